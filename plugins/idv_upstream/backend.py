@@ -6,7 +6,7 @@ import logging
 from typing import ClassVar
 
 from idv_upstream.options import UpstreamOptions
-from idv_upstream.request.template import Request, RequestTemplate
+from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
 from tornado_idv import (
@@ -68,33 +68,24 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         await self.transport.open()
 
     async def find(self, query: Query) -> User | BackendResult | None:
-        """Request the user from the upstream."""
-        response = await self._send(self.templates[type(query)].render(query))
-        second = self.second_templates.get(type(query))
+        """Request the user from the upstream; if configured, with the id of a first response."""
+        first, second = self.templates[type(query)], self.second_templates.get(type(query))
         if second is None:
-            return self.reader.read(query, response)
-        return await self._find_by_id(query, response, second)
-
-    async def _find_by_id(
-        self, query: Query, response: Response, second: RequestTemplate
-    ) -> User | BackendResult | None:
-        """Request the user with the id of the first response.
-
-        A user who has gone between the two requests may have another id: both are sent again.
-        """
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                response = await self._send(self.templates[type(query)].render(query))
+            return self.reader.read(query, await self.send(first.render(query)))
+        # A user who has gone between the two requests may have another id: both are sent again.
+        for _ in range(_ATTEMPTS):
+            response = await self.send(first.render(query))
             user_id = self.reader.read_id(query, response)
             if user_id is None:
                 return self.reader.limited(None, response)
-            answer = await self._send(second.render_value(user_id))
+            answer = await self.send(second.render_value(user_id))
             result = self.reader.read(query, answer, response)
             if (result.user if isinstance(result, BackendResult) else result) is not None:
                 return result
         raise Unavailable("the first response has a user, and the second does not know it")
 
-    async def _send(self, request: Request) -> Response:
+    async def send(self, request: Request) -> Response:
+        """Send a request, with the headers that are forwarded."""
         if self.options.forward:
             request = request._replace(headers={**request.headers, **self._forwarded()})
         return await self.transport.send(request, self.reader.wants_body)

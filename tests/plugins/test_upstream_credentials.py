@@ -583,7 +583,8 @@ async def test_closing_cancels_the_fetch_of_a_token() -> None:
         caller.cancel()
         await case.made.close()
         assert case.made._tokens is not None
-        assert case.made._tokens._fetching is None
+        assert case.made._tokens._fetching is not None
+        assert case.made._tokens._fetching.cancelled()
 
 
 # What is leaked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 
 import pytest
 from multidict import CIMultiDict
@@ -36,7 +37,7 @@ class Watched:
         async def send() -> Response:
             return Response(status, CIMultiDict(fields), b"")
 
-        asyncio.run(self.endpoints.attempt(endpoint, send(), lambda: False))
+        asyncio.run(self.endpoints.attempt(endpoint, send(), math.inf))
 
     def fail(self, *addresses: str) -> None:
         for address in addresses:

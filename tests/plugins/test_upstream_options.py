@@ -298,29 +298,8 @@ def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
     }
 
 
-PICKING = {
-    "no select": {"nickname": "data[0].login"},
-    "the whole answer": {"select": "@", "card_number": "data[0].card"},
-    "the whole answer or nothing": {"select": "ok && @", "nickname": "users[-1].login"},
-    "one of two": {"select": "not_null(data, @)", "nickname": "data[0].login"},
-    "a list as answer": {"select": "@", "nickname": "[0].login"},
-    "a pipe": {"nickname": "data[?login] | [0].login"},
-    "a slice": {"nickname": "data[:1].login | [0]"},
-    "a mapping": {"nickname": {"path": "data[0].login"}},
-    "a function": {"card_number": "max_by(data, &age).card"},
-    "select": {"select": "data[0]"},
-    "select by a pipe": {"select": "data | [0]"},
-    "select by a slice": {"select": "data[:1]"},
-    "select by a function": {"select": "ok && min_by(data, &age)"},
-}
 FAIR = {
     "a list": {"select": "data"},
-    "a list in an element": {"select": "responses[0].hits"},
-    "an element within a record": {"select": "data", "nickname": "logins[0]"},
-    "another field": {"select": "@", "plan": "plans[0].name"},
-    "a constant": {"nickname": {"const": "alice"}},
-    "the first on purpose": {"select": "data[0]", "pick": "first"},
-    "the first in a field on purpose": {"nickname": "data[0].login", "pick": "first"},
     "a code of not found": {"found_when": "error != 'E_NOUSER'"},
     "a total": {"found_when": "total != `0`"},
     "a total without an error": {"found_when": "!ok || total != `0`"},
@@ -344,17 +323,6 @@ HIDING_ERRORS = [
 def warnings_of(response: dict[str, Any]) -> list[str]:
     fields = {"plan": "plan", "card_number": "card", "nickname": "login"}
     return list(ResponseOptions.model_validate({**fields, **response}).warnings())
-
-
-@pytest.mark.parametrize("response", PICKING.values(), ids=PICKING)
-def test_expression_that_hides_a_second_user_is_warned_of(response: dict[str, Any]) -> None:
-    """The warning names the option, and what to write instead."""
-    (warning,) = warnings_of(response)
-    named = list(response)[-1]
-    assert warning.startswith(f"response.{named} (")
-    assert "several users is read as one of them" in warning
-    instead = "select the list itself" if named == "select" else f"select: data and {named}: id"
-    assert instead in warning
 
 
 @pytest.mark.parametrize("found_when", HIDING_ERRORS)

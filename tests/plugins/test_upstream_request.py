@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from yarl import URL
 
-from idv_upstream.request.encoding import Compiled
 from idv_upstream.request.options import CardRequest, NicknameRequest, RequestOptions
 from idv_upstream.request.template import Request
 from tornado_idv import Broken, ByCard, ByNickname, Query
@@ -458,8 +457,19 @@ def test_invalid_request_is_reported_at_its_location(
 def test_every_wrong_value_is_reported() -> None:
     """Not only the first of them."""
     with pytest.raises(ValidationError) as caught:
-        CardRequest.model_validate({"url": "/p", "query": {"a": "{", "b": "1", "c": "{nickname}"}})
-    assert [problem["loc"] for problem in caught.value.errors()] == [("query", "a"), ("query", "c")]
+        CardRequest.model_validate(
+            {
+                "url": "/p",
+                "query": {"a": "{", "b": "1", "c": "{nickname}"},
+                "json": {"d": [{"e": "}"}, "{"]},
+            }
+        )
+    assert [problem["loc"] for problem in caught.value.errors()] == [
+        ("query", "a"),
+        ("query", "c"),
+        ("json", "d", 0, "e"),
+        ("json", "d", 1),
+    ]
 
 
 @pytest.mark.parametrize("behind", [";x", "?", "#", "\0", "/x", "\\x", ""], ids=repr)
@@ -518,5 +528,6 @@ def test_header_of_the_client_cannot_be_set(name: str) -> None:
 def test_the_repr_of_a_request_has_no_value() -> None:
     """Its URL has the query, and its headers may have a credential."""
     request = Request("GET", "/u/alice", {"X-Key": "tweety"}, b"alice", repeatable=True)
-    template = Compiled("tweety")
+    options = {"url": "/u/{nickname}", "headers": {"X-Key": "tweety"}}
+    template = NicknameRequest.model_validate(options).template("x")
     assert not any(value in repr([request, template]) for value in ("alice", "tweety"))

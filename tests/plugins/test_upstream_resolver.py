@@ -11,10 +11,10 @@ import pytest
 
 from idv_upstream.request.template import Request
 from idv_upstream.transport import client
-from idv_upstream.transport.resolver import ThreadResolver
 from support.fakes.clock_and_backends import LoopClock
+from support.http.http_server import until
 from support.http.scripted_server import http, serving
-from support.http.upstream_transport import ask, failure_of, opened
+from support.http.upstream_transport import POST, ask, failure_of, opened
 from tornado_idv import Unavailable
 
 GOOD = http(200, b"{}")
@@ -77,14 +77,15 @@ async def test_address_that_is_resolved_too_late_is_dropped(
     complaints: list[Any] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-    waiting = asyncio.ensure_future(ThreadResolver(10.0).resolve("slow.invalid"))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    (thread,) = resolver_threads()
-    released.set()
-    await asyncio.to_thread(thread.join)
-    await asyncio.sleep(0)
+    async with opened("http://slow.invalid") as made:
+        waiting = asyncio.ensure_future(ask(made))
+        await until(resolver_threads)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        (thread,) = resolver_threads()
+        released.set()
+        await asyncio.to_thread(thread.join)
+        await asyncio.sleep(0)
     assert complaints == []
 
 
@@ -97,9 +98,10 @@ def test_address_that_is_resolved_after_the_loop_was_closed_is_dropped(
     monkeypatch.setattr(threading, "excepthook", complaints.append)
 
     async def leave() -> None:
-        waiting = asyncio.ensure_future(ThreadResolver(10.0).resolve("slow.invalid"))
-        await asyncio.sleep(0)
-        waiting.cancel()
+        async with opened("http://slow.invalid") as made:
+            waiting = asyncio.ensure_future(ask(made))
+            await until(resolver_threads)
+            waiting.cancel()
 
     asyncio.run(leave())
     (thread,) = resolver_threads()
@@ -111,27 +113,22 @@ def test_address_that_is_resolved_after_the_loop_was_closed_is_dropped(
 async def test_name_that_is_still_being_resolved_takes_one_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However many requests time out meanwhile; when it is resolved, the next call is a new one."""
+    """However many requests time out meanwhile; when it is resolved, its address is used."""
     released = late_answer(monkeypatch)
-    clock, resolver = LoopClock(), ThreadResolver(0.5)
-    for _ in range(3):
-        waiting = asyncio.ensure_future(resolver.resolve("slow.invalid"))
+    clock = LoopClock()
+    async with serving(GOOD) as upstream, opened(f"http://slow.invalid:{upstream.port}") as made:
+        for _ in range(3):
+            waiting = asyncio.ensure_future(failure_of(made, POST))
+            await until(resolver_threads)
+            await asyncio.sleep(0)
+            clock.forward(0.6)
+            assert (await waiting).reason == "connection timed out"
+        waiting = asyncio.ensure_future(ask(made, POST))
         await asyncio.sleep(0)
-        clock.forward(0.6)
-        with pytest.raises(TimeoutError):
-            await waiting
-    waiting = asyncio.ensure_future(resolver.resolve("slow.invalid"))
-    await asyncio.sleep(0)
-    (thread,) = resolver_threads()
-    released.set()
-    assert [each["host"] for each in await waiting] == ["127.0.0.1"]
-    await asyncio.to_thread(thread.join)
-    released.clear()
-    waiting = asyncio.ensure_future(resolver.resolve("slow.invalid"))
-    await asyncio.sleep(0)
-    assert len(resolver_threads()) == 1
-    released.set()
-    await waiting
+        (thread,) = resolver_threads()
+        released.set()
+        assert (await waiting).status == 200
+        await asyncio.to_thread(thread.join)
 
 
 async def test_hanging_name_server_does_not_delay_other_backends(

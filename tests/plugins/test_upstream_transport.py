@@ -82,9 +82,9 @@ async def test_shown_request_has_the_credential_masked() -> None:
     """An operator may look at it."""
     auth = BearerToken.model_validate({"kind": "bearer", "token": "canary"})
     made = transport("http://one", "http://two", auth=auth)
-    url, headers = made.shown(POST)
-    assert url == "http://one/search"
-    assert headers == {
+    shown = made.shown(POST)
+    assert shown.url == "http://one/search"
+    assert shown.headers == {
         "Accept": "application/json",
         "Accept-Encoding": "identity",
         "User-Agent": "tornado-idv",
@@ -92,7 +92,7 @@ async def test_shown_request_has_the_credential_masked() -> None:
         "Authorization": "Bearer ***",
     }
     elsewhere = Request("GET", "https://other/x", {}, None, repeatable=True)
-    assert made.shown(elsewhere)[0] == "https://other/x"
+    assert made.shown(elsewhere).url == "https://other/x"
 
 
 async def test_environment_and_cookies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,11 @@ from urllib.parse import quote, urlencode
 import pytest
 from click.testing import CliRunner, Result
 
-from idv_upstream.backend import UpstreamBackend
-from idv_upstream.cli.dry_run import dry_run
+from idv_upstream.cli.dry_run import RecordingBackend, dry_run
 from support.fakes.clock_and_backends import LoopClock
 from support.http.scripted_server import Said, serving
 from tornado_idv import ByNickname
 from tornado_idv.cli import main
-from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
@@ -323,26 +321,6 @@ def test_credential_in_the_response_is_masked(
 
 
 @pytest.mark.parametrize("command", ["try", "check"])
-def test_mapping_that_hides_a_second_user_is_warned_of(
-    try_: Try, directory: Directory, command: str
-) -> None:
-    """The response has two users, and the first would be used."""
-    text = try_.config.read_text(encoding="utf-8").replace("select: user", 'select: "@"')
-    for field in ("level", "card", "login"):
-        text = text.replace(f": {field}", f': "user[0].{field}"')
-    try_.config.write_text(text, encoding="utf-8")
-    if command == "try":
-        directory.reply = Reply(200, json.dumps({"user": [ALICE["user"]] * 2}).encode(), {})
-        result = try_("@alice")
-    else:
-        result = CliRunner().invoke(main, ["check", "--config", str(try_.config)])
-    assert result.exit_code == 0
-    for field in ("nickname (user[0].login)", "card_number (user[0].card)"):
-        assert f"response.{field} takes an element out of a list" in result.stderr
-    assert result.stderr.count("warning: ") == 2
-
-
-@pytest.mark.parametrize("command", ["try", "check"])
 def test_mapping_that_hides_an_error_is_warned_of(
     try_: Try, directory: Directory, command: str
 ) -> None:
@@ -529,19 +507,18 @@ async def test_incomplete_response_has_the_same_outcome(
 ) -> None:
     async with serving(Said(sent, "drip") if sent else Said()) as upstream:
         backend = make_backend(
-            UpstreamBackend,
+            RecordingBackend,
             tmp_path,
             base_url=upstream.address,
             by_nickname={"url": "/{nickname}"},
             response={"plan": "p", "card_number": "c", "nickname": "n"},
             timeout=5,
         )
-        async with open_backends([backend]):
-            waiting = asyncio.ensure_future(dry_run(backend, ByNickname("alice"), lambda *_: None))
-            await upstream.asked()
-            await upstream.dripped()
-            LoopClock().forward(6)
-            run = await waiting
+        waiting = asyncio.ensure_future(dry_run(backend, ByNickname("alice"), lambda *_: None))
+        await upstream.asked()
+        await upstream.dripped()
+        LoopClock().forward(6)
+        run = await waiting
     assert (run.failure.reason if run.failure else None) == reason
     assert (run.response.status if run.response else None) == (None if reason else 404)
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.options import UpstreamOptions
 from support.fakes.outcomes import outcome
-from support.http.scripted_server import Said, http, serving
+from support.http.scripted_server import Said, closed_port, http, serving
 from support.processes.service import CONFIG
 from tornado_idv import BackendResult, Broken, ByCard, ByNickname, User
 from tornado_idv.cli import main
@@ -151,6 +151,18 @@ async def test_try_shows_both_requests(tmp_path: Path) -> None:
     assert first == [f'first        {shown}  ->  {{"status": 200, "id": "7"}}']
     assert "outcome      found" in lines
     assert ALICE.nickname in result.output
+
+
+async def test_try_shows_why_the_first_request_failed(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    backend = {"name": "crm", "kind": "upstream", **OPTIONS}
+    backend["base_url"] = f"http://127.0.0.1:{closed_port()}"
+    path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
+    arguments = ["upstream", "try", "crm", "0012", "-c", str(path)]
+    result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+    lines = result.output.splitlines()
+    assert lines[0].startswith(f"request      GET {backend['base_url']}/cards/0012")
+    assert lines[-1] == "outcome      undetermined: connection failed"
 
 
 async def test_query_of_the_other_kind_takes_one_step(tmp_path: Path) -> None:

@@ -6,128 +6,98 @@ It holds the whole response, and of the request all but what is named like a sec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
 
 from multidict import CIMultiDict
 
 from idv_upstream.backend import UpstreamBackend
-from idv_upstream.cli.masking import mask_body, mask_headers, mask_url
+from idv_upstream.cli.masking import mask_request
+from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.template import Request
 from idv_upstream.response.mapping import Step
-from idv_upstream.response.options import Outcome
 from idv_upstream.response.raw import Response
-from tornado_idv import (
-    BackendResult,
-    LookupFailed,
-    Query,
-    Unavailable,
-    User,
-)
+from tornado_idv import BackendResult, LookupFailed, Query, Unavailable, User
 
 
-@dataclass
-class DryRun:
-    """The steps of a lookup, up to a user, "not found" or a ``failure``."""
+class DryRun(NamedTuple):
+    """The steps of a lookup, up to a result or a ``failure``, with its last request."""
 
-    method: str = ""
-    url: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-    response: Response | None = None
-    steps: list[Step] = field(default_factory=list)
-    user: User | None = None
-    ttl: float | None = None
-    """Seconds that the upstream allows to cache it; ``None`` if it does not say."""
-    storable: bool = True
-    """Whether the upstream allows to cache it at all."""
-    failure: LookupFailed | None = None
-    secrets: set[str] = field(default_factory=set, repr=False)
-    """What must not be printed, wherever it appears."""
+    request: Request
+    response: Response | None
+    steps: list[Step]
+    result: BackendResult
+    failure: LookupFailed | None
 
-    def set_result(self, result: User | BackendResult | None) -> None:
-        """Set the user, and how long to cache it."""
-        if isinstance(result, BackendResult):
-            self.user, self.ttl, self.storable = result.user, result.ttl, result.storable
-        else:
-            self.user = result
+
+class RecordingBackend(UpstreamBackend):
+    """Records all requests and responses. With a ``saved`` response, no request is sent."""
+
+    def __init__(self, options: UpstreamOptions, saved: Response | None = None) -> None:
+        super().__init__(options)
+        self.requests: list[Request] = []
+        self.responses: list[Response] = []
+        self._saved = saved
+        if saved is not None:
+            self.second_templates = {}
+
+    async def send(self, request: Request) -> Response:
+        """Record the request, with secrets masked, and its response."""
+        self.requests.append(mask_request(self.transport.shown(request)))
+        self.responses.append(self._saved or await self._send_whole(request))
+        return self.responses[-1]
+
+    async def _send_whole(self, request: Request) -> Response:
+        """Return the response, with its body even where a lookup would not read it."""
+        statuses: list[int] = []
+
+        def wants_body(status: int) -> bool:
+            statuses.append(status)
+            return True
+
+        try:
+            async with asyncio.timeout(self.options.timeout):
+                return await self.transport.send(request, wants_body)
+        except (LookupFailed, TimeoutError) as error:
+            # A body that cannot be read does not matter where a lookup ignores it.
+            if statuses and not self.reader.wants_body(statuses[-1]):
+                return Response(statuses[-1], CIMultiDict(), b"")
+            if isinstance(error, LookupFailed):
+                raise
+            raise Unavailable(f"no answer within {self.options.timeout:g} s") from None
+
+    def steps(self, query: Query) -> list[Step]:
+        """Return the results of all expressions, and the ids of a lookup in two steps."""
+        steps: list[Step] = []
+        responses = self.responses
+        with suppress(LookupFailed):
+            if type(query) in self.second_templates:
+                for request, response in zip(self.requests[::2], responses[::2], strict=False):
+                    shown = {"status": response.status, "id": self.reader.read_id(query, response)}
+                    steps.append(Step("first", f"{request.method} {request.url}", shown))
+                responses = responses[1::2]
+            if responses:
+                steps += self.reader.explain(query, responses[-1])
+        return steps
 
 
 async def dry_run(
-    backend: UpstreamBackend,
-    query: Query,
-    check_user: Callable[[User, Query], None],
-    saved: Response | None = None,
+    backend: RecordingBackend, query: Query, check_user: Callable[[User, Query], None]
 ) -> DryRun:
-    """Look ``query`` up, or read the ``saved`` response. The backend is open."""
-    run = DryRun()
-    second = None if saved else backend.second_templates.get(type(query))
+    """Look ``query`` up; raises `StartError` if the backend cannot be opened."""
+    result, failure = BackendResult(None), None
+    await backend.open()
     try:
-        request = backend.templates[type(query)].render(query)
-        if second is None:
-            await _read(run, backend, query, request, saved)
-        else:
-            response = await _request(run, backend, request)
-            user_id = backend.reader.read_id(query, response)
-            line = f"{run.method} {run.url}"
-            first = Step("first", line, {"status": response.status, "id": user_id})
-            if user_id is None:
-                run.set_result(backend.reader.limited(None, response))
-            else:
-                await _read(run, backend, query, second.render_value(user_id), None, response)
-            run.steps.insert(0, first)
-        if run.user is not None:
-            check_user(run.user, query)
+        found = await backend.find(query)
+        result = found if isinstance(found, BackendResult) else BackendResult(found)
+        if result.user is not None:
+            check_user(result.user, query)
     except LookupFailed as error:
-        run.failure = error
-    run.secrets = backend.transport.secrets()
-    return run
-
-
-async def _read(
-    run: DryRun,
-    backend: UpstreamBackend,
-    query: Query,
-    request: Request,
-    saved: Response | None = None,
-    *earlier: Response,
-) -> None:
-    """Send a request, and record how its response, or the ``saved`` one, is read."""
-    response = await _request(run, backend, request, saved)
-    reader = backend.reader
-    meaning = reader.outcome(response.status)
-    if meaning is Outcome.READ:
-        run.steps = list(reader.mapper.explain(query, reader.document(response)))
-    elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
-        run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
-    run.set_result(reader.read(query, response, *earlier))
-
-
-async def _request(
-    run: DryRun, backend: UpstreamBackend, request: Request, saved: Response | None = None
-) -> Response:
-    url, headers = backend.transport.shown(request)
-    run.method, run.url, run.headers = request.method, mask_url(url), mask_headers(headers)
-    run.body = None if request.body is None else mask_body(request.body.decode()).encode()
-    run.response = response = saved or await _send(backend, request)
-    return response
-
-
-async def _send(backend: UpstreamBackend, request: Request) -> Response:
-    """Return the response, with its body even where a lookup would not read it."""
-    statuses: list[int] = []
-
-    def wants_body(status: int) -> bool:
-        statuses.append(status)
-        return True
-
-    try:
-        async with asyncio.timeout(backend.options.timeout):
-            return await backend.transport.send(request, wants_body)
-    except (LookupFailed, TimeoutError) as error:
-        # A body that cannot be read does not matter where a lookup ignores it.
-        if statuses and not backend.reader.wants_body(statuses[-1]):
-            return Response(statuses[-1], CIMultiDict(), b"")
-        if isinstance(error, LookupFailed):
-            raise
-        raise Unavailable(f"no answer within {backend.options.timeout:g} s") from None
+        failure = error
+    finally:
+        await backend.close()
+    requests, responses = backend.requests, backend.responses
+    request = requests[-1] if requests else Request("", "", {}, None, repeatable=False)
+    response = responses[-1] if len(responses) == len(requests) > 0 else None
+    return DryRun(request, response, backend.steps(query), result, failure)

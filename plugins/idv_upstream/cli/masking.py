@@ -9,6 +9,7 @@ from json import dumps
 from typing import Any
 from urllib.parse import quote, unquote
 
+from idv_upstream.request.template import Request
 from idv_upstream.transport.credentials import MASK
 from tornado_idv import strict_json
 
@@ -16,24 +17,44 @@ _SECRET_NAME = re.compile("auth|key|token|secret|cookie|passw|pwd", re.IGNORECAS
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
-def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Mask the values of headers that are named like a secret."""
-    return {name: MASK if _is_secret(name) else value for name, value in headers.items()}
+def mask_request(request: Request) -> Request:
+    """Mask the values in a request that are named like a secret."""
+    path, mark, query = request.url.partition("?")
+    headers = {name: MASK if _is_secret(name) else each for name, each in request.headers.items()}
+    body = request.body
+    return request._replace(
+        url=path + mark + _mask_pairs(query),
+        headers=headers,
+        body=None if body is None else _mask_body(body.decode()).encode(),
+    )
 
 
-def mask_url(url: str) -> str:
-    """Mask the values of query parameters that are named like a secret."""
-    before, mark, query = url.partition("?")
-    return before + mark + _mask_pairs(query)
-
-
-def mask_body(body: str) -> str:
-    """Mask the values in JSON or a form that are named like a secret."""
+def _mask_body(body: str) -> str:
     try:
-        document = strict_json.loads(body)
+        return dumps(_mask_members(strict_json.loads(body)))
     except ValueError:
         return _mask_pairs(body)
-    return dumps(_mask_members(document))
+
+
+def _mask_pairs(pairs: str) -> str:
+    """Mask in a query or a form."""
+    return "&".join(
+        f"{name}={MASK}" if equals and _is_secret(name) else name + equals + value
+        for name, equals, value in (pair.partition("=") for pair in pairs.split("&"))
+    )
+
+
+def _mask_members(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: MASK if _is_secret(name) else _mask_members(member)
+            for name, member in value.items()
+        }
+    return [_mask_members(item) for item in value] if isinstance(value, list) else value
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(unquote(name)) is not None
 
 
 class Masker:
@@ -59,28 +80,6 @@ class Masker:
         if type(value) in (int, float) and self._pattern.search(dumps(value)):
             return MASK
         return value
-
-
-def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.search(unquote(name)) is not None
-
-
-def _mask_pairs(pairs: str) -> str:
-    return "&".join(map(_mask_pair, pairs.split("&")))
-
-
-def _mask_pair(pair: str) -> str:
-    name, equals, _ = pair.partition("=")
-    return f"{name}={MASK}" if equals and _is_secret(name) else pair
-
-
-def _mask_members(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            name: MASK if _is_secret(name) else _mask_members(member)
-            for name, member in value.items()
-        }
-    return [_mask_members(item) for item in value] if isinstance(value, list) else value
 
 
 def _spellings(value: str) -> Iterator[str]:

@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 import click
 from multidict import CIMultiDict
 
-from idv_upstream.backend import UpstreamBackend
-from idv_upstream.cli.dry_run import DryRun, dry_run
+from idv_upstream.cli.dry_run import DryRun, RecordingBackend, dry_run
 from idv_upstream.cli.masking import Masker
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.response.raw import MAX_BODY, Response
@@ -25,7 +24,6 @@ from tornado_idv import (
     Exit,
     InvalidFormat,
     LoadedConfig,
-    Query,
     StartError,
     printable,
 )
@@ -50,13 +48,10 @@ def read_saved_response(path: Path) -> Response:
     status = _STATUS.match(content)
     if status is None:
         return Response(200, CIMultiDict({"Content-Type": "application/json"}), content)
-    head, body = content[status.end() :], b""
-    end = _END_OF_HEAD.search(content)
-    if end is not None:
-        head, body = content[status.end() : end.start()], content[end.end() :]
-    lines = (line.partition(":") for line in head.decode("latin-1").splitlines())
+    head, *body = _END_OF_HEAD.split(content, maxsplit=1)
+    lines = (line.partition(":") for line in head.decode("latin-1").splitlines()[1:])
     headers = CIMultiDict((name.strip(), value.strip()) for name, colon, value in lines if colon)
-    return Response(int(status[1]), headers, body)
+    return Response(int(status[1]), headers, b"".join(body))
 
 
 def try_upstream(
@@ -75,64 +70,52 @@ def try_upstream(
         except InvalidFormat as error:
             raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
         saved = None if response is None else read_saved_response(response)
-        run = asyncio.run(_run(options, query, config, saved))
-    mask = Masker(config.reference_values | run.secrets)
+        if type(query) not in options.requests:
+            raise click.UsageError(f"{name} does not serve this kind of query")
+        backend = RecordingBackend(options, saved)
+        run = asyncio.run(dry_run(backend, query, config.check_user))
+    mask = Masker(config.reference_values | backend.transport.secrets())
     record = _as_record(run, _seconds_cached(run, options, config), mask)
     click.echo(dumps(record) if as_json else "\n".join(map(printable, _as_lines(record))))
     codes = {"found": Exit.DONE, "not known": Exit.NO, "undetermined": Exit.UNDETERMINED}
     sys.exit(codes[record["outcome"]])
 
 
-class _Stderr(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"warning: {record.getMessage()}", err=True)
-
-
 @contextmanager
 def _warnings_on_stderr() -> Iterator[None]:
     """Print warnings that are logged within, and nothing else of the log."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("warning: %(message)s"))
     root = logging.getLogger()
-    before, root.handlers = root.handlers, [_Stderr(logging.WARNING)]
+    before, root.handlers = root.handlers, [handler]
     try:
         yield
     finally:
         root.handlers = before
 
 
-async def _run(
-    options: UpstreamOptions, query: Query, config: LoadedConfig, saved: Response | None
-) -> DryRun:
-    backend = UpstreamBackend(options)
-    if type(query) not in backend.serves:
-        raise click.UsageError(f"{options.name} does not serve this kind of query")
-    await backend.open()
-    try:
-        return await dry_run(backend, query, config.check_user, saved)
-    finally:
-        await backend.close()
-
-
 def _seconds_cached(run: DryRun, options: UpstreamOptions, config: LoadedConfig) -> float:
-    if run.failure is not None or not run.storable:
+    user, limit, storable = run.result.user, run.result.ttl, run.result.storable
+    if run.failure is not None or not storable:
         return 0.0
-    of_backend, default = options.cache_ttl, config.ttl
-    if run.user is None:
-        of_backend, default = options.negative_ttl, config.negative_ttl
-    ttl = default if of_backend is None else of_backend
-    return ttl if run.ttl is None else min(ttl, run.ttl)
+    ttl = options.negative_ttl if user is None else options.cache_ttl
+    if ttl is None:
+        ttl = config.negative_ttl if user is None else config.ttl
+    return ttl if limit is None else min(ttl, limit)
 
 
 def _as_record(run: DryRun, seconds_cached: float, mask: Masker) -> dict[str, Any]:
     """Return a record for scripts, in which secrets are masked."""
-    response = run.response
-    user = None if run.failure is not None else run.user
+    request, response = run.request, run.response
+    user = None if run.failure is not None else run.result.user
     outcome = "not known" if user is None else "found"
     return {
         "request": {
-            "method": mask(run.method),
-            "url": mask(run.url),
-            "headers": mask(run.headers),
-            "body": mask(_text(run.body)),
+            "method": mask(request.method),
+            "url": mask(request.url),
+            "headers": mask(request.headers),
+            "body": mask(_text(request.body)),
         },
         "response": response
         and {
@@ -159,7 +142,7 @@ def _as_record(run: DryRun, seconds_cached: float, mask: Masker) -> dict[str, An
             "profile_url": mask(user.profile_url),
         },
         "cache_ttl_s": seconds_cached,
-        "ttl_reduced": not run.storable or run.ttl == seconds_cached,
+        "ttl_reduced": not run.result.storable or run.result.ttl == seconds_cached,
     }
 
 

@@ -5,8 +5,7 @@ escaped so that it cannot end them: between double quotes as in a JSON string (S
 GraphQL), between single quotes by doubling them (OData). Then it is encoded for the position
 in the request.
 
-Everything here is compiled once, when the configuration is read, and rendered for each query;
-errors are raised as `TemplateError`.
+Everything here is compiled once, when the configuration is read, and rendered for each query.
 """
 
 from __future__ import annotations
@@ -14,21 +13,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any
 from urllib.parse import quote
 
 from idv_upstream.request.url import Url
 from tornado_idv import strict_json
 
-MAX_JSON_DEPTH = 128
 _DOT_SEGMENT = re.compile(r"(?:/|%2F|%5C)\.\.?(?=[/;]|%2F|%5C|%3B|%3F|%23|%00|$)", re.IGNORECASE)
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _ENCODED_QUOTE = re.compile("%(?:22|27|5C)", re.IGNORECASE)
-_UNRESERVED = re.compile("[A-Za-z0-9._~-]*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Blanks at the ends are rejected: recipients strip them (RFC 9110, section 5.5).
 _HEADER_VALUE = re.compile("(?:[!-~](?:[ -~]*[!-~])?)?")
@@ -46,13 +41,24 @@ _AMBIGUOUS = {
     '"': re.compile(r'(?:^|[^\\])(?:\\\\)*\\["\0]'),
     "'": re.compile("''"),
 }
-# Neither changes what the other escapes, so their order does not matter.
-_ESCAPES: Mapping[str, Callable[[str], str]] = {
-    '"': lambda value: encode_basestring(value)[1:-1],
-    "'": lambda value: value.replace("'", "''"),
-}
 Encode = Callable[[str], str]
 """Encodes text for a position in a request, each character independently of the others."""
+# Neither changes what the other escapes, so their order does not matter.
+_ESCAPES: Mapping[str, Encode] = {
+    '"': lambda value: json.dumps(value, ensure_ascii=False)[1:-1],
+    "'": lambda value: value.replace("'", "''"),
+}
+Parts = list[str | Encode]
+"""A compiled text: constants, and the encoders of the values between them."""
+Steps = tuple[str | int, ...]
+"""The names and indexes that lead to a part of a tree."""
+Problem = tuple[Steps, str]
+"""The position of a text that cannot be compiled, and what is wrong with it."""
+
+
+def render(parts: Parts, value: str) -> str:
+    """Return a compiled text with ``value`` in the place of its placeholders."""
+    return "".join(part if isinstance(part, str) else part(value) for part in parts)
 
 
 def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
@@ -94,10 +100,10 @@ class Placeholders:
     of every profile URL in front.
     """
 
-    names: Sequence[str]
+    names: Sequence[str] = ()
     profile_site: str = "x"
 
-    def compile(self, text: str, value: Encode, literal: Encode) -> Compiled:
+    def compile(self, text: str, value: Encode = str, literal: Encode = str) -> Parts:
         """Compile ``text``; ``value`` encodes values, ``literal`` the text around them.
 
         Raises `ValueError` as ``literal`` does, for an unknown placeholder, and for one between
@@ -108,40 +114,43 @@ class Placeholders:
         found: list[str] = []
         shown = _BRACES.sub(lambda match: _read(match, self.names, found), text)
         first, *literals = shown.split(_SLOT)
-        parts: list[Compiled | str] = [literal(first)]
+        parts: Parts = [literal(first)]
         for name, quotes, behind in zip(found, _quotes(shown, ""), literals, strict=True):
-            parts += [self._slot(name, _in_quotes(quotes, value)), literal(behind)]
-        return Compiled.joined(*parts)
+            encode = _in_quotes(quotes, value)
+            if name == "profile_site":
+                parts.append(encode(self.profile_site))
+            else:
+                before = encode(f"{self.profile_site}/m/") if name == "profile_url" else ""
+                parts += [before, encode]
+            parts.append(literal(behind))
+        return parts
 
-    def _slot(self, name: str, encode: Encode) -> Compiled:
-        if name == "profile_site":
-            return Compiled.joined(encode(self.profile_site))
-        before = encode(f"{self.profile_site}/m/") if name == "profile_url" else ""
-        return Compiled.joined(before, Compiled("%s", [encode]))
+    def problems(self, node: Any, steps: Steps = ()) -> Iterator[Problem]:
+        """Yield the texts in a tree that cannot be compiled; names of members are constant."""
+        if isinstance(node, Mapping):
+            for name, member in node.items():
+                yield from Placeholders().problems(name, (*steps, name))
+                yield from self.problems(member, (*steps, name))
+        elif isinstance(node, list):
+            for index, item in enumerate(node):
+                yield from self.problems(item, (*steps, index))
+        elif isinstance(node, str):
+            try:
+                self.compile(node)
+            except ValueError as error:
+                yield steps, str(error)
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Compiled:
-    """A compiled text: a ``%`` format, and how the value is encoded for each of its slots.
-
-    Without slots, the text is a constant.
-    """
-
-    pattern: str
-    slots: Sequence[Encode] = ()
-
-    @classmethod
-    def joined(cls, *parts: Compiled | str) -> Compiled:
-        """Concatenate compiled texts and constants."""
-        compiled = [
-            cls(part.replace("%", "%%")) if isinstance(part, str) else part for part in parts
-        ]
-        slots = [slot for part in compiled for slot in part.slots]
-        return cls("".join(part.pattern for part in compiled), slots)
-
-    def render(self, value: str) -> str:
-        """Return the text with ``value`` in its slots."""
-        return self.pattern % tuple([encode(value) for encode in self.slots])
+    def header_problems(self, headers: Mapping[str, str]) -> Iterator[Problem]:
+        """Yield the headers that cannot be sent."""
+        for name, text in headers.items():
+            if not _HEADER_NAME.fullmatch(name):
+                yield (name,), "not the name of a header, which has no placeholder either"
+            elif is_reserved(name):
+                yield (name,), "this header is not set here; credentials stand in auth"
+            elif problems := list(self.problems(text, (name,))):
+                yield from problems
+            elif not is_header_value(render(self.compile(text), "x")):
+                yield (name,), "a header is printable ASCII, without blanks at its ends"
 
 
 def _in_quotes(quotes: str, encode: Encode) -> Encode:
@@ -157,29 +166,14 @@ def _in_quotes(quotes: str, encode: Encode) -> Encode:
     return encoded
 
 
-_NO_PLACEHOLDERS = Placeholders(())
-
-
 def is_reserved(header: str) -> bool:
     """Return whether a header is set by the client, or by a credential."""
     return _RESERVED_HEADER.fullmatch(header) is not None
 
 
-class TemplateError(ValueError):
-    """A text that cannot be compiled; ``steps`` lead to it in the options."""
-
-    def __init__(self, message: str, *steps: str | int) -> None:
-        super().__init__(message)
-        self.steps = steps
-
-
-def compile_path(url: str, known: Placeholders) -> Compiled:
-    """Compile a URL without its query."""
-    parts = Url.parse(url)
-    path = Compiled.joined(parts.origin, _url_part(parts.path, known, _as_path))
-    if has_dot_segment(path.render("x")):
-        raise ValueError("a path cannot have segments of dots")
-    return path
+def is_header_value(text: str) -> bool:
+    """Return whether ``text`` is received as it is sent."""
+    return _HEADER_VALUE.fullmatch(text) is not None
 
 
 def has_dot_segment(path: str) -> bool:
@@ -191,126 +185,81 @@ def has_dot_segment(path: str) -> bool:
     return "." in path and _DOT_SEGMENT.search(path) is not None
 
 
-def compile_url_query(url: str, known: Placeholders) -> list[Compiled]:
-    """Compile the parameters in the query of ``url``."""
-    query = Url.parse(url).query
-    return [_url_parameter(pair, known) for pair in query.split("&")] if query else []
+def compile_url(url: str, query: Mapping[str, str], known: Placeholders) -> Parts:
+    """Compile a URL, with more parameters of its query."""
+    parts = Url.parse(url)
+    path = [parts.origin, *_url_part(parts.path, known, _as_path)]
+    if has_dot_segment(render(path, "x")):
+        raise ValueError("a path cannot have segments of dots")
+    parameters = []
+    for pair in parts.query.split("&") if parts.query else ():
+        name, equals, text = pair.partition("=")
+        value = _url_part(text, known, _as_query)
+        parameters.append([_as_query(_constant(name)), equals, *value])
+    parameters += _parameters(query, known)
+    return [*path, "?", *_joined("&", parameters)] if parameters else path
 
 
-def compile_parameters(members: Mapping[str, str], known: Placeholders) -> list[Compiled]:
-    """Compile the parameters of a query or a form."""
-    return [_parameter(name, text, known) for name, text in members.items()]
+def compile_form(members: Mapping[str, str], known: Placeholders) -> Parts:
+    """Compile a form."""
+    return _joined("&", _parameters(members, known))
 
 
-def compile_headers(members: Mapping[str, str], known: Placeholders) -> dict[str, Compiled]:
-    """Compile the values of headers, by name."""
-    return {name: _header(name, text, known) for name, text in members.items()}
-
-
-def is_header_value(text: str) -> bool:
-    """Return whether ``text`` is received as it is sent."""
-    return _HEADER_VALUE.fullmatch(text) is not None
-
-
-def compile_json(body: Any, known: Placeholders) -> Compiled:
-    """Compile a JSON body: a tree whose strings have placeholders, or its text."""
-    if not isinstance(body, str):
-        return _json_value(body, known)
+def parse_json(body: Any) -> Any:
+    """Return the tree of a JSON body, which may be written as text."""
     try:
-        document = strict_json.loads(body, max_depth=MAX_JSON_DEPTH)
+        return strict_json.loads(body, max_depth=128) if isinstance(body, str) else body
     except ValueError:
         raise ValueError(
             "not JSON; write a mapping, a list, or JSON within single quotes"
         ) from None
-    return _json_value(document, known)
 
 
-def join_parameters(before: str, parameters: Sequence[Compiled]) -> Compiled:
-    """Join parameters to a query or a form."""
-    return Compiled.joined(before, *_separated(parameters, "&"))
+def compile_json(node: Any, known: Placeholders) -> Parts:
+    """Compile a JSON value whose strings may have placeholders; names of members may not."""
+    if isinstance(node, str):
+        return ['"', *known.compile(node, _in_json, _in_json), '"']
+    if isinstance(node, list):
+        return ["[", *_joined(", ", [compile_json(item, known) for item in node]), "]"]
+    if isinstance(node, Mapping):
+        members: list[Parts] = [
+            [json.dumps(_constant(name)), ": ", *compile_json(value, known)]
+            for name, value in node.items()
+        ]
+        return ["{", *_joined(", ", members), "}"]
+    return [json.dumps(node)]
 
 
 def percent_encode(text: str) -> str:
     """Encode everything but the unreserved characters (RFC 3986, section 2.3)."""
-    return text if _UNRESERVED.fullmatch(text) else quote(text, safe="")
+    return quote(text, safe="")
 
 
-def _header(name: str, text: str, known: Placeholders) -> Compiled:
-    with _at(name):
-        if not _HEADER_NAME.fullmatch(name):
-            raise ValueError("not the name of a header, which has no placeholder either")
-        if is_reserved(name):
-            raise ValueError("this header is not set here; credentials stand in auth")
-        value = known.compile(text, str, str)
-        if not is_header_value(value.render("x")):
-            raise ValueError("a header is printable ASCII, without blanks at its ends")
-    return value
+def _parameters(members: Mapping[str, str], known: Placeholders) -> list[Parts]:
+    return [
+        [percent_encode(_constant(name)), "=", *known.compile(text, percent_encode, percent_encode)]
+        for name, text in members.items()
+    ]
 
 
-def _url_parameter(pair: str, known: Placeholders) -> Compiled:
-    name, equals, text = pair.partition("=")
-    return Compiled.joined(_as_query(_constant(name)), equals, _url_part(text, known, _as_query))
-
-
-def _url_part(text: str, known: Placeholders, literal: Encode) -> Compiled:
+def _url_part(text: str, known: Placeholders, literal: Encode) -> Parts:
     """Compile a part of a URL, in which quotes are recognized only if they are not encoded."""
-    compiled = known.compile(text, percent_encode, literal)
-    if compiled.slots and _ENCODED_QUOTE.search(text):
+    parts = known.compile(text, percent_encode, literal)
+    if any(map(callable, parts)) and _ENCODED_QUOTE.search(text):
         raise ValueError("write quotes and backslashes as they are; they are encoded for you")
-    return compiled
-
-
-def _parameter(name: str, text: str, known: Placeholders) -> Compiled:
-    with _at(name):
-        value = known.compile(text, percent_encode, percent_encode)
-        return Compiled.joined(percent_encode(_constant(name)), "=", value)
-
-
-def _json_value(node: Any, known: Placeholders) -> Compiled:
-    """Compile a JSON value whose strings may have placeholders; names of members may not."""
-    if isinstance(node, str):
-        return Compiled.joined('"', known.compile(node, _in_json, _in_json), '"')
-    if isinstance(node, list):
-        items = [_json_at(index, item, known) for index, item in enumerate(node)]
-        return Compiled.joined("[", *_separated(items, ", "), "]")
-    if isinstance(node, Mapping):
-        members = [_json_member(name, value, known) for name, value in node.items()]
-        return Compiled.joined("{", *_separated(members, ", "), "}")
-    return Compiled.joined(json.dumps(node))
-
-
-def _json_at(step: str | int, node: Any, known: Placeholders) -> Compiled:
-    with _at(step):
-        return _json_value(node, known)
-
-
-def _json_member(name: str, node: Any, known: Placeholders) -> Compiled:
-    with _at(name):
-        key = json.dumps(_constant(name))
-    return Compiled.joined(key, ": ", _json_at(name, node, known))
+    return parts
 
 
 def _constant(name: str) -> str:
-    return _NO_PLACEHOLDERS.compile(name, str, str).render("")
+    return render(Placeholders().compile(name), "")
 
 
-@contextmanager
-def _at(step: str | int) -> Iterator[None]:
-    """Prepend a step to the location of an error."""
-    try:
-        yield
-    except TemplateError as error:
-        raise TemplateError(str(error), step, *error.steps) from None
-    except ValueError as error:
-        raise TemplateError(str(error), step) from None
-
-
-def _separated(parts: Sequence[Compiled], by: str) -> list[Compiled | str]:
-    return [each for part in parts for each in (by, part)][1:]
+def _joined(by: str, texts: Sequence[Parts]) -> Parts:
+    return [part for text in texts for part in (by, *text)][1:]
 
 
 def _in_json(text: str) -> str:
-    return encode_basestring_ascii(text)[1:-1]
+    return json.dumps(text)[1:-1]
 
 
 def _literal(safe: str) -> Encode:

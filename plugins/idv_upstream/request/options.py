@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from pydantic import (
@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from idv_upstream.request import encoding
-from idv_upstream.request.encoding import Compiled, Placeholders
+from idv_upstream.request.encoding import Placeholders, Problem
 from idv_upstream.request.template import RequestTemplate
 from tornado_idv import Options
 
@@ -26,7 +26,6 @@ _ONE = re.compile(
     r"""\b(?:top|limit|count|rows|first|max(?:_?results)?|(?:page)?_?size|per_?page)"?\s*[=:]\s*"?1\b""",
     re.IGNORECASE,
 )
-_SAFE_METHODS = ("GET", "HEAD")
 
 
 class RequestOptions(Options):
@@ -74,30 +73,22 @@ class RequestOptions(Options):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        known = Placeholders(cls.placeholders)
-        encoding.compile_path(url, known)
-        encoding.compile_url_query(url, known)
+        encoding.compile_url(url, {}, Placeholders(cls.placeholders))
         return url
 
-    @field_validator("query", "form")
+    @field_validator("query", "form", "json_body")
     @classmethod
-    def _check_parameters(cls, members: dict[str, str] | None) -> dict[str, str] | None:
-        cls._check(encoding.compile_parameters, _one_by_one(members or {}))
-        return members
+    def _check_values(cls, values: Any) -> Any:
+        _report(Placeholders(cls.placeholders).problems(encoding.parse_json(values)))
+        return values
 
     @field_validator("headers")
     @classmethod
     def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         if len({name.lower() for name in headers}) < len(headers):
             raise ValueError("duplicate header (names are case-insensitive)")
-        cls._check(encoding.compile_headers, _one_by_one(headers))
+        _report(Placeholders(cls.placeholders).header_problems(headers))
         return headers
-
-    @field_validator("json_body")
-    @classmethod
-    def _check_json(cls, body: Any) -> Any:
-        cls._check(encoding.compile_json, [body])
-        return body
 
     @field_validator("form")
     @classmethod
@@ -108,59 +99,33 @@ class RequestOptions(Options):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        if self.template("x").is_constant:
+        template = self.template("x")
+        if template.render_value("x") == template.render_value("y"):
             name = self.placeholders[0]
             raise ValueError(f"the same for all users; write {{{name}}} somewhere in it")
         return self
 
-    @classmethod
-    def _check(
-        cls, compile_part: Callable[[Any, Placeholders], object], parts: Iterable[Any]
-    ) -> None:
-        """Report every part that cannot be compiled, each with its location."""
-        problems = []
-        for part in parts:
-            try:
-                compile_part(part, Placeholders(cls.placeholders))
-            except encoding.TemplateError as error:
-                kind = PydanticCustomError("value_error", "{error}", {"error": str(error)})
-                problems.append(InitErrorDetails(type=kind, loc=error.steps, input=None))
-        if problems:
-            raise ValidationError.from_exception_data("request", problems)
-
     def template(self, profile_site: str) -> RequestTemplate:
         """Compile the request; ``profile_site`` is the prefix of the first profile site."""
         known = Placeholders(self.placeholders, profile_site)
-        parameters = encoding.compile_url_query(self.url, known)
-        parameters += encoding.compile_parameters(self.query, known)
-        body = self._body(known)
-        headers = self._headers(known)
-        constants = {name: each.render("") for name, each in headers.items() if not each.slots}
+        headers = {name: known.compile(text) for name, text in self.headers.items()}
+        body, media_type = None, ""
+        if self.form is not None:
+            body = encoding.compile_form(self.form, known)
+            media_type = "application/x-www-form-urlencoded"
+        elif self.json_body is not None:
+            body = encoding.compile_json(encoding.parse_json(self.json_body), known)
+            media_type = "application/json"
+        if body is not None and "content-type" not in map(str.lower, headers):
+            headers["Content-Type"] = [media_type]
         method = self.method or ("GET" if body is None else "POST")
         return RequestTemplate(
             method=method,
-            path=encoding.compile_path(self.url, known),
-            query=encoding.join_parameters("?", parameters) if parameters else None,
-            headers={name: each for name, each in headers.items() if each.slots},
-            constant_headers=constants,
+            url=encoding.compile_url(self.url, self.query, known),
+            headers=headers,
             body=body,
-            repeatable=method in _SAFE_METHODS if self.repeatable is None else self.repeatable,
+            repeatable=method in ("GET", "HEAD") if self.repeatable is None else self.repeatable,
         )
-
-    def _body(self, known: Placeholders) -> Compiled | None:
-        if self.form is not None:
-            return encoding.join_parameters("", encoding.compile_parameters(self.form, known))
-        return None if self.json_body is None else encoding.compile_json(self.json_body, known)
-
-    def _headers(self, known: Placeholders) -> dict[str, Compiled]:
-        headers = encoding.compile_headers(self.headers, known)
-        media_type = "application/json"
-        if self.form is not None:
-            media_type = "application/x-www-form-urlencoded"
-        has_body = self.form is not None or self.json_body is not None
-        if has_body and "content-type" not in map(str.lower, headers):
-            headers["Content-Type"] = Compiled(media_type)
-        return headers
 
 
 class SecondRequest(RequestOptions):
@@ -188,5 +153,15 @@ class CardRequest(FirstRequest):
     placeholders: ClassVar[Sequence[str]] = ("card_number", "profile_site")
 
 
-def _one_by_one(members: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    return ({name: text} for name, text in members.items())
+def _report(problems: Iterable[Problem]) -> None:
+    """Raise an error with all of the problems, each with its location."""
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError("value_error", "{error}", {"error": text}),
+            loc=steps,
+            input=None,
+        )
+        for steps, text in problems
+    ]
+    if details:
+        raise ValidationError.from_exception_data("request", details)

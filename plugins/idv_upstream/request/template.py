@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from idv_upstream.request.encoding import Compiled, has_dot_segment, is_header_value
+from idv_upstream.request.encoding import Parts, has_dot_segment, is_header_value, render
 from tornado_idv import Broken, ByNickname, Query, strict_json
 
 
@@ -33,19 +33,10 @@ class RequestTemplate:
     """The compiled parts of a request."""
 
     method: str
-    path: Compiled
-    query: Compiled | None
-    headers: Mapping[str, Compiled]
-    """Those that depend on the query."""
-    constant_headers: Mapping[str, str]
-    body: Compiled | None
+    url: Parts
+    headers: Mapping[str, Parts]
+    body: Parts | None
     repeatable: bool
-
-    @property
-    def is_constant(self) -> bool:
-        """Return whether the request is the same for all queries."""
-        parts = (self.path, self.query, self.body, *self.headers.values())
-        return not any(part.slots for part in parts if part is not None)
 
     def render(self, query: Query) -> Request:
         """Return the request for ``query``."""
@@ -61,21 +52,11 @@ class RequestTemplate:
         """
         if not value or not strict_json.is_unicode(value):
             raise Broken("the query cannot be sent", counts_against_breaker=False)
-        url = self.path.render(value)
-        if has_dot_segment(url):
+        url = render(self.url, value)
+        if has_dot_segment(url.partition("?")[0]):
             raise Broken("the query cannot be part of a path", counts_against_breaker=False)
-        if self.query is not None:
-            url += self.query.render(value)
-        return Request(
-            self.method,
-            url,
-            self._render_headers(value) if self.headers else self.constant_headers,
-            None if self.body is None else self.body.render(value).encode(),
-            self.repeatable,
-        )
-
-    def _render_headers(self, value: str) -> Mapping[str, str]:
-        rendered = {name: header.render(value) for name, header in self.headers.items()}
-        if not all(map(is_header_value, rendered.values())):
+        headers = {name: render(header, value) for name, header in self.headers.items()}
+        if not all(map(is_header_value, headers.values())):
             raise Broken("the query cannot be part of a header", counts_against_breaker=False)
-        return {**self.constant_headers, **rendered}
+        body = None if self.body is None else render(self.body, value).encode()
+        return Request(self.method, url, headers, body, self.repeatable)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from ipaddress import IPv6Address
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import yarl
 from pydantic import AfterValidator, WithJsonSchema
@@ -19,8 +18,7 @@ _ORIGIN = re.compile(
 _SEGMENT = re.compile(r"(?!\.\.?$)[A-Za-z0-9._~-]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Url:
+class Url(NamedTuple):
     """The parts of a URL; path and query may hold placeholders.
 
     ``origin`` is empty for a path that is sent to an endpoint.
@@ -59,11 +57,16 @@ def _is_origin(text: str) -> bool:
         return False
 
 
-def _base_url(text: str) -> str:
+def origin_of(text: str) -> str:
+    """Return the origin of a complete URL that can be requested; empty for another text."""
     try:
-        origin = Url.parse(text).origin
+        return Url.parse(text).origin
     except ValueError:
-        origin = ""
+        return ""
+
+
+def _base_url(text: str) -> str:
+    origin = origin_of(text)
     first, *segments = text.removeprefix(origin).removesuffix("/").split("/")
     if not origin or first or not all(map(_SEGMENT.fullmatch, segments)):
         raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from http import HTTPStatus
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -13,14 +12,10 @@ from pydantic_core import InitErrorDetails
 from tornado_idv import ByNickname, Options, Query, WholeNumber
 from tornado_idv.mapping import (
     ExpressionText,
-    FieldOptions,
     FieldSource,
     ListText,
-    ends_in_an_element,
-    gives_all,
-    is_empty_for_others,
-    is_false_for_others,
-    picks_an_element,
+    is_falsy,
+    results_for_others,
 )
 
 
@@ -37,12 +32,9 @@ StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
 """What single statuses mean, where that differs from the default."""
 
 _DEFAULTS: Mapping[int, Outcome] = {
-    HTTPStatus.OK: Outcome.READ,
-    HTTPStatus.NO_CONTENT: Outcome.NOT_KNOWN,
-    HTTPStatus.NOT_FOUND: Outcome.NOT_KNOWN,
-    HTTPStatus.GONE: Outcome.NOT_KNOWN,
-    HTTPStatus.REQUEST_TIMEOUT: Outcome.UNAVAILABLE,
-    HTTPStatus.TOO_MANY_REQUESTS: Outcome.UNAVAILABLE,
+    200: Outcome.READ,
+    **dict.fromkeys((204, 404, 410), Outcome.NOT_KNOWN),
+    **dict.fromkeys((408, 429, *range(500, 1000)), Outcome.UNAVAILABLE),
 }
 
 
@@ -52,11 +44,7 @@ def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     Any other status is broken: refused credentials (401, 403, 407) are ours, never the
     client's, and redirects are not followed.
     """
-    known = overrides.get(status) or _DEFAULTS.get(status)
-    if known is not None:
-        return known
-    is_server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return Outcome.UNAVAILABLE if is_server_error else Outcome.BROKEN
+    return overrides.get(status) or _DEFAULTS.get(status, Outcome.BROKEN)
 
 
 class ResponseOptions(Options):
@@ -125,15 +113,16 @@ class ResponseOptions(Options):
         return self.check_echo or other is not None
 
     def warnings(self) -> Iterator[str]:
-        """Describe expressions that hide an error, or a second user."""
+        """Describe expressions that hide an error or a further page."""
         errors = [text for text in (self.unavailable_when, self.broken_when) if text is not None]
-        if self.found_when is not None and is_false_for_others(self.found_when, *errors):
+        others = [] if self.found_when is None else results_for_others(self.found_when, *errors)
+        if any(map(is_falsy, others)):
             yield (
                 f"response.found_when ({self.found_when}) is false for other responses too, such "
                 'as an error, which is then read as "not found" instead of being refused; write '
                 """a condition on what only "not found" has, like error != 'no such user'"""
             )
-        if self.select is not None and is_empty_for_others(self.select, *errors):
+        if self.select is not None and [] in results_for_others(self.select, *errors):
             yield (
                 f"response.select ({self.select}) gives an empty list for other responses too, "
                 'such as an error, which is then read as "not found" instead of being refused; '
@@ -150,24 +139,3 @@ class ResponseOptions(Options):
                 'pages, a user on a further page is read as "not found"; write a condition such '
                 "as total == length(users)"
             )
-        if self.pick == "first":
-            return
-        if self.select is not None and ends_in_an_element(self.select):
-            yield (
-                f"response.select ({self.select}) takes an element out of a list, so a response "
-                "with several users is read as one of them instead of being refused; select "
-                "the list itself, or write pick: first if that is wanted"
-            )
-        if self.select is None or gives_all(self.select):
-            yield from self._picking_fields()
-
-    def _picking_fields(self) -> Iterator[str]:
-        for name, source in (("card_number", self.card_number), ("nickname", self.nickname)):
-            path = source.path if isinstance(source, FieldOptions) else source
-            if path is not None and picks_an_element(path):
-                yield (
-                    f"response.{name} ({path}) takes an element out of a list, so a response with "
-                    "several users is read as one of them instead of being refused; write the "
-                    "list into select and the rest into the field (instead of data[0].id, "
-                    f"select: data and {name}: id), or write pick: first if that is wanted"
-                )

@@ -32,10 +32,9 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
     """
     if not body and not ("Content-Length" in headers or "Transfer-Encoding" in headers):
         raise Unavailable("the response was cut short")
-    _check_length(body)
-    if "Content-Encoding" not in headers:
-        return body
-    coding = headers["Content-Encoding"].strip().lower()
+    if len(body) > MAX_BODY:
+        raise too_long()
+    coding = headers.get("Content-Encoding", "identity").strip().lower()
     return body if coding == "identity" else _decompress(body, coding)
 
 
@@ -55,29 +54,22 @@ def too_long() -> Broken:
     return Broken(f"a response of more than {MAX_BODY} bytes")
 
 
-def _check_length(body: bytes) -> None:
-    if len(body) > MAX_BODY:
-        raise too_long()
-
-
 def _decompress(body: bytes, coding: str) -> bytes:
     """Decompress no more than `MAX_BODY`, so that a decompression bomb costs no memory."""
     if coding not in {"gzip", "x-gzip", "deflate"}:
         raise Broken("a compressed response of an unsupported kind")
-    stream = zlib.decompressobj(_window_bits(body, coding))
+    bits = 16 + zlib.MAX_WBITS
+    if coding == "deflate":  # some servers send it without its header (RFC 9110, 8.4.1.2)
+        head = int.from_bytes(body[:2])
+        has_header = head % 31 == 0 and head >> 8 & 15 == zlib.DEFLATED
+        bits = zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS
+    stream = zlib.decompressobj(bits)
     try:
         content = stream.decompress(body, MAX_BODY + 1)
     except zlib.error:
         raise Broken(_CORRUPT) from None
-    _check_length(content)
+    if len(content) > MAX_BODY:
+        raise too_long()
     if not stream.eof or stream.unused_data:
         raise Broken(_CORRUPT)
     return content
-
-
-def _window_bits(body: bytes, coding: str) -> int:
-    """The format for zlib: some servers send deflate without its header (RFC 9110, 8.4.1.2)."""
-    if coding != "deflate":
-        return 16 + zlib.MAX_WBITS
-    has_header = body[:1] != b"" and body[0] & 15 == zlib.DEFLATED
-    return zlib.MAX_WBITS if has_header and int.from_bytes(body[:2]) % 31 == 0 else -zlib.MAX_WBITS

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import cache, partial
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from multidict import MultiMapping
 
-from idv_upstream.response.mapping import ResponseMapper
+from idv_upstream.response.mapping import ResponseMapper, Step
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import Response, decode_json
 from tornado_idv import BackendResult, Broken, Query, Unavailable, User
 
-ResultT = TypeVar("ResultT")
 _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",;]*)))?', re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
@@ -37,7 +35,6 @@ def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
     return None, storable
 
 
-_JSON = "application/json"
 _REFUSED = (401, 403, 407)
 _REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -60,10 +57,7 @@ class ResponseReader:
         folds_nicknames: bool = False,
     ) -> None:
         self.mapper = ResponseMapper(options, folds_nicknames=folds_nicknames)
-        self.outcome = cache(partial(outcome, overrides=statuses))
-        """The outcome of a status."""
-        self.wants_body = cache(self._wants_body)
-        """Whether the body of a response of a status is read."""
+        self._statuses = statuses
         self._empty_is_null = options.found_when is not None
         self._only_json = options.media_type == "json"
         self._hints = hints
@@ -76,7 +70,8 @@ class ResponseReader:
 
         ``earlier`` responses to the same lookup may shorten that, too.
         """
-        user = self._mapped(query, response, self.mapper.user)
+        is_read = self._is_read(response)
+        user = self.mapper.user(query, self.document(response)) if is_read else None
         return self.limited(user, response, *earlier)
 
     def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
@@ -91,7 +86,8 @@ class ResponseReader:
 
     def read_id(self, query: Query, response: Response) -> str | None:
         """Return the id of the user for the second request; raises as `read`."""
-        return self._mapped(query, response, self.mapper.id)
+        is_read = self._is_read(response)
+        return self.mapper.id(query, self.document(response)) if is_read else None
 
     def document(self, response: Response) -> Any:
         """Return the JSON document; raises `Broken` if there is none.
@@ -104,38 +100,45 @@ class ResponseReader:
             raise Broken(f"a response of status {response.status} that is not application/json")
         return decode_json(response.body)
 
-    def _wants_body(self, status: int) -> bool:
-        meaning = self.outcome(status)
+    def wants_body(self, status: int) -> bool:
+        """Return whether the body of a response of this status is read."""
+        meaning = outcome(status, self._statuses)
         return meaning is Outcome.READ or (
             meaning is Outcome.NOT_KNOWN and self.mapper.reads_not_known
         )
 
-    def _mapped(
-        self, query: Query, response: Response, read: Callable[[Query, Any], ResultT | None]
-    ) -> ResultT | None:
-        status, mapper = response.status, self.mapper
-        meaning = self.outcome(status)
+    def explain(self, query: Query, response: Response) -> Iterator[Step]:
+        """Return the result of each expression; raises `Broken` if there is no document."""
+        if not self.wants_body(response.status):
+            return iter(())
+        document = self.document(response)
+        if outcome(response.status, self._statuses) is Outcome.READ:
+            return self.mapper.explain(query, document)
+        return self.mapper.explain_not_known(document)
+
+    def _is_read(self, response: Response) -> bool:
+        """Return whether the body says it; if not, the user is not known. Raises as `read`."""
+        status = response.status
+        meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:
-            return read(query, self.document(response))
-        if meaning is not Outcome.NOT_KNOWN:
-            if meaning is Outcome.UNAVAILABLE:
-                raise Unavailable(f"temporarily unavailable (status {status})")
-            if status in _REFUSED and self._credential:
-                raise Broken(f"our credentials are refused (status {status})")
-            if status in _REFUSED:
-                raise Broken(f"refused (status {status}), and auth sets no credential")
-            if status in _REDIRECTS:
-                raise Broken(f"a redirect (status {status}), which is not followed")
-            raise Broken(f"unexpected status {status}")
-        if mapper.reads_not_known and not mapper.is_not_known(self.document(response)):
-            raise Broken(
-                f'a response of status {status} that does not say "not known" (not_known_when)'
-            )
-        return None
+            return True
+        if meaning is Outcome.NOT_KNOWN:
+            if self.wants_body(status) and not self.mapper.is_not_known(self.document(response)):
+                raise Broken(
+                    f'a response of status {status} that does not say "not known" (not_known_when)'
+                )
+            return False
+        if meaning is Outcome.UNAVAILABLE:
+            raise Unavailable(f"temporarily unavailable (status {status})")
+        if status in _REFUSED and self._credential:
+            raise Broken(f"our credentials are refused (status {status})")
+        if status in _REFUSED:
+            raise Broken(f"refused (status {status}), and auth sets no credential")
+        if status in _REDIRECTS:
+            raise Broken(f"a redirect (status {status}), which is not followed")
+        raise Broken(f"unexpected status {status}")
 
 
 def _is_json(content_type: str) -> bool:
-    if content_type == _JSON:
-        return True
     media_type = content_type.partition(";")[0].strip().lower()
-    return media_type == _JSON or media_type.endswith("+json")
+    return media_type == "application/json" or media_type.endswith("+json")

@@ -6,18 +6,21 @@ contain headers of the request and parts of the response.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from idv_upstream.request.template import Request
 from idv_upstream.response.raw import MAX_BODY, Response, decode_body
 from idv_upstream.transport.bounded import bound_responses
-from idv_upstream.transport.resolver import ThreadResolver
 from idv_upstream.transport.tls import Tls
-from tornado_idv import Broken, LookupFailed, Unavailable
+from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 WantsBody = Callable[[int], bool]
 """Whether the body of a response of this status is read."""
@@ -41,6 +44,9 @@ _KEEPALIVE_TIMEOUT = 4.0
 class NoResponse(Unavailable):
     """No response began, so the request may be repeated if it is repeatable at all."""
 
+    status: ClassVar[None] = None
+    """In the place of that of a `Response`."""
+
 
 # The first match counts.
 _FAILURES: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
@@ -63,10 +69,50 @@ _CERTIFICATE_ALERT = re.compile(
 # OpenSSL's X509_V_ERR codes.
 _CERTIFICATE_ERRORS = {
     10: "it has expired",
-    62: "it is for another host",
-    64: "it is for another host",
+    **dict.fromkeys((62, 64), "it is for another host"),
     **dict.fromkeys((18, 19, 20, 21), "its issuer is not trusted"),
 }
+
+
+class _Resolver(AbstractResolver):
+    """Calls the system's resolver in threads of its own, and waits `CONNECT_TIMEOUT` for it.
+
+    The loop's own resolver has few threads, which all backends share: one name server that
+    does not respond would keep the others from connecting. A call cannot be cancelled and may
+    take a minute. A request for the same name joins it, so there are at most as many threads
+    as names.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[object, ...], asyncio.Future[Any]] = {}
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Return the addresses of a host; raises `OSError`, of which `TimeoutError` is one."""
+        name = (host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+        call = self._calls.get(name)
+        if call is None or call.done():
+            call = self._calls[name] = DaemonThread("resolver")(socket.getaddrinfo, *name)
+            # If all requests were cancelled, asyncio would log an error as never retrieved.
+            call.add_done_callback(asyncio.Future.exception)
+        await asyncio.wait([call], timeout=CONNECT_TIMEOUT)
+        if not call.done():
+            raise TimeoutError
+        try:
+            found = call.result()
+        except UnicodeError:  # the connector handles errors of the system alone
+            raise OSError(None, "no host name") from None
+        flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return [
+            ResolveResult(
+                hostname=host, host=address[0], port=port, family=family, proto=proto, flags=flags
+            )
+            for family, _, proto, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """Nothing to release."""
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -127,7 +173,7 @@ class Client:
         connector = _Connector(
             limit=self._limit,
             keepalive_timeout=_KEEPALIVE_TIMEOUT,
-            resolver=ThreadResolver(CONNECT_TIMEOUT),
+            resolver=_Resolver(),
         )
         bound_responses(connector)
         self._session = aiohttp.ClientSession(
@@ -142,37 +188,26 @@ class Client:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
-        await self._tls.close()
 
-    async def send(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        wants_body: WantsBody,
-    ) -> Response:
-        """Send one request, once; ``url`` is encoded already.
+    async def send(self, request: Request, wants_body: WantsBody) -> Response:
+        """Send one request with a complete URL, once.
 
         Raises `Unavailable` or `Broken` if there is no complete response.
         """
+        url = request.url
         if not (url.isascii() and url.isprintable() and " " not in url and "#" not in url):
             raise Broken("the request cannot be sent")
         try:
-            response = await self._session.request(
-                method,
+            async with self._session.request(
+                request.method,
                 URL(url, encoded=True),
-                headers=headers,
-                data=body,
+                headers=request.headers,
+                data=request.body,
                 ssl=self._tls.context(),
                 allow_redirects=False,
-            )
-            try:
+            ) as response:
                 status, received = response.status, response.headers
                 content = await _read(response.content) if wants_body(status) else None
-            finally:
-                response.release()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failure(error) from None
         return Response(
@@ -182,8 +217,6 @@ class Client:
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
     """Read up to one byte more than a body may have."""
-    if content.is_eof():  # a short body has nearly always arrived with its head
-        return content.read_nowait(MAX_BODY + 1)
     body = bytearray()
     while chunk := await content.read(MAX_BODY + 1 - len(body)):
         body += chunk

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import quote
 
@@ -20,23 +19,18 @@ from pydantic import (
 )
 
 from idv_upstream.request.encoding import is_reserved
-from idv_upstream.request.url import Url
+from idv_upstream.request.template import Request
+from idv_upstream.request.url import origin_of
 from tornado_idv import Broken, Options, Secret
 
 MASK = "***"
 """What is shown in place of a secret."""
 
-# Longer than any token of this service: others put whole records into theirs.
-_TOKEN = re.compile(r"[!-~]{1,4096}", re.ASCII)
+TOKEN = re.compile(r"[!-~]{1,4096}", re.ASCII)
+"""Text that can follow ``Bearer``: longer than a token of this service, as others hold records."""
+
 _HEADER_VALUE = re.compile(r"(?=.{1,4096}$)[!-~](?:[ -~]*[!-~])?", re.ASCII)
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,4096}")
-
-Headers = Mapping[str, str]
-
-
-def is_token(text: str) -> bool:
-    """Return whether it can follow ``Bearer``."""
-    return _TOKEN.fullmatch(text) is not None
 
 
 def _fits(pattern: re.Pattern[str], otherwise: str) -> AfterValidator:
@@ -64,7 +58,7 @@ _Password = Annotated[
 
 
 class _Credential(Options):
-    """The options of a credential; `apply` adds its `secret` to a request."""
+    """The options of a credential; `apply` adds its `secret` to a request, or the `MASK`."""
 
     scheme: ClassVar[str] = "Bearer"
 
@@ -72,9 +66,10 @@ class _Credential(Options):
         """Return what is sent now; raises `Broken` if the secret cannot be sent."""
         return ""
 
-    def apply(self, url: str, headers: Headers, secret: str) -> tuple[str, Headers]:
-        """Return the URL and headers of a request with the secret, or its `MASK`."""
-        return url, {**headers, "Authorization": f"{self.scheme} {secret}"}
+    def apply(self, request: Request, secret: str) -> Request:
+        """Return the request with the secret."""
+        authorization = f"{self.scheme} {secret}"
+        return request._replace(headers={**request.headers, "Authorization": authorization})
 
 
 class NoCredential(_Credential):
@@ -83,8 +78,8 @@ class NoCredential(_Credential):
     kind: Literal["none"] = "none"
     """Which kind of credential this is."""
 
-    def apply(self, url: str, headers: Headers, secret: str) -> tuple[str, Headers]:  # noqa: ARG002 there is none
-        return url, headers
+    def apply(self, request: Request, secret: str) -> Request:  # noqa: ARG002 there is none
+        return request
 
 
 class BearerToken(_Credential):
@@ -95,13 +90,13 @@ class BearerToken(_Credential):
     token: Annotated[
         Secret,
         _fits(
-            _TOKEN, "not a bearer token; write 1 to 4096 visible ASCII characters, without a space"
+            TOKEN, "not a bearer token; write 1 to 4096 visible ASCII characters, without a space"
         ),
     ]
     """The token that the upstream issued."""
 
     def secret(self) -> str:
-        return _now(self.token, _TOKEN, "its token is not a bearer token")
+        return _now(self.token, TOKEN, "its token is not a bearer token")
 
 
 class BasicPassword(_Credential):
@@ -158,19 +153,16 @@ class KeyInPlace(_Credential):
     def secret(self) -> str:
         return _now(self.value, _HEADER_VALUE, "its key is not one line of ASCII text")
 
-    def apply(self, url: str, headers: Headers, secret: str) -> tuple[str, Headers]:
+    def apply(self, request: Request, secret: str) -> Request:
         if self.header is not None:
-            return url, {**headers, self.header: secret}
-        separator = "&" if "?" in url else "?"
-        return f"{url}{separator}{quote(self.query or '', '')}={quote(secret, '*')}", headers
+            return request._replace(headers={**request.headers, self.header: secret})
+        separator = "&" if "?" in request.url else "?"
+        pair = f"{quote(self.query or '', '')}={quote(secret, '*')}"
+        return request._replace(url=f"{request.url}{separator}{pair}")
 
 
 def _token_url(text: str) -> str:
-    try:
-        url = Url.parse(text)
-    except ValueError:
-        url = Url("", "", "")
-    if not url.origin or not text.isascii() or not text.isprintable() or " " in text:
+    if not origin_of(text) or not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError(
             "not the URL of a token server; write http or https, a host and a path, like "
             "https://login.example/oauth2/token: no user info and no fragment"

@@ -10,18 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 
 from idv_upstream.response.raw import Response
 from tornado_idv import Unavailable
 
-GATEWAY_ERRORS = (
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
+GATEWAY_ERRORS = (502, 503, 504)
 """Statuses by which an endpoint has failed."""
-_WITH_RETRY_AFTER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_WITH_RETRY_AFTER = (429, 503)
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +54,7 @@ class Endpoint:
     down_until: float = 0.0
     """It failed, and others are preferred until then; 0 if it is up."""
     retry_after: float = 0.0
-    """It sent ``Retry-After`` and is not used until then; 0 if it did not."""
+    """It sent ``Retry-After`` and is not used until then."""
 
 
 class Endpoints:
@@ -81,13 +76,8 @@ class Endpoints:
         ``but``, which failed just now, is returned only if there is no other. Raises
         `Unavailable` if all of them sent ``Retry-After``.
         """
-        first = self._all[0]
-        if first is not but and not first.down_until and not first.retry_after:
-            return first  # nearly always
         now = self._timer()
         usable = [each for each in self._all if each.retry_after <= now]
-        for each in usable:
-            each.retry_after = 0.0
         if not usable:
             raise Unavailable(
                 "no request sent: its Retry-After has not passed", counts_against_breaker=False
@@ -102,11 +92,12 @@ class Endpoints:
         return chosen
 
     async def attempt(
-        self, endpoint: Endpoint, sending: Awaitable[Response], timed_out: Callable[[], bool]
+        self, endpoint: Endpoint, sending: Awaitable[Response], timed_out_at: float
     ) -> Response:
         """Return the response that ``sending`` has, and record how the endpoint fared.
 
-        A cancellation counts as a failure if ``timed_out`` says so. Raises what ``sending`` does.
+        A cancellation counts as a failure from ``timed_out_at`` (loop's clock). Raises what
+        ``sending`` does.
         """
         try:
             response = await sending
@@ -114,7 +105,7 @@ class Endpoints:
             self._mark_failed(endpoint)
             raise
         except asyncio.CancelledError:
-            if timed_out():
+            if asyncio.get_running_loop().time() >= timed_out_at:
                 self._mark_failed(endpoint)
             raise
         if response.status in GATEWAY_ERRORS:

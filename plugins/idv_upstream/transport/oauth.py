@@ -8,13 +8,13 @@ import time
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
+from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response, decode_json
 from idv_upstream.transport.client import Client
-from idv_upstream.transport.credentials import ClientCredentials, is_token
+from idv_upstream.transport.credentials import TOKEN, ClientCredentials
 from idv_upstream.transport.endpoints import retry_after
 from tornado_idv import Broken, LookupFailed, Unavailable
 
@@ -25,8 +25,9 @@ _MAX_LIFETIME = 86400.0
 _REJECTED_BACKOFF = 5.0
 _MAX_BACKOFF = 60.0
 
-_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-_TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_OK = 200
+_REFUSED = (400, 401, 403)
+_TEMPORARY = (408, 429, *range(500, 1000))
 
 
 class Tokens:
@@ -53,7 +54,7 @@ class Tokens:
         self._token = ""
         self._expires_at = -math.inf
         self._rejected_until = -math.inf
-        self._fetching: asyncio.Task[str] | None = None
+        self._fetching: asyncio.Task[None] | None = None
         self._failure: LookupFailed | None = None
         self._failed_until = -math.inf
 
@@ -61,17 +62,17 @@ class Tokens:
         """Return the token, if one is cached."""
         return self._token if self._timer() < self._expires_at else None
 
-    async def fetch(self) -> str:
-        """Return a new token; raises `Unavailable` or `Broken` if there is none."""
-        if self._failure is not None and self._timer() < self._failed_until:
-            raise self._failure.copy()
-        if self._fetching is None:
-            self._fetching = asyncio.create_task(self._fetch(), name="oauth2 token")
-            self._fetching.add_done_callback(self._on_fetched)
-        try:
-            return await asyncio.shield(self._fetching)
-        except LookupFailed as failure:
-            raise failure.copy() from None  # each caller adds to its own
+    async def get(self) -> str:
+        """Return the token, or a new one; raises `Unavailable` or `Broken` if there is none."""
+        if (token := self.cached()) is not None:
+            return token
+        if self._timer() >= self._failed_until:
+            if self._fetching is None or self._fetching.done():
+                self._fetching = asyncio.create_task(self._fetch(), name="oauth2 token")
+            await asyncio.shield(self._fetching)
+        if self._failure is not None:
+            raise self._failure.copy()  # each caller adds to its own
+        return self._token
 
     def invalidate(self, token: str) -> bool:
         """Drop a token that the upstream rejected; whether a new one may help.
@@ -93,62 +94,31 @@ class Tokens:
         """Cancel a request to the token server."""
         if self._fetching is not None:
             self._fetching.cancel()
-            with suppress(asyncio.CancelledError, LookupFailed):
-                await self._fetching
+            await asyncio.wait([self._fetching])
 
-    def _on_fetched(self, task: asyncio.Task[str]) -> None:
-        self._fetching = None
-        if not task.cancelled():
-            # If all callers were cancelled, asyncio would log it as never retrieved.
-            task.exception()
-
-    async def _fetch(self) -> str:
+    async def _fetch(self) -> None:
         # Its lifetime may have begun at any time since the request.
         requested_at, backoff = self._timer(), _REJECTED_BACKOFF
         try:
-            response = await self._send()
-            backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
-            status = response.status
-            if status in _REFUSED:
-                raise Broken(f"token server: our credentials are refused (status {status})")
-            if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise Unavailable(f"token server: temporarily unavailable (status {status})")
-            if status != HTTPStatus.OK:
-                raise Broken(f"token server: unexpected status {status}")
-            token, lifetime = _parse(response)
-        except LookupFailed as failure:
-            self._failure, self._failed_until = failure.copy(), self._timer() + backoff
-            raise
-        self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
-        self._token = token
-        return token
-
-    async def _send(self) -> Response:
-        headers, body = self._request()
-        try:
             async with asyncio.timeout(self._timeout):
-                return await self._client.send(
-                    "POST",
-                    self._options.token_url,
-                    headers=headers,
-                    body=body,
-                    wants_body=lambda status: status == HTTPStatus.OK,
-                )
-        except TimeoutError:
-            raise Unavailable("token server: timed out") from None
-        except Unavailable as failure:
-            raise Unavailable(f"token server: {failure.reason}") from None
-        except Broken as failure:
-            raise Broken(f"token server: {failure.reason}") from None
+                response = await self._client.send(self._request(), lambda status: status == _OK)
+            backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
+            self._token, lifetime = _parse(response)
+        except (LookupFailed, TimeoutError) as error:
+            kind = Broken if isinstance(error, Broken) else Unavailable
+            reason = error.reason if isinstance(error, LookupFailed) else "timed out"
+            self._failure = kind(f"token server: {reason}")
+            self._failed_until = self._timer() + backoff
+        else:
+            self._failure = None
+            self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
 
-    def _request(self) -> tuple[dict[str, str], bytes]:
+    def _request(self) -> Request:
         options = self._options
         secret = options.client_secret.get_secret_value()
         form = {"grant_type": "client_credentials"}
-        if options.scope is not None:
-            form["scope"] = options.scope
-        if options.audience is not None:
-            form["audience"] = options.audience
+        optional = {"scope": options.scope, "audience": options.audience}
+        form |= {name: value for name, value in optional.items() if value is not None}
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         if options.style == "form":
             form |= {"client_id": options.client_id, "client_secret": secret}
@@ -156,21 +126,28 @@ class Tokens:
             # Encoded before they are joined (RFC 6749, section 2.3.1).
             pair = f"{quote_plus(options.client_id)}:{quote_plus(secret)}"
             headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-        return headers, urlencode(form).encode()
+        body = urlencode(form).encode()
+        return Request("POST", options.token_url, headers, body, repeatable=False)
 
 
 def _parse(response: Response) -> tuple[str, float]:
-    """Return the token and its lifetime in seconds."""
-    try:
+    """Return the token and its lifetime in seconds; raises `Unavailable` or `Broken`."""
+    status = response.status
+    if status in _REFUSED:
+        raise Broken(f"our credentials are refused (status {status})")
+    if status in _TEMPORARY:
+        raise Unavailable(f"temporarily unavailable (status {status})")
+    if status != _OK:
+        raise Broken(f"unexpected status {status}")
+    record: Any = None
+    with suppress(Broken):
         record = decode_json(response.body)
-    except Broken:
-        record = None
     if isinstance(record, dict):
         token, kind = record.get("access_token"), record.get("token_type", "bearer")
         is_bearer = isinstance(kind, str) and kind.lower() == "bearer"
-        if is_bearer and isinstance(token, str) and is_token(token):
+        if is_bearer and isinstance(token, str) and TOKEN.fullmatch(token):
             return token, _lifetime(record.get("expires_in"))
-    raise Broken("token server: a response without a bearer token")
+    raise Broken("a response without a bearer token")
 
 
 def _lifetime(expires_in: Any) -> float:

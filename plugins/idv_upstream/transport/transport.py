@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
 
 from pydantic import SecretStr
 
@@ -31,51 +31,21 @@ _PAUSE, _JITTER = 0.01, 0.04
 # A lookup that is cancelled with less than this part of its time left has timed out; before,
 # the client disconnected.
 _TIMED_OUT = 0.2
-# In fifths of a retry, since each request earns one.
-_PRICE = 5
-_MAX_BUDGET = 10 * _PRICE
+# The price of a retry: each request earns one, up to ten retries after a quiet time. Without
+# it, an upstream that fails for every request would get twice the usual load when it can bear
+# it least.
+_RETRY_PRICE = 5
+_MAX_CREDIT = 10 * _RETRY_PRICE
+_REPEATED = (NoResponse.status, *GATEWAY_ERRORS)
 
 
-class RetryBudget:
-    """Allows one retry for five requests, and a burst of ten after a quiet time.
-
-    Without it, an upstream that fails for every request would get twice the usual load
-    when it can bear it least.
-    """
-
-    def __init__(self) -> None:
-        self._left = _MAX_BUDGET
-
-    def earn(self) -> None:
-        """Count a request."""
-        if self._left < _MAX_BUDGET:
-            self._left += 1
-
-    def spend(self) -> bool:
-        """Return whether one request may be repeated; then the retry is counted."""
-        if self._left < _PRICE:
-            return False
-        self._left -= _PRICE
-        return True
-
-
-@dataclass(slots=True)
-class _Lookup:
+class _Lookup(NamedTuple):
     """One request, the endpoints it may go to, and when it will be cancelled (loop's clock)."""
 
     request: Request
     wants_body: WantsBody
     endpoints: Endpoints
     deadline: float
-    timeout: float
-
-    def time_left(self) -> float:
-        """Seconds."""
-        return self.deadline - asyncio.get_running_loop().time()
-
-    def timed_out(self) -> bool:
-        """Return whether a cancellation now is due to the timeout, and not to the client."""
-        return self.time_left() < _TIMED_OUT * self.timeout
 
 
 class Transport:
@@ -99,14 +69,13 @@ class Transport:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._addresses = endpoints
-        self._endpoints = Endpoints(endpoints, name, timer)
-        self._by_origin: dict[str, Endpoints] = {}
+        self._by_origin = {"": Endpoints(endpoints, name, timer)}
         self._auth = auth
         self._client = Client(Tls(tls, name, timer), connections)
         self._tokens = None
         if isinstance(auth, ClientCredentials):
             self._tokens = Tokens(auth, self._client, timeout, timer)
-        self._budget = RetryBudget()
+        self._credit = _MAX_CREDIT
         self._timeout = timeout
         self._name = name
         self._timer = timer
@@ -123,10 +92,11 @@ class Transport:
             await self._tokens.close()
         await self._client.close()
 
-    def shown(self, request: Request) -> tuple[str, Mapping[str, str]]:
-        """Return the URL and the headers that would be sent, with the credential masked."""
-        address = self._addresses[0] if request.url.startswith("/") else ""
-        return self._auth.apply(address + request.url, {**HEADERS, **request.headers}, MASK)
+    def shown(self, request: Request) -> Request:
+        """Return the request as it would be sent, with the credential masked."""
+        url = (self._addresses[0] if request.url.startswith("/") else "") + request.url
+        headers = {**HEADERS, **request.headers}
+        return self._auth.apply(request._replace(url=url, headers=headers), MASK)
 
     def secrets(self) -> set[str]:
         """Return the secrets of the credential, as they are configured and as they are sent."""
@@ -145,13 +115,11 @@ class Transport:
         """
         endpoints = self._endpoints_for(request.url)
         endpoint = endpoints.pick()
-        self._budget.earn()
+        self._credit = min(self._credit + 1, _MAX_CREDIT)
         deadline = asyncio.get_running_loop().time() + self._timeout
-        lookup = _Lookup(request, wants_body, endpoints, deadline, self._timeout)
+        lookup = _Lookup(request, wants_body, endpoints, deadline)
         result = await self._attempt(lookup, endpoint)
-        if request.repeatable and (
-            isinstance(result, NoResponse) or result.status in GATEWAY_ERRORS
-        ):
+        if request.repeatable and result.status in _REPEATED:
             result = await self._repeat(lookup, endpoint, result)
         if isinstance(result, NoResponse):
             raise result
@@ -159,8 +127,6 @@ class Transport:
 
     def _endpoints_for(self, url: str) -> Endpoints:
         """The configured endpoints, or the origin of an absolute URL."""
-        if url[0] == "/":
-            return self._endpoints
         try:
             origin = Url.parse(url).origin
         except ValueError:
@@ -178,27 +144,24 @@ class Transport:
         except Unavailable:
             return result
         pause = _PAUSE + _JITTER * self._chance() if endpoint is failed else 0.0
-        if lookup.time_left() <= pause or not self._budget.spend():
+        time_left = lookup.deadline - asyncio.get_running_loop().time()
+        if time_left <= pause or self._credit < _RETRY_PRICE:
             return result
+        self._credit -= _RETRY_PRICE
         if pause:
             await self._pause(pause)
         return await self._attempt(lookup, endpoint)
 
-    def _attempt(self, lookup: _Lookup, endpoint: Endpoint) -> Awaitable[Response | NoResponse]:
-        if self._tokens is None:
-            return self._send_once(lookup, endpoint, self._auth.secret())
-        return self._send_with_token(lookup, endpoint, self._tokens)
-
-    async def _send_with_token(
-        self, lookup: _Lookup, endpoint: Endpoint, tokens: Tokens
-    ) -> Response | NoResponse:
-        """Send the request; a token that is rejected is replaced once."""
-        token = tokens.cached() or await tokens.fetch()
+    async def _attempt(self, lookup: _Lookup, endpoint: Endpoint) -> Response | NoResponse:
+        """Send the request to one endpoint; an access token that is rejected is replaced once."""
+        tokens = self._tokens
+        if tokens is None:
+            return await self._send_once(lookup, endpoint, self._auth.secret())
+        token = await tokens.get()
         result = await self._send_once(lookup, endpoint, token)
-        if _is_rejected(result) and tokens.invalidate(token):
-            token = tokens.cached() or await tokens.fetch()
-            result = await self._send_once(lookup, endpoint, token)
-            if _is_rejected(result):
+        if result.status == HTTPStatus.UNAUTHORIZED and tokens.invalidate(token):
+            result = await self._send_once(lookup, endpoint, await tokens.get())
+            if result.status == HTTPStatus.UNAUTHORIZED:
                 tokens.reject()
         return result
 
@@ -206,16 +169,10 @@ class Transport:
         self, lookup: _Lookup, endpoint: Endpoint, secret: str
     ) -> Response | NoResponse:
         """Send the request to one endpoint, and record how it fared."""
-        request = lookup.request
-        url, headers = self._auth.apply(endpoint.address + request.url, request.headers, secret)
-        sending = self._client.send(
-            request.method, url, headers=headers, body=request.body, wants_body=lookup.wants_body
-        )
+        request = lookup.request._replace(url=endpoint.address + lookup.request.url)
+        sending = self._client.send(self._auth.apply(request, secret), lookup.wants_body)
+        timed_out_at = lookup.deadline - _TIMED_OUT * self._timeout
         try:
-            return await lookup.endpoints.attempt(endpoint, sending, lookup.timed_out)
+            return await lookup.endpoints.attempt(endpoint, sending, timed_out_at)
         except NoResponse as failure:
             return failure
-
-
-def _is_rejected(result: Response | NoResponse) -> bool:
-    return isinstance(result, Response) and result.status == HTTPStatus.UNAUTHORIZED
