@@ -26,8 +26,7 @@ from tornado_idv.errors import (
 from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
-from tornado_idv.service.keys import key_conflicts
-from tornado_idv.service.service import api_key
+from tornado_idv.service.keys import api_key, key_conflicts
 from tornado_idv.service.sockets import tls_context
 from tornado_idv.workers.cpus import worker_count
 

@@ -27,7 +27,7 @@ from tornado_idv.registry import (
     open_backend,
     open_backends,
 )
-from tornado_idv.service.prepared import Prepared
+from tornado_idv.service.reload import Prepared
 from tornado_idv.web.json_body import encode_user
 
 _OF_NEGATIVE = {"negative_ttl", "max_negative_entries", "failure_memo"}

@@ -17,12 +17,13 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
-from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.api_key import ApiKey, never_after, never_before
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing, LatestTime
 from tornado_idv.keys.store_file import Offered, locate_store
-from tornado_idv.service.prepared import Prepared
+from tornado_idv.service.reload import Prepared
 
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
@@ -64,20 +65,18 @@ class Keys:
         """The follower of the key store."""
         return self._source.store
 
-    async def prepare(
-        self, configured: Iterable[ApiKey], setting: Path | SecretStr | None
-    ) -> Prepared:
-        """Prepare to use the configured keys and those of the store at ``setting``.
+    async def prepare(self, auth: AuthSettings) -> Prepared:
+        """Prepare to use the configured keys and those of the configured store.
 
         Raises `StartError` if the store is another one than now and cannot be read, and
         `SettingError` for a key in both.
         """
         before = store = self._source.store
-        if setting is None:
+        if auth.store is None:
             store = None
-        elif store is None or store.location.setting != setting:
-            store = await _open(setting, self._offered)
-        source = _Source(tuple(configured), store)
+        elif store is None or store.location.setting != auth.store:
+            store = await _open(auth.store, self._offered)
+        source = _Source(tuple(map(api_key, auth.keys)), store)
         stored = source.stored
 
         async def abort() -> None:
@@ -87,7 +86,7 @@ class Keys:
         if store is None:
             merged = self.ring.merged(stored, source.configured)
         else:
-            merged, conflicts = await store.in_thread(self._merge, source, stored)
+            merged, conflicts = await store.in_thread(self._merge, store, source, stored)
             for conflict in conflicts:
                 await abort()
                 raise conflict
@@ -137,7 +136,7 @@ class Keys:
         await store.in_thread(store.poll)
         while (source := self._source).store is store and source.stored is not self._stored_in_ring:
             stored = source.stored
-            merged, errors = await store.in_thread(self._merge, source, stored)
+            merged, errors = await store.in_thread(self._merge, store, source, stored)
             if source is self._source:  # otherwise the configured keys were replaced meanwhile
                 self.ring.replace(merged)
                 self._stored_in_ring = stored
@@ -153,14 +152,11 @@ class Keys:
         return {key_id: used for key_id, used in times if key_id not in configured}
 
     def _merge(
-        self, source: _Source, stored: Sequence[ApiKey]
+        self, store: StoreFollower, source: _Source, stored: Sequence[ApiKey]
     ) -> tuple[dict[bytes, ApiKey], list[SettingError]]:
         """Return the map of all keys, and conflicts; in a thread, since stores may be large."""
-        merged = self.ring.merged(stored, source.configured)
-        if source.store is None:
-            return merged, []
-        name = source.store.location.name
-        return merged, list(key_conflicts(source.configured, stored, name))
+        conflicts = key_conflicts(source.configured, stored, store.location.name)
+        return self.ring.merged(stored, source.configured), list(conflicts)
 
 
 async def _open(setting: Path | SecretStr, offered: Offered) -> StoreFollower:
@@ -184,22 +180,35 @@ async def _close(store: StoreFollower, times: Mapping[str, float]) -> None:
 
 @asynccontextmanager
 async def open_keys(
-    configured: Sequence[ApiKey],
-    setting: Path | SecretStr | None,
-    offered: Offered,
-    latest: LatestTime | None = None,
+    auth: AuthSettings, offered: Offered, latest: LatestTime | None = None
 ) -> AsyncIterator[Keys]:
-    """Yield the configured keys and those of the store at ``setting``, which is followed.
+    """Yield the configured keys and those of the configured store, which is followed.
 
     Raises `StartError` and `SettingError` as `Keys.prepare`.
     """
     keys = Keys(offered, latest)
-    (await keys.prepare(configured, setting)).commit()
+    (await keys.prepare(auth)).commit()
     try:
         async with background(keys.follow()):
             yield keys
     finally:
         await keys.close()
+
+
+def api_key(entry: KeySettings) -> ApiKey:
+    """Return a key of ``config.yaml``."""
+    misses = entry.limits.misses
+    return ApiKey(
+        id=entry.id,
+        digest=entry.digest,
+        owner=entry.owner,
+        scopes=frozenset(entry.scopes),
+        not_before=entry.not_before.timestamp() if entry.not_before else never_before(),
+        expires=entry.expires.timestamp() if entry.expires else never_after(),
+        requests=entry.limits.requests,
+        misses=misses.rate if misses else None,
+        misses_log_only=misses is not None and misses.log_only,
+    )
 
 
 def key_conflicts(

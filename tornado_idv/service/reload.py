@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel
 
 from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
-from tornado_idv.errors import ConfigError, IdvError, format_traceback
+from tornado_idv.errors import ConfigError, IdvError, StartError, format_traceback
 from tornado_idv.files import FileSignature
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.systemd import Notifier
@@ -22,25 +28,54 @@ PREPARE_TIMEOUT = 120.0
 """Seconds after which backends that do not open end a reload."""
 _WATCH_INTERVAL = 1.0
 _NO_MANAGER = Notifier()
-STOPPING = "the service is stopping"
+STOPPING = StartError("the service is stopping")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared change: its resources are open, and not used yet (see `Service.prepare`).
+
+    Only one at a time may be prepared, and it must be committed or aborted once. ``commit`` applies
+    it in one step of the event loop, to every request that begins from then on, and cannot fail.
+    ``abort`` closes what was opened for it; all stays as it is.
+    """
+
+    commit: Callable[[], object]
+    abort: Callable[[], Awaitable[None]]
+
+
+async def prepare_file(
+    file: ConfigFile,
+    kinds: Mapping[str, type[AnyBackend]],
+    prepare: Callable[[Settings], Awaitable[Prepared]],
+) -> Prepared:
+    """Prepare the settings in a file; raises `ConfigError` and `StartError`."""
+    # In a thread: a long file would delay responses, and a secret's file may hang.
+    settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
+    with file.located():
+        return await prepare(settings)
 
 
 class Watch:
-    """Detects that a file is another one than ``file``, which was read last."""
+    """Reads a file, and detects that it is another one than was read last, as ``file``."""
 
     def __init__(self, file: ConfigFile) -> None:
-        self.path = file.path
-        self.read: FileSignature | None = file.signature
-        """The signature of what was read last; ``None`` if it could not be read."""
+        self._path = file.path
+        self._read: FileSignature | None = file.signature  # None if it could not be read
         self._seen: FileSignature | None = file.signature
 
-    def poll(self, now: FileSignature | None) -> bool:
-        """Return whether to read the file, whose signature is ``now``.
+    def read(self) -> ConfigFile:
+        """Read the file; raises `StartError`."""
+        self._read = FileSignature.find(self._path)
+        return ConfigFile.read(self._path)
+
+    def poll(self) -> bool:
+        """Return whether to read the file.
 
         A file that is being written is left alone until it is the same in two polls.
         """
-        is_settled, self._seen = now == self._seen, now
-        return is_settled and now != self.read
+        before, self._seen = self._seen, FileSignature.find(self._path)
+        return self._read != self._seen == before
 
 
 class Reloader:
@@ -87,9 +122,7 @@ class Reloader:
         """Do as `start`, and return the result."""
         task = self.start(trigger, **audited)
         await asyncio.wait([task])
-        if task.cancelled():
-            return ReloadResult(self._clock(), code=FAILED, problems=(STOPPING,))
-        return task.result()
+        return failure(STOPPING, self._clock()) if task.cancelled() else task.result()
 
     async def watch(self, is_enabled: Callable[[], bool]) -> None:
         """Reload when the file changes, while that is enabled."""
@@ -100,7 +133,7 @@ class Reloader:
 
     async def poll(self) -> None:
         """Reload if the file has changed since it was read, and rests."""
-        if self._watch.poll(await self._in_thread(FileSignature.find, self._watch.path)):
+        if await self._in_thread(self._watch.poll):
             await self.reload("watch")
 
     def stop(self) -> None:
@@ -127,16 +160,13 @@ class Reloader:
 
     async def _attempt(self) -> ReloadResult:
         if self._stopped:
-            return ReloadResult(self._clock(), code=FAILED, problems=(STOPPING,))
-        path = self._watch.path
+            return failure(STOPPING, self._clock())
         try:
             async with asyncio.timeout(PREPARE_TIMEOUT):
-                self._watch.read = await self._in_thread(FileSignature.find, path)
-                file = await self._in_thread(ConfigFile.read, path)
-                needs_restart = await self._apply(file)
+                left_out = await self._apply(await self._in_thread(self._watch.read))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             return failure(error, self._clock())
-        return ReloadResult(self._clock(), needs_restart)
+        return ReloadResult(self._clock(), left_out)
 
 
 def failure(error: Exception, at: float) -> ReloadResult:
@@ -172,3 +202,47 @@ def record(result: ReloadResult, counters: Counters, audited: dict[str, str | No
     else:
         extra["problem"] = result.problems[0]
     _audit.info("reloaded", extra=extra)
+
+
+_APPLIED = {
+    "auth",
+    "backends",
+    "cache",
+    "identifiers",
+    "limits",
+    "logging.health_checks",
+    "profile_sites",
+    "server.base_path",
+    "server.body_timeout",
+    "server.docs",
+    "server.drain",
+    "server.health_path",
+    "server.idle_timeout",
+    "server.max_body",
+    "server.max_connections",
+    "server.packet_cache",
+    "server.request_timeout",
+    "server.trusted_proxies",
+    "server.watch_config",
+}
+"""Settings that a reload applies; any other needs a restart, also one that is added here never."""
+_TLS = "server.tls"
+
+
+def needs_restart(started: Settings, settings: Settings) -> tuple[str, ...]:
+    """Return the settings that differ from those at the start and take effect at the next one.
+
+    Another certificate is applied; TLS on or off is not.
+    """
+    return tuple(_differences(started, settings, ""))
+
+
+def _differences(old: BaseModel, new: BaseModel, prefix: str) -> Iterator[str]:
+    for name in type(new).model_fields:
+        path, before, after = prefix + name, getattr(old, name), getattr(new, name)
+        if path in _APPLIED or before == after:
+            continue
+        if path != _TLS and isinstance(before, BaseModel) and isinstance(after, BaseModel):
+            yield from _differences(before, after, f"{path}.")
+        elif path != _TLS or before is None or after is None:
+            yield path

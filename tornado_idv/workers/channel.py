@@ -6,11 +6,8 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
-
-import msgspec
 
 from tornado_idv.errors import StartError, format_traceback
 from tornado_idv.workers.control import Decoder, Message, encode, encode_error
@@ -29,15 +26,15 @@ class Channel(asyncio.Protocol):
 
     ``stop`` is set when the process is to stop, because the supervisor says so or is gone; then
     ``delay`` is whether ``drain.delay`` applies. While the process starts, it cancels ``starting``
-    instead. ``execute`` does a command of the supervisor; its result or error is the reply.
+    instead.
     """
-
-    execute: Execute
 
     def __init__(self, starting: asyncio.Task[Any] | None) -> None:
         self.stop = asyncio.Event()
         self.delay = False
         self._starting = starting
+        self._execute: asyncio.Future[Execute] = asyncio.get_running_loop().create_future()
+        self._report: Callable[[], Message | None] = lambda: None
         self._decoder = Decoder()
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Message]] = {}
@@ -61,19 +58,31 @@ class Channel(asyncio.Protocol):
         finally:
             del self._replies[number]
 
-    def serving(self, key_count: int) -> None:
-        """Notify the supervisor that the process is ready."""
+    def serving(
+        self,
+        key_count: int,
+        execute: Execute,
+        report: Callable[[], Message | None] = lambda: None,
+    ) -> None:
+        """Notify the supervisor that the process is ready.
+
+        ``execute`` does commands, also earlier ones; its result or error is the reply. ``report``
+        returns the state and counters for heartbeats.
+        """
         self._starting = None
+        self._execute.set_result(execute)
+        self._report = report
         self.send({"op": "ready", "keys": key_count})
 
-    @contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Report that backends are opened within, which may block the event loop."""
-        self.send({"op": "preparing", "now": True})
-        try:
-            yield
-        finally:
-            self.send({"op": "preparing", "now": False})
+    def send_report(self) -> None:
+        """Send a heartbeat."""
+        self.send({"op": "report", "report": self._report()})
+
+    async def send_heartbeats(self) -> None:
+        """Send a heartbeat every second."""
+        while True:
+            self.send_report()
+            await asyncio.sleep(_HEARTBEAT)
 
     async def close(self) -> None:
         """Send what is left, and close."""
@@ -85,12 +94,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        try:
-            messages = self._decoder.feed(data)
-        except msgspec.DecodeError:
-            self._transport.abort()
-            return
-        for message in messages:
+        for message in self._decoder.feed(data):
             match message["op"]:
                 case "drain":
                     self._on_stop(delay=message["delay"])
@@ -118,7 +122,8 @@ class Channel(asyncio.Protocol):
     async def _do(self, message: Message) -> None:
         reply: Message = {"op": "reply", "id": message["id"]}
         try:
-            reply["result"] = await self.execute(message["command"], message["args"])
+            execute = await asyncio.shield(self._execute)
+            reply["result"] = await execute(message["command"], message["args"])
         except Exception as error:  # noqa: BLE001 - the other processes still reply
             _log.error("command %s failed:\n%s", message["command"], format_traceback(error))
             reply["error"] = type(error).__name__
@@ -129,6 +134,7 @@ async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitabl
     """Run ``serve`` under the supervisor at the other end of ``control``; return the exit code."""
     channel = Channel(asyncio.current_task())
     await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=control)
+    heartbeats = asyncio.create_task(channel.send_heartbeats())
     try:
         return await serve(channel)
     except StartError as error:
@@ -142,21 +148,6 @@ async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitabl
         _log.critical("unhandled exception:\n%s", format_traceback(error))
         return CRASHED
     finally:
+        heartbeats.cancel()
+        channel.send_report()
         await channel.close()
-
-
-@asynccontextmanager
-async def heartbeats(channel: Channel, report: Callable[[], Message | None]) -> AsyncIterator[None]:
-    """Send a report every second within, and a last one at the end."""
-
-    async def repeat() -> None:
-        while True:
-            channel.send({"op": "report", "report": report()})
-            await asyncio.sleep(_HEARTBEAT)
-
-    task = asyncio.create_task(repeat())
-    try:
-        yield
-    finally:
-        task.cancel()
-        channel.send({"op": "report", "report": report()})

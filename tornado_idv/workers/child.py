@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import msgspec
-
 from tornado_idv.admin.report import Phase
 from tornado_idv.errors import StartError, format_traceback
 from tornado_idv.workers.channel import CRASHED
@@ -46,22 +44,20 @@ class Child:
         """When it is killed unless it has ended: it was asked to stop."""
         self.preparing = False
         """Whether it opens what another configuration needs, which may block its event loop."""
+        self.outdated = False
+        """Whether another process is to take its place."""
         self.disconnected = False
         """Whether it has closed its end, as it does before it ends."""
+        self.unsent = bytearray()
+        """Messages for `flush`, once the socket can be written."""
         self._socket = sock
         self._decoder = Decoder()
-        self._unsent = bytearray()
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
     def fileno(self) -> int:
         return self._socket.fileno()
-
-    @property
-    def has_unsent(self) -> bool:
-        """Return whether `flush` is to be called once the socket can be written."""
-        return bool(self._unsent)
 
     def overview(self, now: float) -> Message:
         """Return its state as last reported, for the admin process."""
@@ -77,24 +73,21 @@ class Child:
 
     def send(self, message: Message) -> None:
         """Send a message, now or by `flush`."""
-        self._unsent += encode(message)
+        self.unsent += encode(message)
         self.flush()
 
     def flush(self) -> None:
         """Send what is left; a process that has ended is noticed elsewhere."""
         try:
-            while self._unsent:
-                del self._unsent[: self._socket.send(self._unsent)]
+            while self.unsent:
+                del self.unsent[: self._socket.send(self.unsent)]
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()
+            self.unsent.clear()
 
     def receive(self, now: float) -> list[Message]:
-        """Return what it has sent.
-
-        One that sends what is not a message is killed, and replaced as any that ends.
-        """
+        """Return what it has sent."""
         messages: list[Message] = []
         try:
             while data := self._socket.recv(_READ_SIZE):
@@ -103,9 +96,6 @@ class Child:
             self.disconnected = True
         except BlockingIOError:
             pass
-        except msgspec.DecodeError:
-            self.disconnected = True
-            self.kill()
         except OSError:  # it has closed its end with a message from here unread
             self.disconnected = True
         return messages
@@ -171,11 +161,6 @@ class Slot:
     """The number of processes that ended since the last one ran for at least a second."""
     error: StartError | None = None
     """Why the last of them failed."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether the process serves, and was not asked to stop."""
-        return self.child is not None and self.child.phase == "ready"
 
     def on_exit(self, child: Child, reason: str, now: float) -> float:
         """The process has ended; return in how many seconds another one is started.

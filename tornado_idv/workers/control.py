@@ -26,7 +26,7 @@ class Decoder:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the messages that are complete with ``data``; raises `msgspec.DecodeError`."""
+        """Return the messages that are complete with ``data``."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [msgspec.json.decode(line, type=Message) for line in lines]
 

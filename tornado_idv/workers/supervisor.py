@@ -21,7 +21,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Child, Fork, Slot, fork
 from tornado_idv.workers.control import Message, decode_error
-from tornado_idv.workers.fan_out import FanOut, Replies
+from tornado_idv.workers.fan_out import Command, Steps
 from tornado_idv.workers.reload_all import ReloadAll
 from tornado_idv.workers.signals import KILLED_BY, SignalQueue
 
@@ -78,12 +78,10 @@ class Supervisor:
         self._clock = clock
         self._fork = fork
         self._signals = SignalQueue(_SIGNALS)
-        self._children: list[Child] = []
-        self._fan_out = FanOut(clock)
-        self._started_at = time.time()
+        self._fan_out = reloads.fan_out
+        self._children = reloads.fan_out.children
         self._ended = counters
         self._reloads = reloads
-        reloads.attach(self._fan_out, lambda: tuple(self._children), self._replace_running)
         self._restarts = 0
         self._announced = self._stopping = False
         self._hangup = False
@@ -129,6 +127,7 @@ class Supervisor:
         self._kill_overdue(now)
         self._fan_out.expire(now)
         self._reloads.poll(now)
+        self._replace_outdated(now)
         if self._notifier.watchdog is not None and now >= self._alive_at:
             self._alive_at = now + self._notifier.watchdog
             self._notifier.alive()
@@ -139,7 +138,7 @@ class Supervisor:
         poll.register(self._signals, select.POLLIN)
         connected = {each.fileno(): each for each in self._children if not each.disconnected}
         for child in connected.values():
-            poll.register(child, select.POLLIN | (select.POLLOUT if child.has_unsent else 0))
+            poll.register(child, select.POLLIN | (select.POLLOUT if child.unsent else 0))
         now = self._clock()
         due = [now + _TICK, self._fan_out.next_deadline]
         due += [slot.start_at for slot in self._slots.values() if slot.child is None]
@@ -188,19 +187,18 @@ class Supervisor:
             case "preparing":
                 child.preparing = message["now"]
             case "retire":
-                self._replace_running(child)
+                child.outdated = True
             case "reply":
                 self._fan_out.on_reply(child, message)
             case "ask":
-                self._on_ask(child, message)
+                self._fan_out.run(self._execute(child, message))
 
-    def _on_ask(self, admin: Child, message: Message) -> None:
-        """Begin a command of the admin process; reply once the workers have replied."""
+    def _execute(self, admin: Child, message: Message) -> Steps:
+        """Execute a command of the admin process; reply once the workers have replied."""
         command, args, timeout = message["command"], message["args"], _COMMAND_TIMEOUT
         reply, workers = {"op": "reply", "id": message["id"]}, self._workers()
         if command == "reload":
-            on_result = lambda result: admin.send({**reply, "result": result})  # noqa: E731
-            self._reloads.start("admin", on_result, **args)
+            self._reloads.start("admin", lambda done: admin.send({**reply, "result": done}), **args)
             return
         if command == "report":
             # A worker that starts does not reply yet, and has counted nothing.
@@ -208,12 +206,9 @@ class Supervisor:
             timeout = _REPORT_TIMEOUT
         elif command == "explain":
             workers = [each for each in workers if each.phase == "ready"][:1]
-
-        def on_replies(replies: Replies) -> None:
-            overview = self._overview() if command == "report" else None
-            admin.send({**reply, "replies": replies, "overview": overview})
-
-        self._fan_out.send(workers, command, args, timeout, on_replies)
+        replies = yield Command(workers, command, args, timeout)
+        overview = self._overview() if command == "report" else None
+        admin.send({**reply, "replies": replies, "overview": overview})
 
     def _on_ready(self, child: Child) -> None:
         slot = self._slots[child.name]
@@ -234,19 +229,20 @@ class Supervisor:
         errors = [slot.error for slot in slots if slot.name != ADMIN and slot.error is not None]
         if len(errors) == sum(slot.name != ADMIN for slot in slots):
             raise errors[0]
-        if all(slot.is_ready for slot in slots):
+        if all(slot.child is not None and slot.child.phase == "ready" for slot in slots):
             self._announced = True
             self._notifier.ready()
             self._on_all_ready(max(each.key_count for each in self._children))
 
-    def _replace_running(self, child: Child) -> None:
-        """Start another process in its place, and let it serve until that one does."""
-        slot = self._slots[child.name]
-        if slot.child is child and not self._stopping:
-            _log.info("%s is replaced", child)
-            slot.child, slot.start_at = None, self._clock()
-            if child.phase == "starting":
-                self._drain(child, delay=False)
+    def _replace_outdated(self, now: float) -> None:
+        """Start another process in the place of each, and let it serve until that one does."""
+        for slot in self._slots.values():
+            child = slot.child
+            if child is not None and child.outdated and not self._stopping:
+                _log.info("%s is replaced", child)
+                slot.child, slot.start_at = None, now
+                if child.phase == "starting":
+                    self._drain(child, delay=False)
 
     def _drain(self, child: Child, *, delay: bool) -> None:
         if child.phase != "draining":
@@ -259,7 +255,6 @@ class Supervisor:
     def _on_exit(self, child: Child, code: int, now: float) -> None:
         self._receive(child, now)
         child.close()
-        self._children.remove(child)
         if child.report is not None:
             self._ended.merge(child.report["counters"])
         self._fan_out.on_exit(child)
@@ -332,7 +327,7 @@ class Supervisor:
         return {
             "phase": "draining" if self._stopping else "ready" if serving else "starting",
             "pid": os.getpid(),
-            "started_at": self._started_at,
+            "started_at": self._ended.started_at,
             "restarts": self._restarts,
             "missing": [name for name in self._slots if name not in {*serving, ADMIN}],
             "ended": self._ended.to_record(),

@@ -35,9 +35,6 @@ class ControlEnd:
     def send(self, op: str, **more: Any) -> None:
         self._socket.sendall(encode({"op": op, **more}))
 
-    def send_raw(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
     def do(self, command: str, **args: Any) -> Message:
         """Send a command, and return its reply."""
         self._ids += 1

@@ -22,6 +22,7 @@ from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Child, Slot
 from tornado_idv.workers.control import Decoder, Message, encode
+from tornado_idv.workers.fan_out import FanOut
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 
@@ -77,9 +78,6 @@ class FakeProcess:
 
     def send(self, op: str, **more: Any) -> None:
         self._socket.sendall(encode({"op": op, **more}))
-
-    def send_raw(self, data: bytes) -> None:
-        self._socket.sendall(data)
 
     def report(self) -> None:
         report = {"process": {}, "counters": self.counters.to_record()}
@@ -189,7 +187,14 @@ class Simulation:
         file = ConfigFile.read(self.path)
         self.current = Configuration(file, file.load(kinds, {}))
         limiters = make_limiters(self.current.settings.limits, 1)
-        self.reloads = ReloadAll(self.current, kinds, limiters, self.notifier, self.counters)
+        self.reloads = ReloadAll(
+            FanOut(self.clock),
+            self.current,
+            kinds,
+            limiters,
+            notifier=self.notifier,
+            counters=self.counters,
+        )
         self._is_over = False
         self._limit = math.inf
         self._steps = 0
