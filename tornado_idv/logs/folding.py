@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ class Folding:
         self._clock = clock
         self._timer_type = timer
         self._timer: threading.Timer | None = None
-        self._folds: OrderedDict[tuple[str, str], Fold] = OrderedDict()
+        self._folds: dict[tuple[str, str], Fold] = {}  # the oldest first
         # Reentrant: the garbage collector may run a finalizer that logs.
         self._lock = threading.RLock()
 
@@ -51,13 +50,14 @@ class Folding:
         with self._lock:
             now = self._clock()
             self._end(now)
-            fold = self._folds.get((logger, event))
-            if fold is None:
-                self._add(Fold(logger, event, level, now + _INTERVAL))
-                return True
-            fold.repeated += 1
-            self._schedule(fold.until - now)
-            return False
+            if (fold := self._folds.get((logger, event))) is not None:
+                fold.repeated += 1
+                self._schedule(fold.until - now)
+                return False
+            if len(self._folds) >= _MAX_EVENTS:
+                self._remove_oldest()
+            self._folds[logger, event] = Fold(logger, event, level, now + _INTERVAL)
+            return True
 
     def close(self) -> None:
         """Write what was repeated."""
@@ -67,13 +67,8 @@ class Folding:
             while self._folds:
                 self._remove_oldest()
 
-    def _add(self, fold: Fold) -> None:
-        if len(self._folds) >= _MAX_EVENTS:
-            self._remove_oldest()
-        self._folds[fold.logger, fold.event] = fold
-
     def _remove_oldest(self) -> Fold:
-        _, fold = self._folds.popitem(last=False)
+        fold = self._folds.pop(next(iter(self._folds)))
         if fold.repeated:
             self._write(fold)
         return fold
@@ -83,7 +78,8 @@ class Folding:
         while self._folds and next(iter(self._folds.values())).until <= now:
             fold = self._remove_oldest()
             if fold.repeated:
-                self._add(Fold(fold.logger, fold.event, fold.level, now + _INTERVAL))
+                fold.repeated, fold.until = 0, now + _INTERVAL
+                self._folds[fold.logger, fold.event] = fold
 
     def _schedule(self, delay: float) -> None:
         if self._timer is None:

@@ -64,7 +64,12 @@ class LogWriter:
         self.flush()
 
     def _run(self) -> None:
-        while text := self._take():
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                text, self._waiting = "".join(self._waiting), []
+            if not text:
+                return
             if self._write_out(text):
                 dropped = self.dropped
                 if dropped != self._described and self._write_out(
@@ -74,14 +79,6 @@ class LogWriter:
             with self._changed:
                 self._unwritten -= len(text)
                 self._changed.notify_all()
-
-    def _take(self) -> str:
-        """All lines that wait, once there are any; empty at the end."""
-        with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
-            waiting, self._waiting = self._waiting, []
-        return "".join(waiting)
 
     def _write_out(self, text: str) -> bool:
         """Write the text; what cannot be written counts as dropped."""
