@@ -54,7 +54,7 @@ async def test_other_store_is_followed_instead(tmp_path: Path, store: Path) -> N
         assert (await harness.ask("@alice", key=other)).status == 200
         late = issue("late")
         add(tmp_path / "other.db", record("late", late))
-        await harness.service.keys._poll(harness.service.keys._source.store)
+        await harness.service.keys._poll(harness.service.keys.store)
         assert (await harness.ask("@alice", key=late)).status == 200
         assert (await harness.reload(config(B))).code is None
         assert (await harness.ask("@alice", key=other)).status == 401
@@ -90,7 +90,7 @@ async def test_change_of_the_store_between_preparing_and_committing_is_effective
     async with reloadable(tmp_path, with_store("keys.db")) as harness:
         service, late, later = harness.service, issue("late"), issue("later")
         keys = service.keys
-        current = keys._source.store
+        current = keys.store
         assert current is not None
         prepared = await service.prepare(service.settings)
         add(store, record("late", late))

@@ -27,8 +27,7 @@ _audit = logging.getLogger(AUDIT)
 PREPARE_TIMEOUT = 120.0
 """Seconds after which backends that do not open end a reload."""
 _WATCH_INTERVAL = 1.0
-_NO_MANAGER = Notifier()
-STOPPING = StartError("the service is stopping")
+STOPPING = "the service is stopping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +91,14 @@ class Reloader:
         file: ConfigFile,
         apply: Callable[[ConfigFile], Awaitable[tuple[str, ...]]],
         counters: Counters,
-        notifier: Notifier = _NO_MANAGER,
+        notifier: Notifier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.last: ReloadResult | None = None
         self._watch = Watch(file)
         self._apply = apply
         self._counters = counters
-        self._notifier = notifier
+        self._notifier = notifier or Notifier()
         self._clock = clock
         self._in_thread = DaemonThread("configuration")
         self._lock = asyncio.Lock()
@@ -122,7 +121,9 @@ class Reloader:
         """Do as `start`, and return the result."""
         task = self.start(trigger, **audited)
         await asyncio.wait([task])
-        return failure(STOPPING, self._clock()) if task.cancelled() else task.result()
+        if task.cancelled():
+            return failure(StartError(STOPPING), self._clock())
+        return task.result()
 
     async def watch(self, is_enabled: Callable[[], bool]) -> None:
         """Reload when the file changes, while that is enabled."""
@@ -160,7 +161,7 @@ class Reloader:
 
     async def _attempt(self) -> ReloadResult:
         if self._stopped:
-            return failure(STOPPING, self._clock())
+            return failure(StartError(STOPPING), self._clock())
         try:
             async with asyncio.timeout(PREPARE_TIMEOUT):
                 left_out = await self._apply(await self._in_thread(self._watch.read))

@@ -73,9 +73,6 @@ class Service(Summary):
     shared: SharedParts
     reloader: Reloader = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._started = self.settings
-
     async def prepare(self, settings: Settings) -> Prepared:
         """Open all that these settings need, beside what is open, and change nothing.
 
@@ -84,7 +81,7 @@ class Service(Summary):
         in. Raises `StartError` for what cannot be opened.
         """
         tls = None
-        if settings.server.tls is not None and self._started.server.tls is not None:
+        if settings.server.tls is not None and self.url.startswith("https:"):
             tls = tls_context(settings.server.tls)
         keys = await self.keys.prepare(settings.auth)
         async with AsyncExitStack() as undo:
@@ -154,7 +151,7 @@ async def listening(
             return needs_restart(settings, service.settings)
 
         state = service.state
-        reloader = Reloader(file, apply, state.counters, notifier or Notifier())
+        reloader = Reloader(file, apply, state.counters, notifier)
         service.reloader = state.reloads = reloader
         stack.push_async_callback(reloader.close)
         watch = reloader.watch(lambda: service.settings.server.watch_config)

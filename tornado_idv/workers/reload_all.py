@@ -112,7 +112,7 @@ class ReloadAll:
 
     def _reload(self) -> Generator[Command, Replies, ReloadResult]:
         if self._stopped:
-            return failure(STOPPING, time.time())
+            return failure(StartError(STOPPING), time.time())
         self._notifier.reloading()
         try:
             file = self._watch.read()
@@ -124,7 +124,7 @@ class ReloadAll:
         replies = yield Command(asked, "prepare", content, PREPARE_TIMEOUT + 10.0)
         failed = _failure(replies, {child.pid for child in asked if child.preparing})
         if failed is None and self._stopped:
-            failed = failure(STOPPING, time.time())
+            failed = failure(StartError(STOPPING), time.time())
         if failed is not None:
             yield Command(self._asked(), "abort", {}, 0.0)
             return failed
