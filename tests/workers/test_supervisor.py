@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from support.processes.supervision import CONFIG, FakeProcess, Simulation
-from tornado_idv.config.settings import DrainSettings
 from tornado_idv.errors import StartError
 from tornado_idv.workers.control import encode_error
 
@@ -285,7 +284,7 @@ def test_terminated_worker_serves_until_its_successor_does(
     """`drain.delay` does not apply: the successor accepts connections."""
     caplog.set_level(logging.INFO)
     service.prepare = never_serve
-    service.drain = DrainSettings(delay=30.0, timeout=5.0)
+    service.set_drain(delay=30.0, timeout=5.0)
     old = service.worker()
     old.ignored = {"drain"}
     old.send("retire")
@@ -364,7 +363,7 @@ def test_admin_process_stays_while_no_worker_can_be_started(service: Simulation)
 def test_stop_drains_the_workers_and_then_the_admin_process(
     service: Simulation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service.drain = DrainSettings(delay=1.0, timeout=1.0)
+    service.set_drain(delay=1.0, timeout=1.0)
     for process in service.processes:
         process.ignored = {"drain"}
     caplog.set_level(logging.INFO)
@@ -418,7 +417,7 @@ def test_requests_that_a_replaced_worker_left_do_not_count_at_the_stop(
 def test_worker_that_does_not_stop_is_killed_ten_seconds_after_its_time(
     service: Simulation, delay: float, limit: float
 ) -> None:
-    service.drain = DrainSettings(delay=delay, timeout=limit - delay)
+    service.set_drain(delay=delay, timeout=limit - delay)
     service.worker().ignored = {"drain"}
     send_signal()
     service.advance(limit + 9.9)

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 
 import pluggy
@@ -53,9 +53,12 @@ class Summary:
 class Inherited:
     """Inheritance of a process from its supervisor: bound sockets, and memory that all share."""
 
-    sockets: Sequence[socket.socket]
-    limiters: Limiters
-    latest_time: LatestTime
+    sockets: Sequence[socket.socket] = ()
+    limiters: Limiters | None = None
+    latest_time: LatestTime | None = None
+
+
+_NOTHING = Inherited()
 
 
 @dataclass(eq=False)
@@ -176,17 +179,16 @@ async def serving(
     access_log: AccessLog | None,
     log_dropped: Callable[[], int],
     *,
-    inherited: Inherited | None = None,
+    inherited: Inherited = _NOTHING,
     port: int = 0,
 ) -> AsyncIterator[Service]:
     """The public listener, on the sockets of a worker or on ``port``; raises as `listening`."""
-    counters, auth = Counters(), settings.auth
-    latest = inherited.latest_time if inherited else None
+    counters = Counters()
     async with (
-        open_keys(auth, key_stores(manager), latest) as keys,
+        open_keys(settings.auth, key_stores(manager), inherited.latest_time) as keys,
         open_directories(settings, manager, counters) as directories,
         exchanging(
-            inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids)),
+            inherited.limiters or make_limiters(settings.limits, len(keys.ring.ids)),
             settings,
             manager,
             counters,
@@ -197,7 +199,7 @@ async def serving(
         server = HttpServer(**make_http(settings, directories.current, shared))
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
-        sockets = inherited.sockets if inherited else bind("server", host, port)
+        sockets = inherited.sockets or bind("server", host, port)
         port = port_of(sockets)
         url = url_of("https" if tls else "http", host, port)
         state = ServiceState(
@@ -211,19 +213,7 @@ async def serving(
             directories.shared,
             limiters.exchange,
         )
-        await server.listen(sockets, tls)
-        try:
-            yield Service(
-                url,
-                port,
-                None,
-                len(keys.ring.ids),
-                settings,
-                server,
-                state,
-                keys,
-                directories,
-                shared,
-            )
-        finally:
-            server.close()
+        summary = url, port, None, len(keys.ring.ids)
+        with closing(server):
+            await server.listen(sockets, tls)
+            yield Service(*summary, settings, server, state, keys, directories, shared)

@@ -62,7 +62,7 @@ class ReloadAll:
         counters: Counters,
     ) -> None:
         self.last: ReloadResult | None = None
-        self.fan_out = fan_out
+        self._fan_out = fan_out
         self._current = current
         self._started = current.settings
         self._kinds = kinds
@@ -83,7 +83,7 @@ class ReloadAll:
         """Reload, after a reload that is running; ``done`` is called with the result."""
         self._waiting.append(({"trigger": trigger, **audited}, done))
         if not self._is_running:
-            self.fan_out.run(self._run())
+            self._fan_out.run(self._run())
 
     def poll(self, now: float) -> None:
         """Reload if the file has changed, where `server.watch_config` says so."""
@@ -143,7 +143,7 @@ class ReloadAll:
         return ReloadResult(time.time(), needs_restart(self._started, settings))
 
     def _asked(self) -> list[Child]:
-        return [child for child in self.fan_out.children if child.phase != "draining"]
+        return [child for child in self._fan_out.children if child.phase != "draining"]
 
 
 def _failure(replies: Replies, preparing: set[int]) -> ReloadResult | None:

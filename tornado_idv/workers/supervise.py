@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import socket
-import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
@@ -19,7 +18,6 @@ from tornado_idv.errors import KeyStoreError, StartError
 from tornado_idv.keys.ring import LatestTime
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
-from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.limiters import Limiters, make_limiters
 from tornado_idv.service.service import Inherited, Summary
@@ -27,8 +25,7 @@ from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.admin_process import run_admin
 from tornado_idv.workers.child import Slot
-from tornado_idv.workers.fan_out import FanOut
-from tornado_idv.workers.reload_all import Configuration, ReloadAll
+from tornado_idv.workers.reload_all import Configuration
 from tornado_idv.workers.run import start_summary
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 from tornado_idv.workers.worker import run_worker
@@ -65,20 +62,16 @@ def supervise(
 
     gc.collect()
     gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
-    notifier, counters, kinds = Notifier.from_environ(), Counters(), backend_kinds(manager)
-    fan_out = FanOut(time.monotonic)
-    reloads = ReloadAll(fan_out, current, kinds, limiters, notifier=notifier, counters=counters)
     supervisor = Supervisor(
         _slots(current, manager, limiters, public, admin_sockets),
-        lambda: current.settings.server.drain,
-        notifier,
-        reloads,
-        counters,
+        current,
+        backend_kinds(manager),
+        limiters,
+        Notifier.from_environ(),
         on_ready=on_ready,
         release=partial(_close, list(chain(*public))),
     )
-    drained = supervisor.run()
-    _audit.info("stopped", extra={"drained": drained})
+    _audit.info("stopped", extra={"drained": supervisor.run()})
 
 
 def _slots(

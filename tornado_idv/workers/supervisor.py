@@ -11,18 +11,19 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tornado_idv.config.settings import DrainSettings
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Child, Fork, Slot, fork
 from tornado_idv.workers.control import Message, decode_error
-from tornado_idv.workers.fan_out import Command, Steps
-from tornado_idv.workers.reload_all import ReloadAll
+from tornado_idv.workers.fan_out import Command, FanOut, Steps
+from tornado_idv.workers.reload_all import Configuration, ReloadAll
 from tornado_idv.workers.signals import KILLED_BY, SignalQueue
 
 _log = logging.getLogger(__name__)
@@ -53,35 +54,38 @@ class Supervisor:
 
     ``on_ready`` is called with the number of keys once all processes serve. ``release`` closes the
     public sockets in this process, so that none is open once the workers have closed theirs.
-    ``drain`` returns the settings in force; ``counters`` take the counts of processes that have
-    ended, as they last reported them, and of reloads. ``clock`` gives monotonic seconds.
+    A reload changes ``current``, and ``limiters``, which all share. ``counters`` take the counts of
+    processes that have ended, as they last reported them, and of reloads. ``clock`` gives monotonic
+    seconds.
     """
 
     def __init__(
         self,
         slots: Sequence[Slot],
-        drain: Callable[[], DrainSettings],
+        current: Configuration,
+        kinds: Mapping[str, type[AnyBackend]],
+        limiters: Limiters,
         notifier: Notifier,
-        reloads: ReloadAll,
-        counters: Counters,
         *,
         on_ready: Callable[[int], object],
         release: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
         fork: Fork = fork,
     ) -> None:
+        self.counters = Counters()
         self._slots = {slot.name: slot for slot in slots}
-        self._drain_limits = drain
+        self._current = current
         self._notifier = notifier
         self._on_all_ready = on_ready
         self._release = release
         self._clock = clock
         self._fork = fork
         self._signals = SignalQueue(_SIGNALS)
-        self._fan_out = reloads.fan_out
-        self._children = reloads.fan_out.children
-        self._ended = counters
-        self._reloads = reloads
+        self._fan_out = FanOut(clock)
+        self._children = self._fan_out.children
+        self.reloads = ReloadAll(
+            self._fan_out, current, kinds, limiters, notifier=notifier, counters=self.counters
+        )
         self._restarts = 0
         self._announced = self._stopping = False
         self._hangup = False
@@ -123,10 +127,10 @@ class Supervisor:
         self._check_start()
         if self._hangup and self._announced:
             self._hangup = False
-            self._reloads.start("signal")
+            self.reloads.start("signal")
         self._kill_overdue(now)
         self._fan_out.expire(now)
-        self._reloads.poll(now)
+        self.reloads.poll(now)
         self._replace_outdated(now)
         if self._notifier.watchdog is not None and now >= self._alive_at:
             self._alive_at = now + self._notifier.watchdog
@@ -171,34 +175,31 @@ class Supervisor:
 
     def _receive(self, child: Child, now: float) -> None:
         for message in child.receive(now):
-            self._on_message(child, message, now)
+            match message["op"]:
+                case "report":
+                    child.report = message["report"]
+                case "ready":
+                    child.ready_at, child.key_count = now, message["keys"]
+                    self._on_ready(child)
+                case "failed":
+                    self._slots[child.name].error = decode_error(message["error"])
+                case "preparing":
+                    child.preparing = message["now"]
+                case "retire":
+                    child.outdated = True
+                case "reply":
+                    self._fan_out.on_reply(child, message)
+                case "ask":
+                    self._fan_out.run(self._execute(child, message))
         if child.disconnected:
             child.kill_at = min(child.kill_at, now + _STOP_GRACE)
-
-    def _on_message(self, child: Child, message: Message, now: float) -> None:
-        match message["op"]:
-            case "report":
-                child.report = message["report"]
-            case "ready":
-                child.ready_at, child.key_count = now, message["keys"]
-                self._on_ready(child)
-            case "failed":
-                self._slots[child.name].error = decode_error(message["error"])
-            case "preparing":
-                child.preparing = message["now"]
-            case "retire":
-                child.outdated = True
-            case "reply":
-                self._fan_out.on_reply(child, message)
-            case "ask":
-                self._fan_out.run(self._execute(child, message))
 
     def _execute(self, admin: Child, message: Message) -> Steps:
         """Execute a command of the admin process; reply once the workers have replied."""
         command, args, timeout = message["command"], message["args"], _COMMAND_TIMEOUT
         reply, workers = {"op": "reply", "id": message["id"]}, self._workers()
         if command == "reload":
-            self._reloads.start("admin", lambda done: admin.send({**reply, "result": done}), **args)
+            self.reloads.start("admin", lambda done: admin.send({**reply, "result": done}), **args)
             return
         if command == "report":
             # A worker that starts does not reply yet, and has counted nothing.
@@ -226,9 +227,9 @@ class Supervisor:
         if self._announced or self._stopping:
             return
         slots = self._slots.values()
-        errors = [slot.error for slot in slots if slot.name != ADMIN and slot.error is not None]
-        if len(errors) == sum(slot.name != ADMIN for slot in slots):
-            raise errors[0]
+        error, *others = (slot.error for slot in slots if slot.name != ADMIN)
+        if error is not None and None not in others:
+            raise error
         if all(slot.child is not None and slot.child.phase == "ready" for slot in slots):
             self._announced = True
             self._notifier.ready()
@@ -248,7 +249,7 @@ class Supervisor:
         if child.phase != "draining":
             child.phase = "draining"
             child.send({"op": "drain", "delay": delay})
-            limits = self._drain_limits()
+            limits = self._current.settings.server.drain
             seconds = limits.timeout + (limits.delay if delay else 0.0)
             child.kill_at = self._clock() + seconds + _STOP_GRACE
 
@@ -256,7 +257,7 @@ class Supervisor:
         self._receive(child, now)
         child.close()
         if child.report is not None:
-            self._ended.merge(child.report["counters"])
+            self.counters.merge(child.report["counters"])
         self._fan_out.on_exit(child)
         slot = self._slots[child.name]
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -291,7 +292,7 @@ class Supervisor:
             if self._stopping:
                 self._abort(number)
             self._stopping = True
-            self._reloads.stop()
+            self.reloads.stop()
             self._notifier.stopping()
             if self._announced:
                 _log.info("stopping: no new connections, finishing the requests in flight")
@@ -327,11 +328,11 @@ class Supervisor:
         return {
             "phase": "draining" if self._stopping else "ready" if serving else "starting",
             "pid": os.getpid(),
-            "started_at": self._ended.started_at,
+            "started_at": self.counters.started_at,
             "restarts": self._restarts,
             "missing": [name for name in self._slots if name not in {*serving, ADMIN}],
-            "ended": self._ended.to_record(),
-            "loaded_at": self._ended.last_reload_success,
-            "last_reload": self._reloads.last,
+            "ended": self.counters.to_record(),
+            "loaded_at": self.counters.last_reload_success,
+            "last_reload": self.reloads.last,
             "workers": [each.overview(now) for each in workers],
         }
