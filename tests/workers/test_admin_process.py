@@ -19,8 +19,7 @@ from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.keys import open_keys
 from tornado_idv.service.sockets import bind, port_of
 from tornado_idv.workers.admin_process import WorkerOperations
-from tornado_idv.workers.channel import Channel
-from tornado_idv.workers.control import Decoder, Message, encode
+from tornado_idv.workers.channel import Channel, Decoder, Message, encode
 
 CONFIG = """\
 profile_sites: [https://profiles.example]

@@ -11,8 +11,7 @@ import pytest
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.control_channel import ControlEnd
 from tornado_idv.errors import StartError
-from tornado_idv.workers.channel import Channel, supervised
-from tornado_idv.workers.control import Message
+from tornado_idv.workers.channel import Channel, Message, supervised
 
 Serve = Callable[[Channel], Awaitable[int]]
 

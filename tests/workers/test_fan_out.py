@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
+from tornado_idv.workers.channel import Message
 from tornado_idv.workers.child import Child
-from tornado_idv.workers.control import Message
 from tornado_idv.workers.fan_out import Command, FanOut, Replies, Steps
 
 

@@ -14,7 +14,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.reload import Prepared
-from tornado_idv.workers.control import Message
+from tornado_idv.workers.channel import Message
 from tornado_idv.workers.reload_all import PreparedReload
 
 CONFIG = """\

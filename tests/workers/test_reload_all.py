@@ -14,8 +14,8 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
+from tornado_idv.workers.channel import Message
 from tornado_idv.workers.child import Child
-from tornado_idv.workers.control import Message
 from tornado_idv.workers.fan_out import FanOut
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
 

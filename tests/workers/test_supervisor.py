@@ -17,7 +17,7 @@ import pytest
 
 from support.processes.supervision import CONFIG, FakeProcess, Simulation
 from tornado_idv.errors import StartError
-from tornado_idv.workers.control import encode_error
+from tornado_idv.workers.channel import encode_error
 
 OTHER = CONFIG.replace("profiles", "other")
 

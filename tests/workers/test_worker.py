@@ -27,7 +27,7 @@ from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.service import Inherited
 from tornado_idv.service.sockets import bind, port_of
-from tornado_idv.workers.control import Message
+from tornado_idv.workers.channel import Message
 from tornado_idv.workers.reload_all import Configuration
 from tornado_idv.workers.worker import run_worker
 

@@ -22,8 +22,7 @@ from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.keys import Keys, open_keys
 from tornado_idv.service.reload import Prepared
 from tornado_idv.service.service import Inherited
-from tornado_idv.workers.channel import STOPPED, Channel, supervised
-from tornado_idv.workers.control import Message
+from tornado_idv.workers.channel import STOPPED, Channel, Message, supervised
 from tornado_idv.workers.reload_all import Configuration, PreparedReload
 
 _log = logging.getLogger(__name__)
@@ -131,14 +130,5 @@ def _report(overview: Message) -> Report:
             processes.append(convert(each["report"]["process"], ProcessReport))
         requests = sum(durations.count for _, durations in own.responses.items())
         workers.append(convert({**each, "requests": requests}, WorkerReport))
-    return Report(
-        phase=overview["phase"],
-        pid=overview["pid"],
-        started_at=overview["started_at"],
-        process=merge(processes),
-        counters=counters,
-        workers=workers,
-        missing=overview["missing"],
-        restarts=overview["restarts"],
-        last_reload=convert(overview["last_reload"], ReloadResult | None),
-    )
+    merged = {"process": merge(processes), "counters": counters, "workers": workers}
+    return convert({**overview, **merged}, Report)

@@ -1,4 +1,7 @@
-"""The end of a control connection in a worker or the admin process, on its event loop."""
+"""Messages between the supervisor and its processes, and their end of the connection.
+
+A message is one JSON object on a line of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from tornado_idv.errors import StartError, format_traceback
-from tornado_idv.workers.control import Decoder, Message, encode, encode_error
+import msgspec
+
+from tornado_idv.errors import ConfigError, Problem, StartError, format_traceback
 
 _log = logging.getLogger(__name__)
 _HEARTBEAT = 1.0
@@ -18,7 +22,42 @@ _HEARTBEAT = 1.0
 STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
 """Exit codes: stopped with all requests answered, or with some not; a `StartError`; a bug."""
 
+Message = dict[str, Any]
+_MAX_PROBLEMS = ConfigError.MAX_LINES + 1
+"""So many that the text says that there are more."""
 Execute = Callable[[str, Message], Awaitable[object]]
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a message."""
+    return msgspec.json.encode(message) + b"\n"  # JSON escapes line feeds
+
+
+class Decoder:
+    """Splits what one end sends into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Return the messages that are complete with ``data``."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [msgspec.json.decode(line, type=Message) for line in lines]
+
+
+def encode_error(error: StartError) -> Message:
+    """Return a `StartError` as a message has it."""
+    return {
+        "message": str(error),
+        "problems": error.problems[:_MAX_PROBLEMS] if isinstance(error, ConfigError) else (),
+    }
+
+
+def decode_error(record: Message) -> StartError:
+    """Return the error that `encode_error` described."""
+    if record["problems"]:
+        return ConfigError(*msgspec.convert(record["problems"], list[Problem]))
+    return StartError(record["message"])
 
 
 class Channel(asyncio.Protocol):

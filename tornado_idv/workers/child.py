@@ -10,12 +10,11 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tornado_idv.admin.report import Phase
 from tornado_idv.errors import StartError, format_traceback
-from tornado_idv.workers.channel import CRASHED
-from tornado_idv.workers.control import Decoder, Message, encode
+from tornado_idv.workers.channel import CRASHED, Decoder, Message, encode
 
 _log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
@@ -24,40 +23,41 @@ _STABLE_AFTER = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 
+@dataclass(eq=False, repr=False)
 class Child:
     """A process with a socket to it, and what it last sent; times are monotonic seconds.
 
     It is *starting* until it reports that it serves, and *draining* once it was asked to stop.
     """
 
-    def __init__(self, name: str, pid: int, sock: socket.socket, now: float) -> None:
-        self.name = name
-        self.pid = pid
-        self.phase: Phase = "starting"
-        self.started_at = time.time()
-        self.heard = now
-        self.report: Message | None = None
-        """The last state and counters that it reported."""
-        self.ready_at: float | None = None
-        self.key_count = 0
-        self.kill_at = math.inf
-        """When it is killed unless it has ended: it was asked to stop."""
-        self.preparing = False
-        """Whether it opens what another configuration needs, which may block its event loop."""
-        self.outdated = False
-        """Whether another process is to take its place."""
-        self.disconnected = False
-        """Whether it has closed its end, as it does before it ends."""
-        self.unsent = bytearray()
-        """Messages for `flush`, once the socket can be written."""
-        self._socket = sock
-        self._decoder = Decoder()
+    name: str
+    pid: int
+    sock: socket.socket
+    heard: float
+    phase: Phase = "starting"
+    started_at: float = field(default_factory=time.time)
+    """As a Unix time."""
+    report: Message | None = None
+    """The last state and counters that it reported."""
+    ready_at: float | None = None
+    key_count: int = 0
+    kill_at: float = math.inf
+    """When it is killed unless it has ended: it was asked to stop."""
+    preparing: bool = False
+    """Whether it opens what another configuration needs, which may block its event loop."""
+    outdated: bool = False
+    """Whether another process is to take its place."""
+    disconnected: bool = False
+    """Whether it has closed its end, as it does before it ends."""
+    unsent: bytearray = field(default_factory=bytearray)
+    """Messages for `flush`, once the socket can be written."""
+    _decoder: Decoder = field(default_factory=Decoder)
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
     def fileno(self) -> int:
-        return self._socket.fileno()
+        return self.sock.fileno()
 
     def overview(self, now: float) -> Message:
         """Return its state as last reported, for the admin process."""
@@ -80,7 +80,7 @@ class Child:
         """Send what is left; a process that has ended is noticed elsewhere."""
         try:
             while self.unsent:
-                del self.unsent[: self._socket.send(self.unsent)]
+                del self.unsent[: self.sock.send(self.unsent)]
         except BlockingIOError:
             pass
         except OSError:
@@ -90,7 +90,7 @@ class Child:
         """Return what it has sent."""
         messages: list[Message] = []
         try:
-            while data := self._socket.recv(_READ_SIZE):
+            while data := self.sock.recv(_READ_SIZE):
                 self.heard = now
                 messages += self._decoder.feed(data)
             self.disconnected = True
@@ -118,11 +118,7 @@ class Child:
 
     def close(self) -> None:
         """Close the socket to it."""
-        self._socket.close()
-
-
-Fork = Callable[[str, Callable[[socket.socket], int], float], Child]
-"""Starts a process; see `fork`."""
+        self.sock.close()
 
 
 def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
+from tornado_idv.workers.channel import Message
 from tornado_idv.workers.child import Child
-from tornado_idv.workers.control import Message
 
 Replies = list[Message]
 """Of each process ``name`` and ``pid``, with its ``result``, its ``error``, or ``ended: true``."""

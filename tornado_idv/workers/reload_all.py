@@ -28,8 +28,8 @@ from tornado_idv.service.reload import (
     record,
 )
 from tornado_idv.service.systemd import Notifier
+from tornado_idv.workers.channel import Message
 from tornado_idv.workers.child import Child
-from tornado_idv.workers.control import Message
 from tornado_idv.workers.fan_out import Command, FanOut, Replies, Steps
 
 _COMMIT_TIMEOUT = 5.0

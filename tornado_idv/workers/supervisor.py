@@ -20,8 +20,8 @@ from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.workers.child import Child, Fork, Slot, fork
-from tornado_idv.workers.control import Message, decode_error
+from tornado_idv.workers.channel import Message, decode_error
+from tornado_idv.workers.child import Child, Slot, fork
 from tornado_idv.workers.fan_out import Command, FanOut, Steps
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
 from tornado_idv.workers.signals import KILLED_BY, SignalQueue
@@ -70,7 +70,7 @@ class Supervisor:
         on_ready: Callable[[int], object],
         release: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
-        fork: Fork = fork,
+        fork: Callable[..., Child] = fork,
     ) -> None:
         self.counters = Counters()
         self._slots = {slot.name: slot for slot in slots}

@@ -16,8 +16,7 @@ from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds
 from tornado_idv.service.service import Inherited, serving
 from tornado_idv.service.watchdog import watched_loop
-from tornado_idv.workers.channel import STOPPED, UNANSWERED, Channel, supervised
-from tornado_idv.workers.control import Message
+from tornado_idv.workers.channel import STOPPED, UNANSWERED, Channel, Message, supervised
 from tornado_idv.workers.reload_all import Configuration, PreparedReload
 from tornado_idv.workers.run import tune_gc
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any, Self
 
-from tornado_idv.workers.control import Decoder, Message, encode
+from tornado_idv.workers.channel import Decoder, Message, encode
 
 
 class ControlEnd:

@@ -20,8 +20,8 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
+from tornado_idv.workers.channel import Decoder, Message, encode
 from tornado_idv.workers.child import Child, Slot
-from tornado_idv.workers.control import Decoder, Message, encode
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 
