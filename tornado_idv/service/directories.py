@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import pluggy
@@ -27,9 +28,6 @@ from tornado_idv.registry import (
 )
 from tornado_idv.service.reload import Prepared
 from tornado_idv.web.json_body import encode_user
-
-_OF_NEGATIVE = {"negative_ttl", "max_negative_entries", "failure_memo"}
-"""Settings of the cache that do not matter to found answers."""
 
 
 @asynccontextmanager
@@ -222,12 +220,9 @@ def _of_users(settings: Settings) -> tuple[object, ...]:
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
     """Return the backends whose found users are certainly the same: no earlier one has changed."""
-    limits = [each.cache.model_dump(exclude=_OF_NEGATIVE) for each in (before, after)]
+    of_negative = {"negative_ttl", "max_negative_entries", "failure_memo"}
+    limits = [each.cache.model_dump(exclude=of_negative) for each in (before, after)]
     if limits[0] != limits[1] or _of_users(before) != _of_users(after):
         return []
-    names: list[str] = []
-    for old, new in zip(before.backends, after.backends, strict=False):
-        if old != new:
-            break
-        names.append(new.name)
-    return names
+    pairs = zip(before.backends, after.backends, strict=False)
+    return [new.name for old, new in takewhile(lambda pair: pair[0] == pair[1], pairs)]

@@ -192,17 +192,16 @@ def record(result: ReloadResult, counters: Counters, audited: dict[str, str | No
     if result.code is not None:
         text = "configuration not reloaded, the old one stays in force:\n%s"
         _log.error(text, "\n".join(result.problems))
-    elif result.needs_restart:
+        extra = {"result": "failed", **audited, "problem": result.problems[0]}
+        _audit.info("reloaded", extra=extra)
+        return
+    if result.needs_restart:
         text = "configuration reloaded; these settings take effect after a restart: %s"
         _log.warning(text, ", ".join(result.needs_restart))
     else:
         _log.info("configuration reloaded")
-    extra: dict[str, object] = {"result": "failed" if result.code else "ok", **audited}
-    if result.code is None:
-        extra["needs_restart"] = list(result.needs_restart)
-    else:
-        extra["problem"] = result.problems[0]
-    _audit.info("reloaded", extra=extra)
+    needs_restart = list(result.needs_restart)
+    _audit.info("reloaded", extra={"result": "ok", **audited, "needs_restart": needs_restart})
 
 
 _APPLIED = {

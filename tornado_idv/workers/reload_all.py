@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -44,6 +44,7 @@ class Configuration:
     settings: Settings
 
 
+@dataclass(eq=False)
 class ReloadAll:
     """Has every process prepare a configuration, and put it in force if all of them can.
 
@@ -51,28 +52,23 @@ class ReloadAll:
     are started with.
     """
 
-    def __init__(
-        self,
-        fan_out: FanOut,
-        current: Configuration,
-        kinds: Mapping[str, type[AnyBackend]],
-        limiters: Limiters,
-        *,
-        notifier: Notifier,
-        counters: Counters,
-    ) -> None:
-        self.last: ReloadResult | None = None
-        self._fan_out = fan_out
-        self._current = current
-        self._started = current.settings
-        self._kinds = kinds
-        self._limiters = limiters
-        self._notifier = notifier
-        self._counters = counters
-        self._watch = Watch(current.file)
-        self._watch_at = 0.0
-        self._is_running = self._stopped = False
-        self._waiting: list[tuple[dict[str, str | None], Callable[[ReloadResult], object]]] = []
+    fan_out: FanOut
+    current: Configuration
+    kinds: Mapping[str, type[AnyBackend]]
+    limiters: Limiters
+    notifier: Notifier
+    counters: Counters
+    last: ReloadResult | None = None
+    _watch_at: float = 0.0
+    _is_running: bool = False
+    _stopped: bool = False
+    _waiting: list[tuple[dict[str, str | None], Callable[[ReloadResult], object]]] = field(
+        default_factory=list
+    )
+
+    def __post_init__(self) -> None:
+        self._started = self.current.settings
+        self._watch = Watch(self.current.file)
 
     def start(
         self,
@@ -83,11 +79,11 @@ class ReloadAll:
         """Reload, after a reload that is running; ``done`` is called with the result."""
         self._waiting.append(({"trigger": trigger, **audited}, done))
         if not self._is_running:
-            self._fan_out.run(self._run())
+            self.fan_out.run(self._run())
 
     def poll(self, now: float) -> None:
         """Reload if the file has changed, where `server.watch_config` says so."""
-        if now >= self._watch_at and self._current.settings.server.watch_config:
+        if now >= self._watch_at and self.current.settings.server.watch_config:
             self._watch_at = now + _WATCH_INTERVAL
             if self._watch.poll():
                 self.start("watch")
@@ -103,9 +99,9 @@ class ReloadAll:
             waiting, self._waiting = self._waiting, []
             self.last = result = yield from self._reload()
             audited, _ = waiting[0]
-            record(result, self._counters, audited)
+            record(result, self.counters, audited)
             if not self._stopped:
-                self._notifier.ready()
+                self.notifier.ready()
             for _, done in waiting:
                 done(result)
         self._is_running = False
@@ -113,10 +109,10 @@ class ReloadAll:
     def _reload(self) -> Generator[Command, Replies, ReloadResult]:
         if self._stopped:
             return failure(StartError(STOPPING), time.time())
-        self._notifier.reloading()
+        self.notifier.reloading()
         try:
             file = self._watch.read()
-            settings = file.load(self._kinds, os.environ)
+            settings = file.load(self.kinds, os.environ)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             return failure(error, time.time())
 
@@ -129,8 +125,8 @@ class ReloadAll:
             yield Command(self._asked(), "abort", {}, 0.0)
             return failed
 
-        self._current.file, self._current.settings = file, settings
-        self._limiters.configure(settings.limits)
+        self.current.file, self.current.settings = file, settings
+        self.limiters.configure(settings.limits)
         prepared = {each["pid"] for each in replies if "ended" not in each}
         asked = self._asked()
         for child in asked:  # some were started meanwhile, with the old configuration
@@ -143,7 +139,7 @@ class ReloadAll:
         return ReloadResult(time.time(), needs_restart(self._started, settings))
 
     def _asked(self) -> list[Child]:
-        return [child for child in self._fan_out.children if child.phase != "draining"]
+        return [child for child in self.fan_out.children if child.phase != "draining"]
 
 
 def _failure(replies: Replies, preparing: set[int]) -> ReloadResult | None:
@@ -160,6 +156,7 @@ def _failure(replies: Replies, preparing: set[int]) -> ReloadResult | None:
     return None
 
 
+@dataclass
 class PreparedReload:
     """Does the commands ``prepare``, ``commit`` and ``abort`` of the supervisor in one process.
 
@@ -167,19 +164,12 @@ class PreparedReload:
     messages to the supervisor.
     """
 
-    def __init__(
-        self,
-        file: ConfigFile,
-        kinds: Mapping[str, type[AnyBackend]],
-        prepare: Callable[[Settings], Awaitable[Prepared]],
-        send: Callable[[Message], object],
-    ) -> None:
-        self._file = file
-        self._kinds = kinds
-        self._prepare = prepare
-        self._send = send
-        self._prepared: Prepared | None = None
-        self._lock = asyncio.Lock()
+    file: ConfigFile
+    kinds: Mapping[str, type[AnyBackend]]
+    prepare: Callable[[Settings], Awaitable[Prepared]]
+    send: Callable[[Message], object]
+    _prepared: Prepared | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def execute(self, command: str, args: Message) -> ReloadResult | None:
         """Do a command after earlier ones; return the failure to prepare a configuration."""
@@ -193,13 +183,13 @@ class PreparedReload:
             if command != "prepare":
                 return None
             # The content is the supervisor's, so that all processes have the same configuration.
-            file = replace(self._file, content=args["content"].encode())
-            self._send({"op": "preparing", "now": True})
+            file = replace(self.file, content=args["content"].encode())
+            self.send({"op": "preparing", "now": True})
             try:
                 async with asyncio.timeout(PREPARE_TIMEOUT):
-                    self._prepared = await prepare_file(file, self._kinds, self._prepare)
+                    self._prepared = await prepare_file(file, self.kinds, self.prepare)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 return failure(error, time.time())
             finally:
-                self._send({"op": "preparing", "now": False})
+                self.send({"op": "preparing", "now": False})
             return None

@@ -83,9 +83,7 @@ class Supervisor:
         self._signals = SignalQueue(_SIGNALS)
         self._fan_out = FanOut(clock)
         self._children = self._fan_out.children
-        self.reloads = ReloadAll(
-            self._fan_out, current, kinds, limiters, notifier=notifier, counters=self.counters
-        )
+        self.reloads = ReloadAll(self._fan_out, current, kinds, limiters, notifier, self.counters)
         self._restarts = 0
         self._announced = self._stopping = False
         self._hangup = False

@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 from contextlib import closing
+from dataclasses import dataclass
 
 import pluggy
 import uvloop
@@ -60,26 +61,26 @@ def run_worker(
         return uvloop.run(supervised(control, serve))
 
 
+@dataclass
 class _Commands:
     """Executes the commands of the supervisor."""
 
-    def __init__(self, channel: Channel, state: ServiceState, reload: PreparedReload) -> None:
-        self._channel = channel
-        self._state = state
-        self._reload = reload
+    channel: Channel
+    state: ServiceState
+    reload: PreparedReload
 
     def report(self, *, take_lag: bool = False) -> Message:
-        process = self._state.process_report(take_lag=take_lag)
-        return {"process": process, "counters": self._state.counters.to_record()}
+        process = self.state.process_report(take_lag=take_lag)
+        return {"process": process, "counters": self.state.counters.to_record()}
 
     async def execute(self, command: str, args: Message) -> object:
         match command:
             case "report":
-                self._channel.send({"op": "report", "report": self.report(**args)})
+                self.channel.send({"op": "report", "report": self.report(**args)})
             case "purge":
-                return await self._state.purge(args)
+                return await self.state.purge(args)
             case "explain":
-                return await self._state.explain(args)
+                return await self.state.explain(args)
             case _:
-                return await self._reload.execute(command, args)
+                return await self.reload.execute(command, args)
         return None
