@@ -23,8 +23,6 @@ STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
 """Exit codes: stopped with all requests answered, or with some not; a `StartError`; a bug."""
 
 Message = dict[str, Any]
-_MAX_PROBLEMS = ConfigError.MAX_LINES + 1
-"""So many that the text says that there are more."""
 Execute = Callable[[str, Message], Awaitable[object]]
 
 
@@ -47,10 +45,7 @@ class Decoder:
 
 def encode_error(error: StartError) -> Message:
     """Return a `StartError` as a message has it."""
-    return {
-        "message": str(error),
-        "problems": error.problems[:_MAX_PROBLEMS] if isinstance(error, ConfigError) else (),
-    }
+    return {"message": str(error), "problems": getattr(error, "problems", ())}
 
 
 def decode_error(record: Message) -> StartError:

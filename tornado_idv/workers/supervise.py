@@ -85,19 +85,21 @@ def _slots(
     latest = LatestTime()
     sockets = {*chain(*public), *admin_sockets}
 
-    def slot(
-        name: str, own: list[socket.socket], run: Callable[[Inherited, socket.socket], int]
-    ) -> Slot:
-        def run_with_own_sockets(control: socket.socket) -> int:
-            _close(sockets.difference(own))
-            return run(Inherited(own, limiters, latest), control)
-
-        return Slot(name, run_with_own_sockets)
+    def run(
+        own: list[socket.socket],
+        run: Callable[[Inherited, socket.socket], int],
+        control: socket.socket,
+    ) -> int:
+        _close(sockets.difference(own))
+        return run(Inherited(own, limiters, latest), control)
 
     worker = partial(run_worker, current, manager)
-    slots = [slot(f"worker {i}", own, worker) for i, own in enumerate(public, start=1)]
+    slots = [
+        Slot(f"worker {i}", partial(run, own, worker)) for i, own in enumerate(public, start=1)
+    ]
     if (admin := current.settings.admin) is not None:
-        slots.append(slot(ADMIN, admin_sockets, partial(run_admin, current, manager, admin)))
+        admin_process = partial(run_admin, current, manager, admin)
+        slots.append(Slot(ADMIN, partial(run, admin_sockets, admin_process)))
     return slots
 
 

@@ -110,10 +110,6 @@ class Supervisor:
         self._start_due()
         ready = self._wait()
         now = self._clock()
-        if now - self._stepped > _TICK + _PAUSED:
-            for child in self._children:
-                child.heard = now
-        self._stepped = now
         for number in self._signals.read():
             self._on_signal(number)
         for child in ready:
@@ -130,6 +126,9 @@ class Supervisor:
         self._fan_out.expire(now)
         self.reloads.poll(now)
         self._replace_outdated(now)
+        if self._stopping and not self._workers():  # the admin listener responds until the end
+            for child in self._children:
+                self._drain(child, delay=False)
         if self._notifier.watchdog is not None and now >= self._alive_at:
             self._alive_at = now + self._notifier.watchdog
             self._notifier.alive()
@@ -263,7 +262,6 @@ class Supervisor:
             if self._stopping:
                 self._drained = self._drained and code == 0
             _log.info("%s stopped: %s", child, reason)
-            self._stop_admin()
         elif slot.child is child and not self._stopping:
             pause = slot.on_exit(child, reason, now)
             self._restarts += 1
@@ -271,7 +269,10 @@ class Supervisor:
             _log.error("%s ended: %s%s; restart in %g s", child, reason, error, pause)
 
     def _kill_overdue(self, now: float) -> None:
+        was_paused, self._stepped = now - self._stepped > _TICK + _PAUSED, now
         for child in self._children:
+            if was_paused:
+                child.heard = now
             is_opening = child.ready_at is None or child.preparing
             timeout = _START_TIMEOUT if is_opening else _HEARTBEAT_TIMEOUT
             if child.kill_at <= now:
@@ -299,13 +300,6 @@ class Supervisor:
             self._release()
             for child in self._workers():
                 self._drain(child, delay=True)
-            self._stop_admin()
-
-    def _stop_admin(self) -> None:
-        """Stop the admin listener once the workers are gone: it responds until the end."""
-        if self._stopping and not self._workers():
-            for child in self._children:
-                self._drain(child, delay=False)
 
     def _abort(self, number: int) -> None:
         """End all processes without clean-up: a thread or a backend could hold that up."""
