@@ -101,6 +101,7 @@ def configure_logging(
     writer = LogWriter(write, describe_loss)
     handler = LineHandler(lambda fields: writer.put(format_lines([fields])))
     handler.folding = folding = Folding(handler.write_repeated)
+    writer.on_tick = folding.expire
     _install(handler, level)
     access = None
     if level in ("debug", "info"):
