@@ -230,7 +230,7 @@ async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch
     key = KeySettings.model_validate(
         {"id": "shop", "sha256": digest("shop").hex(), "expires": "1970-01-01T00:03:20Z"}
     )
-    async with service_keys.open_keys(AuthSettings(keys=(key,)), {}) as keys:
+    async with service_keys.Keys({}).opened(AuthSettings(keys=(key,))) as keys:
         times = [200.0]
         monkeypatch.setattr(keys.ring, "_latest", 100.0)
         monkeypatch.setattr(keys.ring, "clock", lambda: times[0])
@@ -256,7 +256,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 async def test_start_is_cancelled_while_reading_the_store_hangs(hanging: Event) -> None:
     begun = time.monotonic()
-    opening = service_keys.open_keys(AuthSettings.model_construct(store=Path("keys.db")), {})
+    opening = service_keys.Keys({}).opened(AuthSettings.model_construct(store=Path("keys.db")))
     task = asyncio.create_task(opening.__aenter__())
     await asyncio.to_thread(hanging.wait, 5)
     task.cancel()
@@ -274,7 +274,7 @@ async def test_stop_does_not_wait_for_a_store_that_hangs(
     monkeypatch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
     monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
     make_store(store)
-    async with service_keys.open_keys(AuthSettings.model_construct(store=store), {}):
+    async with service_keys.Keys({}).opened(AuthSettings.model_construct(store=store)):
         hanging = request.getfixturevalue("hanging")
         await asyncio.to_thread(hanging.wait, 5)
         begun = time.monotonic()

@@ -16,7 +16,7 @@ from tornado_idv.config.load import load
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.service.keys import open_keys
+from tornado_idv.service.keys import Keys
 from tornado_idv.service.sockets import bind, port_of
 from tornado_idv.workers.admin_process import WorkerOperations
 from tornado_idv.workers.channel import Channel, Decoder, Message, encode
@@ -61,7 +61,7 @@ async def answering(
         return client.fetch(request, raise_error=False)
 
     try:
-        async with open_keys(AuthSettings(), {}) as keys:
+        async with Keys({}).opened(AuthSettings()) as keys:
             operations = WorkerOperations(channel, settings, keys)
             async with admin_listening(sockets, "127.0.0.1", operations):
                 yield fetch
@@ -186,7 +186,7 @@ async def test_reload_replaces_what_the_listener_shows_of_the_settings(tmp_path:
     path.write_text(CONFIG)
     before = load(path, kinds, {})
     path.write_text(CONFIG.replace("name: users", "name: members"))
-    async with open_keys(AuthSettings(), {}) as keys:
+    async with Keys({}).opened(AuthSettings()) as keys:
         operations = WorkerOperations(Channel(None), before, keys)
         prepared = await operations.prepare(load(path, kinds, {}))
         assert operations.backends == ["users"]

@@ -133,10 +133,14 @@ class Directories:
         def commit() -> None:
             for each in new:
                 self._counters.backend(each.name).failing_since = None
-            if before is None:
+            if before is None or previous is None:
                 directory.start_refreshing()
             else:
-                self._replace(directory, before, _with_same_answers(before, settings))
+                directory.replace(previous, _with_same_answers(before, settings))
+                # A plugin's coroutine may run for twice as long; what ignores its timeout is not
+                # waited for. The task begins later, and then waits for this directory too.
+                leaving = self._leave(previous, directory, 2 * before.server.request_timeout + 1)
+                self._leaving[previous] = asyncio.create_task(leaving)
             self.current, self._settings = directory, settings
 
         return directory, Prepared(commit, abort)
@@ -169,31 +173,17 @@ class Directories:
             shared=answers,
         )
 
-    def _replace(self, after: Directory, settings: Settings, kept: Sequence[str]) -> None:
-        """Replace the directory of ``settings``; found answers of the backends ``kept`` stay.
-
-        Backends that are in use no more are closed when the lookups that run now have ended.
-        """
-        previous = self.current
-        after.replace(previous, kept)
-        in_use = {guard.backend for guard in after.guards}
-        removed = [each.backend for each in previous.guards if each.backend not in in_use]
-        # A plugin's coroutine may run for twice as long; what ignores its timeout is not
-        # waited for.
-        max_wait = 2 * settings.server.request_timeout + 1
-        # The task begins later, and then waits for this directory too.
-        self._leaving[previous] = asyncio.create_task(self._leave(previous, removed, max_wait))
-
-    async def _leave(
-        self, directory: Directory, removed: Sequence[AnyBackend], max_wait: float
-    ) -> None:
+    async def _leave(self, directory: Directory, after: Directory, max_wait: float) -> None:
+        """Close the backends that are in use no more when the lookups that run now have ended."""
         # Directories before this one may use its backends, too.
         ended = asyncio.gather(*(each.join() for each in self._leaving))
         ends: list[asyncio.Future[Any]] = [ended, self._closing]
         await asyncio.wait(ends, timeout=max_wait, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
-        for backend in reversed(removed):
-            await close_backend(backend)
+        in_use = {guard.backend for guard in after.guards}
+        for guard in reversed(directory.guards):
+            if guard.backend not in in_use:
+                await close_backend(guard.backend)
         del self._leaving[directory]
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import SecretStr
 
@@ -45,6 +45,19 @@ class Keys:
         self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
         self._leaving: set[asyncio.Task[None]] = set()
         self._conflicts: frozenset[str] = frozenset()
+
+    @asynccontextmanager
+    async def opened(self, auth: AuthSettings) -> AsyncIterator[Self]:
+        """Yield the configured keys and those of the configured store, which is followed.
+
+        Raises `StartError` and `SettingError` as `prepare`.
+        """
+        (await self.prepare(auth)).commit()
+        try:
+            async with background(self.follow()):
+                yield self
+        finally:
+            await self.close()
 
     async def prepare(self, auth: AuthSettings) -> Prepared:
         """Prepare to use the configured keys and those of the configured store.
@@ -157,23 +170,6 @@ async def _close(store: StoreFollower, times: Mapping[str, float]) -> None:
     except TimeoutError:
         text = "%s: the key store does not respond; when keys were last used is not written"
         _log.warning(text, store.location.name)
-
-
-@asynccontextmanager
-async def open_keys(
-    auth: AuthSettings, offered: Offered, latest: LatestTime | None = None
-) -> AsyncIterator[Keys]:
-    """Yield the configured keys and those of the configured store, which is followed.
-
-    Raises `StartError` and `SettingError` as `Keys.prepare`.
-    """
-    keys = Keys(offered, latest)
-    (await keys.prepare(auth)).commit()
-    try:
-        async with background(keys.follow()):
-            yield keys
-    finally:
-        await keys.close()
 
 
 def api_key(entry: KeySettings) -> ApiKey:

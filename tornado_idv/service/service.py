@@ -20,7 +20,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.http_parts import SharedParts, make_http
-from tornado_idv.service.keys import Keys, background, open_keys
+from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.limiters import Limiters, exchanging, make_limiters
 from tornado_idv.service.reload import Prepared, Reloader, needs_restart, prepare_file
 from tornado_idv.service.sockets import bind, port_of, tls_context, url_of
@@ -185,7 +185,7 @@ async def serving(
     """The public listener, on the sockets of a worker or on ``port``; raises as `listening`."""
     counters = Counters()
     async with (
-        open_keys(settings.auth, key_stores(manager), inherited.latest_time) as keys,
+        Keys(key_stores(manager), inherited.latest_time).opened(settings.auth) as keys,
         open_directories(settings, manager, counters) as directories,
         exchanging(
             inherited.limiters or make_limiters(settings.limits, len(keys.ring.ids)),

@@ -19,7 +19,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
-from tornado_idv.service.keys import Keys, open_keys
+from tornado_idv.service.keys import Keys
 from tornado_idv.service.reload import Prepared
 from tornado_idv.service.service import Inherited
 from tornado_idv.workers.channel import STOPPED, Channel, Message, supervised
@@ -43,8 +43,8 @@ def run_admin(
     logs = configure_logging(settings.logging.level, settings.logging.format, shared=True)
 
     async def serve(channel: Channel) -> int:
-        offered, latest = key_stores(manager), inherited.latest_time
-        async with open_keys(settings.auth, offered, latest) as keys:
+        keys = Keys(key_stores(manager), inherited.latest_time)
+        async with keys.opened(settings.auth):
             operations = WorkerOperations(channel, settings, keys)
             kinds = backend_kinds(manager)
             reload = PreparedReload(current.file, kinds, operations.prepare, channel.send)
