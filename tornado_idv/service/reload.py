@@ -226,23 +226,18 @@ _APPLIED = {
     "server.watch_config",
 }
 """Settings that a reload applies; any other needs a restart, also one that is added here never."""
-_TLS = "server.tls"
 
 
-def needs_restart(started: Settings, settings: Settings) -> tuple[str, ...]:
-    """Return the settings that differ from those at the start and take effect at the next one.
+def needs_restart(started: BaseModel, settings: BaseModel, prefix: str = "") -> Iterator[str]:
+    """Yield the settings that differ from those at the start and take effect at the next one.
 
     Another certificate is applied; TLS on or off is not.
     """
-    return tuple(_differences(started, settings, ""))
-
-
-def _differences(old: BaseModel, new: BaseModel, prefix: str) -> Iterator[str]:
-    for name in type(new).model_fields:
-        path, before, after = prefix + name, getattr(old, name), getattr(new, name)
+    for name in type(settings).model_fields:
+        path, before, after = prefix + name, getattr(started, name), getattr(settings, name)
         if path in _APPLIED or before == after:
             continue
-        if path != _TLS and isinstance(before, BaseModel) and isinstance(after, BaseModel):
-            yield from _differences(before, after, f"{path}.")
-        elif path != _TLS or before is None or after is None:
+        if not isinstance(before, BaseModel) or not isinstance(after, BaseModel):
             yield path
+        elif path != "server.tls":
+            yield from needs_restart(before, after, f"{path}.")

@@ -151,7 +151,7 @@ async def listening(
 
         async def apply(file: ConfigFile) -> tuple[str, ...]:
             (await prepare_file(file, kinds, service.prepare)).commit()
-            return needs_restart(settings, service.settings)
+            return tuple(needs_restart(settings, service.settings))
 
         state = service.state
         reloader = Reloader(file, apply, state.counters, notifier)

@@ -53,16 +53,17 @@ class FanOut:
 
     def run(self, steps: Steps, replies: Replies | None = None) -> None:
         """Send the next command of these steps, which get the replies to the one before."""
-        try:
-            command = steps.send(replies)
-        except StopIteration:
-            return
+        waiting: dict[int, Child] = {}
+        while not waiting:
+            try:
+                command = steps.send(replies)
+            except StopIteration:
+                return
+            replies, waiting = [], {each.pid: each for each in command.recipients}
         number = next(self._ids)
-        waiting = {each.pid: each for each in command.recipients}
         self._pending[number] = _Pending(steps, waiting, self._clock() + command.timeout)
         for each in command.recipients:
             each.send({"op": "do", "id": number, "command": command.name, "args": command.args})
-        self._advance_if_complete(number)
 
     def on_reply(self, sender: Child, message: Message) -> None:
         """Take the reply of a process; one that comes too late is ignored."""
@@ -91,9 +92,6 @@ class FanOut:
         pending = self._pending.get(number)
         if pending is not None and (sender := pending.waiting.pop(pid, None)) is not None:
             pending.replies.append({"name": sender.name, "pid": pid, **outcome})
-            self._advance_if_complete(number)
-
-    def _advance_if_complete(self, number: int) -> None:
-        if not self._pending[number].waiting:
-            pending = self._pending.pop(number)
-            self.run(pending.steps, pending.replies)
+            if not pending.waiting:
+                del self._pending[number]
+                self.run(pending.steps, pending.replies)

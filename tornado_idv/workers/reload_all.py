@@ -136,7 +136,7 @@ class ReloadAll:
         failed_pids = {each["pid"] for each in replies if "error" in each}
         for child in asked:
             child.outdated = child.outdated or child.pid in failed_pids
-        return ReloadResult(time.time(), needs_restart(self._started, settings))
+        return ReloadResult(time.time(), tuple(needs_restart(self._started, settings)))
 
     def _asked(self) -> list[Child]:
         return [child for child in self.fan_out.children if child.phase != "draining"]

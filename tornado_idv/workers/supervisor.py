@@ -310,12 +310,13 @@ class Supervisor:
         os._exit(KILLED_BY + number)
 
     def _workers(self) -> list[Child]:
-        return [child for child in self._children if child.name != ADMIN]
+        """Return all workers, in the order of their names."""
+        order = [name for name in self._slots if name != ADMIN]
+        return [child for name in order for child in self._children if child.name == name]
 
     def _overview(self) -> Message:
         """Return the state of all workers as last reported, for the admin process."""
-        order, now = list(self._slots), self._clock()
-        workers = sorted(self._workers(), key=lambda each: order.index(each.name))
+        workers, now = self._workers(), self._clock()
         serving = {each.name for each in workers if each.phase == "ready"}
         return {
             "phase": "draining" if self._stopping else "ready" if serving else "starting",
