@@ -143,6 +143,7 @@ def overview(phase: str, *missing: str) -> Message:
                 "phase": "starting",
                 "started_at": 0.0,
                 "heartbeat_age": 0.5,
+                "requests": 0,
                 "report": None,
             }
         ],

@@ -153,9 +153,12 @@ class Directories:
         encode = partial(encode_user, identifiers=identifiers)
         answers = None
         if self.shared is not None:
+            # What decides which user answers a query, and for how long; no secrets.
+            parts = [settings.identifiers, settings.cache, *settings.backends]
+            text = "\n".join(part.model_dump_json() for part in parts)
             answers = SharedAnswers(
                 self.shared,
-                _scope(settings),
+                hashlib.sha256(text.encode()).hexdigest(),
                 cache,
                 [each.name for each in backends],
                 encode=encode,
@@ -185,16 +188,6 @@ class Directories:
             if guard.backend not in in_use:
                 await close_backend(guard.backend)
         del self._leaving[directory]
-
-
-def _scope(settings: Settings) -> str:
-    """Return a digest of the settings that decide which user answers a query, and for how long.
-
-    It does not depend on secrets.
-    """
-    parts = [settings.identifiers, settings.cache, *settings.backends]
-    text = "\n".join(part.model_dump_json() for part in parts)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _of_lookups(settings: Settings) -> tuple[object, ...]:

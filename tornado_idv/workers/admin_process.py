@@ -13,7 +13,7 @@ from msgspec import convert
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.operations import OperationFailed, Record
-from tornado_idv.admin.report import ProcessReport, ReloadResult, Report, WorkerReport, merge
+from tornado_idv.admin.report import ProcessReport, ReloadResult, Report, merge
 from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import configure_logging
@@ -67,8 +67,15 @@ class WorkerOperations:
         self._adopt(settings)
 
     async def report(self, *, take_lag: bool = False) -> Report:
-        reply = await self._ask("report", {"take_lag": take_lag})
-        return _report(reply["overview"])
+        overview = (await self._ask("report", {"take_lag": take_lag}))["overview"]
+        counters = Counters()  # the sum of what workers report, and have counted until they ended
+        counters.merge(overview["ended"])
+        counters.last_reload_success = overview["loaded_at"]
+        reports = [each["report"] for each in overview["workers"] if each["report"] is not None]
+        for each in reports:
+            counters.merge(each["counters"])
+        process = merge([convert(each["process"], ProcessReport) for each in reports])
+        return convert({**overview, "process": process, "counters": counters}, Report)
 
     async def purge(self, target: Record) -> bool:
         reply = await self._ask("purge", target)
@@ -114,21 +121,3 @@ class WorkerOperations:
             return await asyncio.wait_for(self._channel.ask(command, args), wait)
         except TimeoutError:
             raise OperationFailed("The supervisor does not respond") from None
-
-
-def _report(overview: Message) -> Report:
-    """Return the sum of what workers report, and have counted until they ended."""
-    counters = Counters()
-    counters.merge(overview["ended"])
-    counters.last_reload_success = overview["loaded_at"]
-    processes, workers = [], []
-    for each in overview["workers"]:
-        own = Counters()
-        if each["report"] is not None:
-            own.merge(each["report"]["counters"])
-            counters.merge(each["report"]["counters"])
-            processes.append(convert(each["report"]["process"], ProcessReport))
-        requests = sum(durations.count for _, durations in own.responses.items())
-        workers.append(convert({**each, "requests": requests}, WorkerReport))
-    merged = {"process": merge(processes), "counters": counters, "workers": workers}
-    return convert({**overview, **merged}, Report)

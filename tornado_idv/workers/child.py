@@ -68,6 +68,7 @@ class Child:
             "started_at": self.started_at,
             # A killed child is given time to end, by a heartbeat in the future.
             "heartbeat_age": max(0.0, round(now - self.heard, 1)),
+            "requests": 0 if self.report is None else self.report["requests"],
             "report": self.report,
         }
 

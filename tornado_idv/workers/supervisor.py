@@ -288,8 +288,12 @@ class Supervisor:
         if number == signal.SIGHUP:
             self._hangup = True
         elif number in (signal.SIGTERM, signal.SIGINT):
-            if self._stopping:
-                self._abort(number)
+            if self._stopping:  # end without clean-up: a thread or a backend could hold that up
+                _log.warning("second signal: exiting now, requests in flight are aborted")
+                for child in self._children:
+                    child.kill()
+                _audit.info("stopped", extra={"drained": False})
+                os._exit(KILLED_BY + number)
             self._stopping = True
             self.reloads.stop()
             self._notifier.stopping()
@@ -300,14 +304,6 @@ class Supervisor:
             self._release()
             for child in self._workers():
                 self._drain(child, delay=True)
-
-    def _abort(self, number: int) -> None:
-        """End all processes without clean-up: a thread or a backend could hold that up."""
-        _log.warning("second signal: exiting now, requests in flight are aborted")
-        for child in self._children:
-            child.kill()
-        _audit.info("stopped", extra={"drained": False})
-        os._exit(KILLED_BY + number)
 
     def _workers(self) -> list[Child]:
         """Return all workers, in the order of their names."""

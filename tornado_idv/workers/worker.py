@@ -70,8 +70,9 @@ class _Commands:
     reload: PreparedReload
 
     def report(self, *, take_lag: bool = False) -> Message:
-        process = self.state.process_report(take_lag=take_lag)
-        return {"process": process, "counters": self.state.counters.to_record()}
+        process, counters = self.state.process_report(take_lag=take_lag), self.state.counters
+        requests = sum(each.count for each in counters.responses.values())
+        return {"process": process, "counters": counters.to_record(), "requests": requests}
 
     async def execute(self, command: str, args: Message) -> object:
         match command:

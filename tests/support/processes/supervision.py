@@ -79,7 +79,7 @@ class FakeProcess:
         self._socket.sendall(encode({"op": op, **more}))
 
     def report(self) -> None:
-        report = {"process": {}, "counters": self.counters.to_record()}
+        report = {"process": {}, "counters": self.counters.to_record(), "requests": 0}
         self.send("report", report=report)
         self._beat_at = self._clock()
 
