@@ -189,6 +189,14 @@ def test_process_that_was_started_meanwhile_is_replaced(harness: Harness) -> Non
     assert (first.outdated, late.outdated) == (False, True)
 
 
+def test_process_that_serves_until_it_is_replaced_is_reloaded(harness: Harness) -> None:
+    first, second = harness.processes
+    harness.start()
+    second.outdated = True
+    harness.reply(first, second)
+    assert first.commands == second.commands == ["prepare", "commit"]
+
+
 def test_draining_process_is_neither_asked_nor_replaced(harness: Harness) -> None:
     first, second = harness.processes
     second.phase = "draining"

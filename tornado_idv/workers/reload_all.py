@@ -131,7 +131,7 @@ class ReloadAll:
         asked = self._asked()
         for child in asked:  # some were started meanwhile, with the old configuration
             child.outdated = child.outdated or child.pid not in prepared
-        asked = [child for child in asked if not child.outdated]
+        asked = [child for child in asked if child.pid in prepared]
         replies = yield Command(asked, "commit", {}, _COMMIT_TIMEOUT)
         failed_pids = {each["pid"] for each in replies if "error" in each}
         for child in asked:
