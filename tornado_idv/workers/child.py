@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tornado_idv.admin.report import Phase
 from tornado_idv.errors import StartError, format_traceback
 from tornado_idv.workers.channel import CRASHED, Decoder, Message, encode
@@ -97,8 +99,8 @@ class Child:
             self.disconnected = True
         except BlockingIOError:
             pass
-        except OSError:  # it has closed its end with a message from here unread
-            self.disconnected = True
+        except (OSError, msgspec.DecodeError):
+            self.disconnected = True  # with a message from here unread; or it sends no message
         return messages
 
     def kill(self) -> None:

@@ -85,7 +85,7 @@ def _slots(
     latest = LatestTime()
     sockets = {*chain(*public), *admin_sockets}
 
-    def run(
+    def start(
         own: list[socket.socket],
         run: Callable[[Inherited, socket.socket], int],
         control: socket.socket,
@@ -95,11 +95,11 @@ def _slots(
 
     worker = partial(run_worker, current, manager)
     slots = [
-        Slot(f"worker {i}", partial(run, own, worker)) for i, own in enumerate(public, start=1)
+        Slot(f"worker {i}", partial(start, own, worker)) for i, own in enumerate(public, start=1)
     ]
     if (admin := current.settings.admin) is not None:
         admin_process = partial(run_admin, current, manager, admin)
-        slots.append(Slot(ADMIN, partial(run, admin_sockets, admin_process)))
+        slots.append(Slot(ADMIN, partial(start, admin_sockets, admin_process)))
     return slots
 
 

@@ -78,6 +78,9 @@ class FakeProcess:
     def send(self, op: str, **more: Any) -> None:
         self._socket.sendall(encode({"op": op, **more}))
 
+    def send_raw(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
     def report(self) -> None:
         report = {"process": {}, "counters": self.counters.to_record(), "requests": 0}
         self.send("report", report=report)
