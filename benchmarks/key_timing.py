@@ -40,7 +40,7 @@ from tornado_idv.keys.api_key import ApiKey, never_before
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.service.service import api_key
+from tornado_idv.service.keys import api_key
 from tornado_idv.web.app import make_api
 from tornado_idv.web.lookups import IDENTIFY_URL, Services
 from tornado_idv.web.packet_cache import Accepted, PacketCache

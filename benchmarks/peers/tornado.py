@@ -17,7 +17,7 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
-from tornado_idv.service.service import api_key
+from tornado_idv.service.keys import api_key
 from tornado_idv.web.app import make_api
 from tornado_idv.web.lookups import Services
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tornado_idv.admin.report import BackendReport, PartReport, ProcessReport, Report, merge
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
-from tornado_idv.workers.control import Decoder, encode
+from tornado_idv.workers.channel import Decoder, encode
 
 
 def counters(seconds: float) -> Counters:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import cast
-
 import pytest
 
 from tornado_idv.logs.folding import Fold, Folding
@@ -13,33 +9,13 @@ from tornado_idv.logs.folding import Fold, Folding
 Written = tuple[str, int]
 
 
-class Timer:
-    """A timer of the harness, which fires when its clock is there."""
-
-    def __init__(self, harness: Harness, delay: float, call: Callable[[], None]) -> None:
-        self.harness = harness
-        self.at = harness.now + delay
-        self.call = call
-        self.daemon = False
-
-    def start(self) -> None:
-        self.harness.timers.append(self)
-
-    def cancel(self) -> None:
-        self.harness.timers.remove(self)
-
-
 class Harness:
     """Folding with a clock that a test advances; ``written`` are events and their counts."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.timers: list[Timer] = []
         self.written: list[Written] = []
-        self.folding = Folding(self._write, lambda: self.now, self._make_timer)
-
-    def _make_timer(self, delay: float, call: Callable[[], None]) -> threading.Timer:
-        return cast(threading.Timer, Timer(self, delay, call))
+        self.folding = Folding(self._write, lambda: self.now)
 
     def _write(self, fold: Fold) -> None:
         self.written.append((fold.event, fold.repeated))
@@ -51,12 +27,9 @@ class Harness:
 
     def advance(self, seconds: float) -> list[Written]:
         """Let time pass, and return what is written in it or was before."""
-        end = self.now + seconds
-        while due := [timer for timer in self.timers if timer.at <= end]:
-            self.timers.remove(due[0])
-            self.now = due[0].at
-            due[0].call()
-        self.now = end
+        for _ in range(int(10 * seconds)):
+            self.now = round(self.now + 0.1, 1)
+            self.folding.expire()
         written, self.written = self.written, []
         return written
 
@@ -87,7 +60,6 @@ def test_single_errors_far_apart_are_each_written(harness: Harness) -> None:
     for _ in range(3):
         harness.log()
         assert harness.advance(10.1) == [("failed", 0)]
-    assert harness.timers == []
 
 
 def test_different_texts_and_loggers_are_not_folded(harness: Harness) -> None:
@@ -103,17 +75,6 @@ def test_each_error_has_its_own_interval(harness: Harness) -> None:
     harness.log("two", times=3)
     assert harness.advance(5) == [("two", 0), ("one", 1)]
     assert harness.advance(5) == [("two", 2)]
-    assert harness.timers == []
-
-
-def test_all_errors_have_one_timer(harness: Harness) -> None:
-    """A thread each would be too many; it does not hold up the end of the process."""
-    for event in ("one", "two", "three"):
-        harness.log(event, times=100)
-    (timer,) = harness.timers
-    assert timer.daemon
-    harness.folding.close()
-    assert harness.timers == []
 
 
 def test_repetitions_are_written_at_close(harness: Harness) -> None:
@@ -137,16 +98,3 @@ def test_memory_is_bounded_however_many_errors_there_are(harness: Harness) -> No
     assert len(written) == 1002
     assert ("failed", 2) in written
     assert len(harness.folding._folds) == 256
-
-
-def test_timer_that_cannot_start_is_tried_again(harness: Harness) -> None:
-    """As when the process may have no more threads."""
-
-    def fail(_: Timer) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Timer, "start", fail)
-        harness.log(times=2)
-    harness.log()
-    assert harness.advance(10) == [("failed", 0), ("failed", 2)]

@@ -153,3 +153,15 @@ def test_thread_ends_with_the_writer(reader: Reader) -> None:
     writer.close()
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_tick_comes_without_lines(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which the number of repeated events is written."""
+    monkeypatch.setattr("tornado_idv.logs.writer._TICK", 0.01)
+    ticks = threading.Semaphore(0)
+    writer = LogWriter(reader.write, describe)
+    writer.on_tick = lambda: (ticks.release(), writer.put(LINE))
+    for _ in range(3):
+        assert ticks.acquire(timeout=20)
+    writer.close()
+    assert reader.text.startswith(LINE * 2)

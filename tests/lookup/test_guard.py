@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from support.fakes.clock_and_backends import CardsOnly, FakeBackend, LoopClock, Ticker
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.log_format import json_lines
-from tornado_idv.logs.handlers import BufferedHandler
+from tornado_idv.logs.folding import Folding
+from tornado_idv.logs.handlers import LineHandler
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.lookup.guard import BackendCall, CallResult, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -700,12 +701,13 @@ async def test_repeated_failures_are_folded_with_their_number(
         return len(data)
 
     writer = LogWriter(write, str)
-    handler = BufferedHandler(writer, json_lines)
+    handler = LineHandler(lambda fields: writer.put(json_lines([fields])))
+    handler.folding = folding = Folding(handler.write_repeated)
     monkeypatch.setattr(logging.getLogger("tornado_idv"), "handlers", [handler])
     asked = guard(FakeBackend(Unavailable("locked", counts_against_breaker=False)))
     for _ in range(13):
         await failure(asked)
-    handler.folding.close()
+    folding.close()
     writer.close()
     lines = [json.loads(line) for line in written.splitlines()]
     assert {(line["level"], line["event"]) for line in lines} == {

@@ -11,12 +11,12 @@ from support.databases.key_stores import CREATED, add, make_store, read, record
 from support.processes.reloads import B, config, reloadable
 from support.processes.service import KEY
 from tornado_idv.admin.report import FAILED, INVALID
+from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError
-from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.service.keys import Keys
-from tornado_idv.service.prepared import Prepared
+from tornado_idv.service.reload import Prepared
 
 
 def with_store(name: str, backend: str = B, key: str = KEY, key_id: str = "caller") -> str:
@@ -54,7 +54,7 @@ async def test_other_store_is_followed_instead(tmp_path: Path, store: Path) -> N
         assert (await harness.ask("@alice", key=other)).status == 200
         late = issue("late")
         add(tmp_path / "other.db", record("late", late))
-        await harness.service.keys._poll(harness.service.keys._source.store)
+        await harness.service.keys._poll(harness.service.keys.store)
         assert (await harness.ask("@alice", key=late)).status == 200
         assert (await harness.reload(config(B))).code is None
         assert (await harness.ask("@alice", key=other)).status == 401
@@ -90,7 +90,7 @@ async def test_change_of_the_store_between_preparing_and_committing_is_effective
     async with reloadable(tmp_path, with_store("keys.db")) as harness:
         service, late, later = harness.service, issue("late"), issue("later")
         keys = service.keys
-        current = keys._source.store
+        current = keys.store
         assert current is not None
         prepared = await service.prepare(service.settings)
         add(store, record("late", late))
@@ -141,8 +141,9 @@ class Stores:
 
         patch.setattr(KeyStoreFile, "close", close)
 
-    async def prepare(self, name: str | None, *configured: ApiKey) -> Prepared:
-        return await self.keys.prepare(configured, self.folder / name if name else None)
+    async def prepare(self, name: str | None, *configured: KeySettings) -> Prepared:
+        store = self.folder / name if name else None
+        return await self.keys.prepare(AuthSettings.model_construct(keys=configured, store=store))
 
     async def use(self, name: str | None) -> None:
         (await self.prepare(name)).commit()
@@ -175,7 +176,9 @@ async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(
 async def test_store_is_closed_that_has_a_configured_key(stores: Stores) -> None:
     await stores.use("first")
     with pytest.raises(SettingError, match="has a key second, too; remove this one"):
-        await stores.prepare("second", ApiKey("second", digest("token")))
+        await stores.prepare(
+            "second", KeySettings.model_validate({"id": "second", "sha256": digest("token").hex()})
+        )
     assert stores.closed == ["second"]
     await stores.keys.close()
 

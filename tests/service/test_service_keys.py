@@ -18,8 +18,8 @@ from support.http.request_waves import sending_waves
 from support.processes.forked_commands import start
 from support.processes.process import eventually
 from support.processes.service import CONFIG, FIXTURE, KEY, Client, Reply, serving
+from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError, StartError
-from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest, issue
@@ -227,8 +227,10 @@ def test_configured_key_stays_in_force_beside_a_stored_one_with_its_id(
 async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a key which expired meanwhile stays expired when the clock steps back."""
     monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
-    key = ApiKey("shop", digest("shop"), expires=200.0)
-    async with service_keys.open_keys([key], None, {}) as keys:
+    key = KeySettings.model_validate(
+        {"id": "shop", "sha256": digest("shop").hex(), "expires": "1970-01-01T00:03:20Z"}
+    )
+    async with service_keys.Keys({}).opened(AuthSettings(keys=(key,))) as keys:
         times = [200.0]
         monkeypatch.setattr(keys.ring, "_latest", 100.0)
         monkeypatch.setattr(keys.ring, "clock", lambda: times[0])
@@ -254,7 +256,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 async def test_start_is_cancelled_while_reading_the_store_hangs(hanging: Event) -> None:
     begun = time.monotonic()
-    opening = service_keys.open_keys([], Path("keys.db"), {})
+    opening = service_keys.Keys({}).opened(AuthSettings.model_construct(store=Path("keys.db")))
     task = asyncio.create_task(opening.__aenter__())
     await asyncio.to_thread(hanging.wait, 5)
     task.cancel()
@@ -272,7 +274,7 @@ async def test_stop_does_not_wait_for_a_store_that_hangs(
     monkeypatch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
     monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
     make_store(store)
-    async with service_keys.open_keys([], store, {}):
+    async with service_keys.Keys({}).opened(AuthSettings.model_construct(store=store)):
         hanging = request.getfixturevalue("hanging")
         await asyncio.to_thread(hanging.wait, 5)
         begun = time.monotonic()

@@ -11,17 +11,15 @@ from pathlib import Path
 import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
-from support.processes.control_channel import ControlEnd
 from tornado_idv.admin.listener import admin_listening
-from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.load import load
+from tornado_idv.config.settings import AuthSettings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.service.keys import open_keys
+from tornado_idv.service.keys import Keys
 from tornado_idv.service.sockets import bind, port_of
 from tornado_idv.workers.admin_process import WorkerOperations
-from tornado_idv.workers.channel import Channel
-from tornado_idv.workers.control import Decoder, Message, encode
-from tornado_idv.workers.reload_all import Configuration
+from tornado_idv.workers.channel import Channel, Decoder, Message, encode
 
 CONFIG = """\
 profile_sites: [https://profiles.example]
@@ -39,9 +37,7 @@ async def answering(
 ) -> AsyncIterator[Callable[..., asyncio.Future[HTTPResponse]]]:
     """Serve the admin listener, whose commands ``reply`` responds to; yield a client."""
     (folder / "config.yaml").write_text(config)
-    kinds = backend_kinds(plugin_manager())
-    file = ConfigFile.read(folder / "config.yaml")
-    current = Configuration(file, file.load(kinds, {}))
+    settings = load(folder / "config.yaml", backend_kinds(plugin_manager()), {})
     ours, theirs = socket.socketpair()
     channel, loop = Channel(None), asyncio.get_running_loop()
     await loop.create_unix_connection(lambda: channel, sock=theirs)
@@ -65,8 +61,8 @@ async def answering(
         return client.fetch(request, raise_error=False)
 
     try:
-        async with open_keys([], None, {}) as keys:
-            operations = WorkerOperations(channel, current, kinds, keys)
+        async with Keys({}).opened(AuthSettings()) as keys:
+            operations = WorkerOperations(channel, settings, keys)
             async with admin_listening(sockets, "127.0.0.1", operations):
                 yield fetch
     finally:
@@ -147,6 +143,7 @@ def overview(phase: str, *missing: str) -> Message:
                 "phase": "starting",
                 "started_at": 0.0,
                 "heartbeat_age": 0.5,
+                "requests": 0,
                 "report": None,
             }
         ],
@@ -185,28 +182,14 @@ async def test_supervisor_that_does_not_respond_is_503(
     assert (response.code, b"The supervisor does not respond" in response.body) == (503, True)
 
 
-async def test_opening_the_key_store_of_another_configuration_is_reported(tmp_path: Path) -> None:
-    """Since it may block the event loop, the supervisor waits longer for a heartbeat then."""
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    kinds = backend_kinds(plugin_manager())
-    file = ConfigFile.read(tmp_path / "config.yaml")
-    channel = Channel(None)
-    with ControlEnd() as control:
-        loop = asyncio.get_running_loop()
-        await loop.create_unix_connection(lambda: channel, sock=control.theirs)
-        async with open_keys([], None, {}) as keys:
-            current = Configuration(file, file.load(kinds, {}))
-            operations = WorkerOperations(channel, current, kinds, keys)
-            content = CONFIG.replace("name: users", "name: members")
-            control.send("do", id=1, command="prepare", args={"content": content})
-            messages = [await asyncio.to_thread(control.receive) for _ in range(3)]
-            assert operations.backends == ["users"]
-            control.send("do", id=2, command="commit", args={})
-            await asyncio.to_thread(control.receive)
-            assert operations.backends == ["members"]
-        await channel.close()
-    assert messages == [
-        {"op": "preparing", "now": True},
-        {"op": "preparing", "now": False},
-        {"op": "reply", "id": 1, "result": None},
-    ]
+async def test_reload_replaces_what_the_listener_shows_of_the_settings(tmp_path: Path) -> None:
+    path, kinds = tmp_path / "config.yaml", backend_kinds(plugin_manager())
+    path.write_text(CONFIG)
+    before = load(path, kinds, {})
+    path.write_text(CONFIG.replace("name: users", "name: members"))
+    async with Keys({}).opened(AuthSettings()) as keys:
+        operations = WorkerOperations(Channel(None), before, keys)
+        prepared = await operations.prepare(load(path, kinds, {}))
+        assert operations.backends == ["users"]
+        prepared.commit()
+        assert operations.backends == ["members"]

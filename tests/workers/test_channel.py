@@ -11,8 +11,7 @@ import pytest
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.control_channel import ControlEnd
 from tornado_idv.errors import StartError
-from tornado_idv.workers.channel import Channel, heartbeats, supervised
-from tornado_idv.workers.control import Message
+from tornado_idv.workers.channel import Channel, Message, supervised
 
 Serve = Callable[[Channel], Awaitable[int]]
 
@@ -30,6 +29,14 @@ async def run(control: ControlEnd, serve: Serve) -> int:
     return task.result()
 
 
+async def execute_nothing(_command: str, _args: Message) -> None:
+    """Every process has commands."""
+
+
+def without_heartbeats(messages: list[Message]) -> list[Message]:
+    return [each for each in messages if each["op"] != "report"]
+
+
 async def until_stopped(channel: Channel) -> int:
     await channel.stop.wait()
     return 17
@@ -40,7 +47,7 @@ async def test_process_stops_as_the_supervisor_says(control: ControlEnd, *, dela
     seen: list[bool] = []
 
     async def serve(channel: Channel) -> int:
-        channel.serving(3)
+        channel.serving(3, execute_nothing)
         await channel.stop.wait()
         seen.append(channel.delay)
         return 17
@@ -48,7 +55,7 @@ async def test_process_stops_as_the_supervisor_says(control: ControlEnd, *, dela
     control.send("drain", delay=delay)
     assert await run(control, serve) == 17
     assert seen == [delay]
-    assert control.rest() == [{"op": "ready", "keys": 3}]
+    assert without_heartbeats(control.rest()) == [{"op": "ready", "keys": 3}]
 
 
 async def test_start_is_cancelled_by_a_stop(control: ControlEnd) -> None:
@@ -73,7 +80,7 @@ async def test_failed_start_is_reported(control: ControlEnd) -> None:
         raise StartError("no file")
 
     assert await run(control, serve) == 3
-    (message,) = control.rest()
+    (message,) = without_heartbeats(control.rest())
     assert (message["op"], message["error"]["message"]) == ("failed", "no file")
 
 
@@ -86,22 +93,18 @@ async def test_unhandled_exception_is_logged_without_its_message(
         raise ValueError(card_number)
 
     assert await run(control, serve) == 70
-    assert control.rest() == []
+    assert without_heartbeats(control.rest()) == []
     assert "unhandled exception" in caplog.text
     assert "ValueError" in caplog.text
     assert card_number not in caplog.text
 
 
-@pytest.mark.parametrize("cause", ["end", "garbage"])
 async def test_process_stops_without_a_delay_when_its_supervisor_is_gone(
-    control: ControlEnd, caplog: pytest.LogCaptureFixture, cause: str
+    control: ControlEnd, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def serve(channel: Channel) -> int:
-        channel.serving(0)
-        if cause == "end":
-            control.close()
-        else:
-            control.send_raw(b"\xff\n")
+        channel.serving(0, execute_nothing)
+        control.close()
         await channel.stop.wait()
         assert not channel.delay
         channel.send({"op": "report", "report": None})  # does nothing
@@ -129,7 +132,8 @@ async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:
         return 0
 
     ended = asyncio.create_task(run(control, serve))
-    assert await asyncio.to_thread(control.rest) == [{"op": "report", "report": text}]
+    sent = await asyncio.to_thread(control.rest)
+    assert sent[0] == {"op": "report", "report": text}
     assert await ended == 0
 
 
@@ -140,8 +144,7 @@ async def test_commands_are_executed_and_replied_to(control: ControlEnd) -> None
         return command, args
 
     async def serve(channel: Channel) -> int:
-        channel.serving(0)
-        channel.execute = execute
+        channel.serving(0, execute)
         return await until_stopped(channel)
 
     control.send("do", id=1, command="purge", args={"all": True})
@@ -157,40 +160,48 @@ async def test_commands_are_executed_and_replied_to(control: ControlEnd) -> None
     ]
 
 
+async def test_command_waits_until_the_process_serves(control: ControlEnd) -> None:
+    async def execute(command: str, args: Message) -> object:
+        return command
+
+    async def serve(channel: Channel) -> int:
+        await asyncio.sleep(0.01)
+        channel.serving(0, execute)
+        return await until_stopped(channel)
+
+    control.send("do", id=1, command="purge", args={})
+    task = asyncio.create_task(run(control, serve))
+    received = [await asyncio.to_thread(control.receive) for _ in range(3)]
+    assert without_heartbeats([each for each in received if each]) == [
+        {"op": "ready", "keys": 0},
+        {"op": "reply", "id": 1, "result": "purge"},
+    ]
+    control.send("drain", delay=False)
+    await task
+
+
 async def test_heartbeat_is_sent_every_second_and_at_the_end(control: ControlEnd) -> None:
     clock = LoopClock()
     counts: list[int] = []
 
     async def serve(channel: Channel) -> int:
-        async with heartbeats(channel, lambda: {"count": len(counts)}):
-            await asyncio.sleep(0)
-            for _ in range(3):
-                await clock.advance(0.9)
-                counts.append(1)
-                await clock.advance(0.11)
+        channel.serving(0, execute_nothing, lambda: {"count": len(counts)})
+        await asyncio.sleep(0)
+        for _ in range(3):
+            await clock.advance(0.9)
             counts.append(1)
-        await clock.advance(5.0)
+            await clock.advance(0.11)
+        counts.append(1)
         return 0
 
     await supervised(control.theirs, serve)
-    assert [each["report"]["count"] for each in control.rest()] == [0, 1, 2, 3, 4]
+    reports = [each for each in control.rest() if each["op"] == "report"]
+    assert [each["report"]["count"] for each in reports] == [0, 1, 2, 3, 4]
 
 
 async def test_last_report_is_sent_after_an_error(control: ControlEnd) -> None:
     async def serve(channel: Channel) -> int:
-        async with heartbeats(channel, lambda: None):
-            raise StartError("no file")
+        raise StartError("no file")
 
     await run(control, serve)
-    assert [each["op"] for each in control.rest()] == ["report", "failed"]
-
-
-async def test_opening_backends_is_reported_until_its_end(control: ControlEnd) -> None:
-    async def serve(channel: Channel) -> int:
-        with channel.preparing():
-            channel.send({"op": "report"})
-            raise StartError("no file")
-
-    await run(control, serve)
-    sent = [(each["op"], each.get("now")) for each in control.rest()]
-    assert sent == [("preparing", True), ("report", None), ("preparing", False), ("failed", None)]
+    assert [each["op"] for each in control.rest()] == ["failed", "report"]

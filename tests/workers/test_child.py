@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tornado_idv.workers.channel import Message, encode
 from tornado_idv.workers.child import Child, fork
-from tornado_idv.workers.control import Message, encode
 
 # CPython 3.12 warns if the process that runs the tests has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_idv.errors import ConfigError, Problem, StartError
-from tornado_idv.workers.control import Decoder, decode_error, encode, encode_error
+from tornado_idv.workers.channel import Decoder, decode_error, encode, encode_error
 
 MESSAGES = st.lists(
     st.dictionaries(st.text(max_size=8), st.integers(-5, 5) | st.text(max_size=8), max_size=4),

@@ -91,7 +91,7 @@ def test_overview_has_what_the_workers_reported(service: Simulation) -> None:
     has_started_but_does_not_serve(service, 1)
     overview = service.overview()
     first, second = overview.pop("workers")
-    assert overview.pop("started_at") == pytest.approx(service.supervisor._started_at)
+    assert overview.pop("started_at") == pytest.approx(service.counters.started_at)
     assert overview.pop("ended") == service.counters.to_record()
     assert overview == {
         "phase": "ready",

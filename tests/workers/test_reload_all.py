@@ -14,8 +14,8 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
+from tornado_idv.workers.channel import Message
 from tornado_idv.workers.child import Child
-from tornado_idv.workers.control import Message
 from tornado_idv.workers.fan_out import FanOut
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
 
@@ -34,7 +34,7 @@ class Process:
         self.pid = pid
         self.name = f"worker {pid}"
         self.phase = phase
-        self.preparing = False
+        self.preparing = self.outdated = False
         self.asked: list[Message] = []
 
     def send(self, message: Message) -> None:
@@ -55,16 +55,18 @@ class Harness:
         file = ConfigFile.read(self.path)
         self.current = Configuration(file, file.load(kinds, {}))
         self.processes = [Process(1), Process(2)]
-        self.replaced: list[Process] = []
         self.results: list[ReloadResult] = []
         self.counters = Counters()
         self.fan_out = FanOut(lambda: 0.0)
         self.limiters = make_limiters(self.current.settings.limits, 1)
-        self.reloads = ReloadAll(self.current, kinds, self.limiters, Notifier(), self.counters)
-        self.reloads.attach(
+        self.fan_out.children = cast("list[Child]", self.processes)
+        self.reloads = ReloadAll(
             self.fan_out,
-            lambda: cast("list[Child]", self.processes),
-            lambda child: self.replaced.append(cast("Process", child)),
+            self.current,
+            kinds,
+            self.limiters,
+            notifier=Notifier(),
+            counters=self.counters,
         )
 
     @property
@@ -85,6 +87,7 @@ class Harness:
         for each in processes:
             message = {"id": each.asked[-1]["id"], **(outcome or {"result": None})}
             self.fan_out.on_reply(each, message)
+        self.fan_out.expire(0.0)  # an abort is not waited for
 
 
 @pytest.fixture
@@ -110,7 +113,7 @@ def test_configuration_is_in_force_once_all_have_prepared_it(harness: Harness) -
 @pytest.mark.parametrize(
     ("outcome", "code", "problem"),
     [
-        ({"result": {"code": INVALID, "problems": ["line 3"]}}, INVALID, "line 3"),
+        ({"result": {"at": 1.0, "code": INVALID, "problems": ["line 3"]}}, INVALID, "line 3"),
         ({"error": "OSError"}, FAILED, "worker 2 (pid 2): OSError"),
     ],
     ids=["its problems", "its error"],
@@ -134,7 +137,8 @@ def test_process_that_does_not_reply_in_time_fails_the_reload(harness: Harness) 
     second.preparing = True
     harness.start()
     harness.reply(first)
-    harness.fan_out.expire(harness.fan_out.next_deadline)
+    for _ in range(2):
+        harness.fan_out.expire(harness.fan_out.next_deadline)
     assert harness.results[0].problems == ("worker 2 (pid 2): no reply in time",)
 
 
@@ -143,7 +147,6 @@ def test_process_that_ends_while_it_prepares_fails_the_reload(harness: Harness) 
     first, second = harness.processes
     harness.start()
     second.preparing = True
-    harness.processes.remove(second)
     harness.fan_out.on_exit(second)
     harness.reply(first)
     assert first.commands == ["prepare", "abort"]
@@ -159,7 +162,6 @@ def test_process_that_ends_before_it_prepares_is_not_waited_for(
     first, second = harness.processes
     second.phase = phase
     harness.start()
-    harness.processes.remove(second)
     harness.fan_out.on_exit(second)
     harness.reply(first)
     assert first.commands == ["prepare", "commit"]
@@ -172,7 +174,7 @@ def test_process_that_does_not_commit_is_replaced(harness: Harness) -> None:
     harness.reply(first, second)
     harness.reply(first)
     harness.reply(second, error="KeyError")
-    assert harness.replaced == [second]
+    assert (first.outdated, second.outdated) == (False, True)
     assert [each.code for each in harness.results] == [None]
 
 
@@ -184,7 +186,15 @@ def test_process_that_was_started_meanwhile_is_replaced(harness: Harness) -> Non
     late = Process(3, "starting")
     harness.processes[1] = late
     harness.reply(first)
-    assert harness.replaced == [late]
+    assert (first.outdated, late.outdated) == (False, True)
+
+
+def test_process_that_serves_until_it_is_replaced_is_reloaded(harness: Harness) -> None:
+    first, second = harness.processes
+    harness.start()
+    second.outdated = True
+    harness.reply(first, second)
+    assert first.commands == second.commands == ["prepare", "commit"]
 
 
 def test_draining_process_is_neither_asked_nor_replaced(harness: Harness) -> None:
@@ -192,7 +202,7 @@ def test_draining_process_is_neither_asked_nor_replaced(harness: Harness) -> Non
     second.phase = "draining"
     harness.start()
     harness.reply(first)
-    assert (second.commands, harness.replaced) == ([], [])
+    assert (second.commands, second.outdated) == ([], False)
 
 
 def test_requests_during_a_reload_cause_one_other_afterwards(harness: Harness) -> None:

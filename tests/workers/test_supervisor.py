@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from support.processes.supervision import CONFIG, FakeProcess, Simulation
-from tornado_idv.config.settings import DrainSettings
 from tornado_idv.errors import StartError
-from tornado_idv.workers.control import encode_error
+from tornado_idv.workers.channel import encode_error
 
 OTHER = CONFIG.replace("profiles", "other")
 
@@ -231,7 +230,7 @@ def test_process_that_has_closed_its_connection_and_does_not_end_is_replaced(
 def test_process_that_sends_garbage_is_replaced(service: Simulation) -> None:
     process = service.worker()
     process.send_raw(b"\xff\n")
-    service.advance(0.1)
+    service.advance(10.2)
     assert process.has_ended
     assert not service.worker().has_ended
 
@@ -293,7 +292,7 @@ def test_terminated_worker_serves_until_its_successor_does(
     """`drain.delay` does not apply: the successor accepts connections."""
     caplog.set_level(logging.INFO)
     service.prepare = never_serve
-    service.drain = DrainSettings(delay=30.0, timeout=5.0)
+    service.set_drain(delay=30.0, timeout=5.0)
     old = service.worker()
     old.ignored = {"drain"}
     old.send("retire")
@@ -372,7 +371,7 @@ def test_admin_process_stays_while_no_worker_can_be_started(service: Simulation)
 def test_stop_drains_the_workers_and_then_the_admin_process(
     service: Simulation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service.drain = DrainSettings(delay=1.0, timeout=1.0)
+    service.set_drain(delay=1.0, timeout=1.0)
     for process in service.processes:
         process.ignored = {"drain"}
     caplog.set_level(logging.INFO)
@@ -426,7 +425,7 @@ def test_requests_that_a_replaced_worker_left_do_not_count_at_the_stop(
 def test_worker_that_does_not_stop_is_killed_ten_seconds_after_its_time(
     service: Simulation, delay: float, limit: float
 ) -> None:
-    service.drain = DrainSettings(delay=delay, timeout=limit - delay)
+    service.set_drain(delay=delay, timeout=limit - delay)
     service.worker().ignored = {"drain"}
     send_signal()
     service.advance(limit + 9.9)

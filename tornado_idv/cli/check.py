@@ -43,8 +43,7 @@ from tornado_idv.registry import (
     open_backends,
     plugin_manager,
 )
-from tornado_idv.service.keys import key_conflicts
-from tornado_idv.service.service import api_key
+from tornado_idv.service.keys import api_key, key_conflicts
 from tornado_idv.service.sockets import tls_context
 from tornado_idv.web.openapi import describe_api
 from tornado_idv.workers.cpus import worker_count

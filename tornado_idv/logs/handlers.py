@@ -25,39 +25,6 @@ from tornado_idv.logs.folding import Fold, Folding
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of
 
-# Tornado logs the bytes of requests it rejects, the key among them.
-_LOGS_REQUEST_BYTES = "tornado.general"
-# These log unhandled exceptions with their messages, which may contain user input.
-_LOG_UNHANDLED = ("tornado.application", "asyncio")
-# At DEBUG these log bound parameters and URLs.
-_PINNED = ("aiosqlite", "asyncio", "aiohttp")
-
-
-def keep_out_secrets() -> None:
-    """Filter the loggers of libraries that log what clients sent."""
-    logging.getLogger(_LOGS_REQUEST_BYTES).addFilter(_without_request_bytes)
-    for name in _LOG_UNHANDLED:
-        logging.getLogger(name).addFilter(_without_message)
-    for name in _PINNED:
-        logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
-
-
-def _without_request_bytes(record: logging.LogRecord) -> bool:
-    """Log that Tornado rejected a request, without its bytes."""
-    if record.args:
-        record.msg, record.args = "a request could not be read", None
-    record.exc_info = None
-    return True
-
-
-def _without_message(record: logging.LogRecord) -> bool:
-    """Log the stack trace of an unhandled exception, without its message."""
-    if record.exc_info and record.exc_info[1]:
-        record.msg = f"unhandled exception:\n{format_traceback(record.exc_info[1])}"
-        record.args = record.exc_info = None
-    return True
-
-
 LogFormat = Literal["auto", "console", "json"]
 
 AUDIT = "tornado_idv.audit"
@@ -67,10 +34,33 @@ _MAX_DIRECT = 600
 _RELOAD = "tornado_idv.service.reload"
 """The logger of reload results; its lines are never folded."""
 _STDERR = 2
-
-
 _STANDARD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 """Attributes of a `logging.LogRecord` that are no ``extra`` fields."""
+
+
+def keep_out_secrets() -> None:
+    """Filter the loggers of libraries that log what clients sent."""
+    logging.getLogger("tornado.general").addFilter(_without_request_bytes)
+    for name in ("tornado.application", "asyncio"):
+        logging.getLogger(name).addFilter(_without_message)
+    for name in ("aiosqlite", "asyncio", "aiohttp"):  # at DEBUG: bound parameters and URLs
+        logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
+
+
+def _without_request_bytes(record: logging.LogRecord) -> bool:
+    """Log that Tornado rejected a request, without its bytes, which may contain the key."""
+    if record.args:
+        record.msg, record.args = "a request could not be read", None
+    record.exc_info = None
+    return True
+
+
+def _without_message(record: logging.LogRecord) -> bool:
+    """Log the stack trace of an unhandled exception, without its message: it may have input."""
+    if record.exc_info and record.exc_info[1]:
+        record.msg = f"unhandled exception:\n{format_traceback(record.exc_info[1])}"
+        record.args = record.exc_info = None
+    return True
 
 
 @dataclass(frozen=True)
@@ -99,7 +89,7 @@ def configure_logging(
     ``shared`` that other processes write there, too. Close the returned output at the end: until
     then lines may wait.
     """
-    format_lines = _select_format(log_format, on_terminal=sys.stderr.isatty())
+    format_lines = _select_format(log_format)
     # One write for all lines where that may be: after each, the writer's thread takes the
     # interpreter lock again. By 4 KiB, a response takes a tenth more CPU time (CPython 3.11).
     write = _write_whole_lines if shared else _write_to_stderr
@@ -109,12 +99,14 @@ def configure_logging(
         return format_lines([_describe("warning", __name__, text)])
 
     writer = LogWriter(write, describe_loss)
-    handler = BufferedHandler(writer, format_lines)
+    handler = LineHandler(lambda fields: writer.put(format_lines([fields])))
+    handler.folding = folding = Folding(handler.write_repeated)
+    writer.on_tick = folding.expire
     _install(handler, level)
     access = None
     if level in ("debug", "info"):
         access = AccessLog(writer.put, format_lines, make_subject_of(ids))
-    return LogOutput(writer, access, handler.folding)
+    return LogOutput(writer, access, folding)
 
 
 def configure_direct_logging(level: str, log_format: LogFormat) -> None:
@@ -122,8 +114,18 @@ def configure_direct_logging(level: str, log_format: LogFormat) -> None:
 
     A line for which the reader has no room is lost, and a long one is cut, so no write blocks.
     """
-    format_lines = _select_format(log_format, on_terminal=sys.stderr.isatty())
-    _install(DirectHandler(_write_if_writable, format_lines), level)
+    format_lines = _select_format(log_format)
+
+    def write(fields: dict[str, Any]) -> None:
+        for name, value in fields.items():
+            if isinstance(value, str) and len(value) > _MAX_DIRECT:
+                fields[name] = f"{value[:_MAX_DIRECT]} ... (cut)"
+        # A pipe takes a line of at most `PIPE_BUF` at once if it takes anything.
+        if select.select([], [_STDERR], [], 0)[1]:
+            with suppress(OSError):
+                os.write(_STDERR, format_lines([fields]).encode("utf-8", "backslashreplace"))
+
+    _install(LineHandler(write), level)
 
 
 def _install(handler: logging.Handler, level: str) -> None:
@@ -135,17 +137,23 @@ def _install(handler: logging.Handler, level: str) -> None:
 
 
 class LineHandler(logging.Handler):
-    """Formats records, and gives the lines to ``put``."""
+    """Gives the fields of records to ``write``; with ``folding``, not those that are repeated."""
 
-    def __init__(self, put: Callable[[str], object], format_lines: FormatLines) -> None:
+    def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
         super().__init__()
-        self._put = put
-        self._format_lines = format_lines
+        self.folding: Folding | None = None
+        self._write = write
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             fields = _fields(record)
-            if self._admits(record, fields):
+            # Each reload is asked for, and who did must see its result.
+            if (
+                self.folding is None
+                or record.levelno < logging.WARNING
+                or record.name == _RELOAD
+                or self.folding.admit(fields["logger"], fields["event"], fields["level"])
+            ):
                 self._write(fields)
         except Exception as error:  # noqa: BLE001 - a wrong log call must not fail its caller
             # Its arguments are left out, since they may hold input.
@@ -153,42 +161,14 @@ class LineHandler(logging.Handler):
             event = f"a log call failed with {type(error).__name__}: {where}"
             self._write(_describe("error", __name__, event))
 
-    def _admits(self, record: logging.LogRecord, fields: dict[str, Any]) -> bool:  # noqa: ARG002
-        return True
-
-    def _write(self, fields: dict[str, Any]) -> None:
-        self._put(self._format_lines([fields]))
-
-
-class DirectHandler(LineHandler):
-    """Writes lines that a pipe takes at once if it takes anything (`PIPE_BUF`)."""
-
-    def _write(self, fields: dict[str, Any]) -> None:
-        for name, value in fields.items():
-            if isinstance(value, str) and len(value) > _MAX_DIRECT:
-                fields[name] = f"{value[:_MAX_DIRECT]} ... (cut)"
-        super()._write(fields)
-
-
-class BufferedHandler(LineHandler):
-    """Folds what is repeated, and leaves the writing to a `LogWriter`."""
-
-    def __init__(self, writer: LogWriter, format_lines: FormatLines) -> None:
-        super().__init__(writer.put, format_lines)
-        self.folding = Folding(self._write_repeated)
-
-    def _admits(self, record: logging.LogRecord, fields: dict[str, Any]) -> bool:
-        # Each reload is asked for, and who did must see its result.
-        if record.levelno < logging.WARNING or record.name == _RELOAD:
-            return True
-        return self.folding.admit(fields["logger"], fields["event"], fields["level"])
-
-    def _write_repeated(self, fold: Fold) -> None:
+    def write_repeated(self, fold: Fold) -> None:
+        """Write how often an event was repeated."""
         fields = _describe(fold.level, fold.logger, fold.event)
         self._write({**fields, "repeated": fold.repeated})
 
 
-def _select_format(log_format: LogFormat, *, on_terminal: bool) -> FormatLines:
+def _select_format(log_format: LogFormat) -> FormatLines:
+    on_terminal = sys.stderr.isatty()
     if log_format == "json" or (log_format == "auto" and not on_terminal):
         return json_lines
     return colored_lines if on_terminal else text_lines
@@ -220,13 +200,6 @@ def _write_whole_lines(data: memoryview) -> int:
     if end > PIPE_BUF:
         end = bytes(data[:PIPE_BUF]).rfind(b"\n") + 1 or bytes(data).find(b"\n") + 1 or end
     return _write_to_stderr(data[:end])
-
-
-def _write_if_writable(text: str) -> None:
-    _, writable, _ = select.select([], [_STDERR], [], 0)
-    if writable:
-        with suppress(OSError):
-            os.write(_STDERR, text.encode("utf-8", "backslashreplace"))
 
 
 def _write_to_stderr(data: memoryview) -> int:

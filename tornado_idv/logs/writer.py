@@ -12,6 +12,8 @@ from collections.abc import Callable
 _CAPACITY = 8 * 1024 * 1024
 """Characters that wait to be written, at most: about 30,000 lines of the access log."""
 _FLUSH_TIMEOUT = 1.0
+_TICK = 1.0
+"""Seconds between two calls of ``on_tick``, at most, while the reader takes what is written."""
 
 
 class LogWriter:
@@ -20,7 +22,7 @@ class LogWriter:
     ``write`` takes bytes, may block, and returns how many it wrote, as `os.write` does. Lines
     for which there is no room, or which cannot be written, are dropped and counted in
     ``dropped``; once lines are written again, ``describe_loss`` gives a line with how many were
-    dropped since the last such line.
+    dropped since the last such line. The thread calls ``on_tick`` now and then.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class LogWriter:
         capacity: int = _CAPACITY,
     ) -> None:
         self.dropped = 0
+        self.on_tick: Callable[[], object] = lambda: None
         self._described = 0
         self._write = write
         self._describe_loss = describe_loss
@@ -51,10 +54,10 @@ class LogWriter:
             self._unwritten += len(text)
             self._changed.notify_all()
 
-    def flush(self, timeout: float = _FLUSH_TIMEOUT) -> None:
-        """Wait until all lines are written, for ``timeout`` seconds at most."""
+    def flush(self) -> None:
+        """Wait until all lines are written, for a second at most."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._unwritten, timeout)
+            self._changed.wait_for(lambda: not self._unwritten, _FLUSH_TIMEOUT)
 
     def close(self) -> None:
         """Take no more lines, and flush."""
@@ -64,8 +67,12 @@ class LogWriter:
         self.flush()
 
     def _run(self) -> None:
-        while text := self._take():
-            if self._write_out(text):
+        while not self._closed or self._waiting:
+            self.on_tick()
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed, _TICK)
+                text, self._waiting = "".join(self._waiting), []
+            if text and self._write_out(text):
                 dropped = self.dropped
                 if dropped != self._described and self._write_out(
                     self._describe_loss(dropped - self._described)
@@ -74,14 +81,6 @@ class LogWriter:
             with self._changed:
                 self._unwritten -= len(text)
                 self._changed.notify_all()
-
-    def _take(self) -> str:
-        """All lines that wait, once there are any; empty at the end."""
-        with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
-            waiting, self._waiting = self._waiting, []
-        return "".join(waiting)
 
     def _write_out(self, text: str) -> bool:
         """Write the text; what cannot be written counts as dropped."""

@@ -7,13 +7,13 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import pluggy
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
@@ -25,13 +25,9 @@ from tornado_idv.registry import (
     build_backends,
     close_backend,
     open_backend,
-    open_backends,
 )
-from tornado_idv.service.prepared import Prepared
+from tornado_idv.service.reload import Prepared
 from tornado_idv.web.json_body import encode_user
-
-_OF_NEGATIVE = {"negative_ttl", "max_negative_entries", "failure_memo"}
-"""Settings of the cache that do not matter to found answers."""
 
 
 @asynccontextmanager
@@ -45,12 +41,9 @@ async def open_directory(
     ``on_backend_result`` is called with each call of a backend.
     Raises `StartError` if one cannot be opened.
     """
-    backends = build_backends(backend_kinds(manager), settings.backends)
-    directory = _make_directory(
-        settings, manager, backends, Counters(), on_backend_result=on_backend_result
-    )
-    async with open_backends(backends), directory.refreshing():
-        yield directory
+    directories = Directories(manager, Counters(), on_backend_result)
+    async with directories.opened(settings):
+        yield directories.current
 
 
 @asynccontextmanager
@@ -58,37 +51,26 @@ async def open_directories(
     settings: Settings, manager: pluggy.PluginManager, counters: Counters
 ) -> AsyncIterator[Directories]:
     """Yield the directory of these settings in force; raises `StartError`."""
-    async with _open_shared_tier(settings, manager, counters) as shared:
-        directories = Directories(manager, counters, shared)
-        (await directories.prepare(settings))[1].commit()
-        try:
-            yield directories
-        finally:
-            await directories.close()
 
+    def count(call: BackendCall) -> None:
+        counters.count_backend_call(call.backend, call.result, call.outcome, call.seconds)
 
-@asynccontextmanager
-async def _open_shared_tier(
-    settings: Settings, manager: pluggy.PluginManager, counters: Counters
-) -> AsyncIterator[SharedTier | None]:
-    """Open the shared cache, if one is configured, for as long as the process runs."""
-    options = settings.shared_cache
-    if options is None:
-        yield None
-        return
-    cache = backend_kinds(manager).shared_caches[options.kind](options)
-    await cache.open()
-    tier = SharedTier(cache, counters)
-    try:
-        yield tier
-    finally:
-        await tier.close()
+    directories = Directories(manager, counters, count)
+    async with AsyncExitStack() as stack:
+        if (options := settings.shared_cache) is not None:  # for as long as the process runs
+            cache = backend_kinds(manager).shared_caches[options.kind](options)
+            await cache.open()
+            directories.shared = SharedTier(cache, counters)
+            stack.push_async_callback(directories.shared.close)
+        await stack.enter_async_context(directories.opened(settings))
+        yield directories
 
 
 class Directories:
     """Puts directories in force; backends with equal options are not opened again.
 
-    ``current`` is the directory in force, once there is one.
+    ``current`` is the directory in force, once there is one, and ``shared`` the shared cache of
+    all. ``on_backend_result`` is called with each call of a backend.
     """
 
     current: Directory
@@ -97,164 +79,115 @@ class Directories:
         self,
         manager: pluggy.PluginManager,
         counters: Counters,
-        shared: SharedTier | None = None,
+        on_backend_result: Callable[[BackendCall], None] | None,
     ) -> None:
-        self.shared = shared
+        self.shared: SharedTier | None = None
         self._manager = manager
         self._counters = counters
+        self._on_backend_result = on_backend_result
         self._settings: Settings | None = None
         self._leaving: dict[Directory, asyncio.Task[None]] = {}
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @asynccontextmanager
+    async def opened(self, settings: Settings) -> AsyncIterator[None]:
+        """Have the directory of these settings in force; close all backends at the end.
+
+        Raises `StartError`. Lookups are not waited for.
+        """
+        (await self.prepare(settings))[1].commit()
+        try:
+            yield
+        finally:
+            self._closing.set_result(None)
+            await asyncio.gather(*self._leaving.values())
+            await asyncio.gather(*self.current.stop_refreshing(), return_exceptions=True)
+            for guard in reversed(self.current.guards):
+                await close_backend(guard.backend)
 
     async def prepare(self, settings: Settings) -> tuple[Directory, Prepared]:
         """Return a directory of these settings, and its change from the one in force.
 
         Opens the backends that are not open yet; raises `StartError` if one cannot be opened.
         """
-        before, opened, kept = self._settings, list[AnyBackend](), list[str]()
-
-        async def abort() -> None:
-            for backend in reversed(opened):
-                await close_backend(backend)
-
+        before = self._settings
         if before is not None and _of_lookups(before) == _of_lookups(settings):
-            directory = self.current
-        else:
-            by_name = self._unchanged(settings)
-            new = [each for each in settings.backends if each.name not in by_name]
-            async with AsyncExitStack() as undo:
-                undo.push_async_callback(abort)
-                for backend in build_backends(backend_kinds(self._manager), new):
-                    await open_backend(backend)
-                    opened.append(backend)
-                    by_name[backend.name] = backend
-                directory = _make_directory(
-                    settings,
-                    self._manager,
-                    [by_name[each.name] for each in settings.backends],
-                    self._counters,
-                    on_backend_result=partial(_count, self._counters),
-                    previous=None if before is None else self.current,
-                    shared=self.shared,
-                )
-                undo.pop_all()
-            kept = [] if before is None else _with_same_answers(before, settings)
-        return directory, Prepared(partial(self._replace, directory, settings, opened, kept), abort)
-
-    def _replace(
-        self,
-        after: Directory,
-        settings: Settings,
-        opened: Sequence[AnyBackend],
-        kept: Sequence[str],
-    ) -> None:
-        """Put a directory in force; found answers of the backends ``kept`` stay in the cache.
-
-        Backends that are in use no more are closed when the lookups that run now have ended.
-        """
-        before, self._settings = self._settings, settings
-        for backend in opened:
-            self._counters.backend(backend.name).failing_since = None
-        if before is None:
-            self.current = after
-            after.start_refreshing()
-        elif after is not self.current:
-            previous, self.current = self.current, after
-            after.replace(previous, kept)
-            in_use = {guard.backend for guard in after.guards}
-            removed = [each.backend for each in previous.guards if each.backend not in in_use]
-            # A plugin's coroutine may run for twice as long; what ignores its timeout is not
-            # waited for.
-            max_wait = 2 * before.server.request_timeout + 1
-            # The task begins later, and then waits for this directory too.
-            self._leaving[previous] = asyncio.create_task(self._leave(previous, removed, max_wait))
-
-    async def close(self) -> None:
-        """Close all backends, without waiting for lookups."""
-        self._closing.set_result(None)
-        await asyncio.gather(*self._leaving.values())
-        await asyncio.gather(*self.current.stop_refreshing(), return_exceptions=True)
-        for guard in reversed(self.current.guards):
-            await close_backend(guard.backend)
-
-    def _unchanged(self, settings: Settings) -> dict[str, AnyBackend]:
-        """Return the open backends that these settings have with equal options, by name."""
-        if self._settings is None:
-            return {}
-        backends = {guard.name: guard.backend for guard in self.current.guards}
-        return {
-            each.name: backends[each.name]
+            return self.current, Prepared(lambda: None, AsyncExitStack().aclose)
+        previous = None if before is None else self.current
+        in_use = {guard.name: guard.backend for guard in previous.guards} if previous else {}
+        by_name = {
+            each.name: in_use[each.name]
             for each in settings.backends
-            if each.name in backends and backends[each.name].options == each
+            if each.name in in_use and in_use[each.name].options == each
         }
+        new = [each for each in settings.backends if each.name not in by_name]
+        async with AsyncExitStack() as opened:
+            for backend in build_backends(backend_kinds(self._manager), new):
+                await open_backend(backend)
+                opened.push_async_callback(close_backend, backend)
+                by_name[backend.name] = backend
+            backends = [by_name[each.name] for each in settings.backends]
+            directory = self._make(settings, backends, previous)
+            abort = opened.pop_all().aclose
 
-    async def _leave(
-        self, directory: Directory, removed: Sequence[AnyBackend], max_wait: float
-    ) -> None:
+        def commit() -> None:
+            for each in new:
+                self._counters.backend(each.name).failing_since = None
+            if before is None or previous is None:
+                directory.start_refreshing()
+            else:
+                directory.replace(previous, _with_same_answers(before, settings))
+                # A plugin's coroutine may run for twice as long; what ignores its timeout is not
+                # waited for. The task begins later, and then waits for this directory too.
+                leaving = self._leave(previous, directory, 2 * before.server.request_timeout + 1)
+                self._leaving[previous] = asyncio.create_task(leaving)
+            self.current, self._settings = directory, settings
+
+        return directory, Prepared(commit, abort)
+
+    def _make(
+        self, settings: Settings, backends: Sequence[AnyBackend], previous: Directory | None
+    ) -> Directory:
+        identifiers = settings.make_identifiers()
+        cache = AnswerCache(settings.cache, counters=self._counters)
+        encode = partial(encode_user, identifiers=identifiers)
+        answers = None
+        if self.shared is not None:
+            # What decides which user answers a query, and for how long; no secrets.
+            parts = [settings.identifiers, settings.cache, *settings.backends]
+            text = "\n".join(part.model_dump_json() for part in parts)
+            answers = SharedAnswers(
+                self.shared,
+                hashlib.sha256(text.encode()).hexdigest(),
+                cache,
+                [each.name for each in backends],
+                encode=encode,
+                accepts=identifiers.accepts,
+            )
+        return Directory(
+            self._manager,
+            backends,
+            cache,
+            encode,
+            accepts=identifiers.accepts,
+            timeout=settings.server.request_timeout,
+            on_backend_result=self._on_backend_result,
+            previous=previous,
+            shared=answers,
+        )
+
+    async def _leave(self, directory: Directory, after: Directory, max_wait: float) -> None:
+        """Close the backends that are in use no more when the lookups that run now have ended."""
         # Directories before this one may use its backends, too.
         ended = asyncio.gather(*(each.join() for each in self._leaving))
         ends: list[asyncio.Future[Any]] = [ended, self._closing]
         await asyncio.wait(ends, timeout=max_wait, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
-        for backend in reversed(removed):
-            await close_backend(backend)
-            backend.on_change(
-                lambda *_: None
-            )  # it refers to the directory, which refers to the backend
-        directory.cache.apply(Purge())
+        in_use = {guard.backend for guard in after.guards}
+        for guard in reversed(directory.guards):
+            if guard.backend not in in_use:
+                await close_backend(guard.backend)
         del self._leaving[directory]
-
-
-def _make_directory(
-    settings: Settings,
-    manager: pluggy.PluginManager,
-    backends: Sequence[AnyBackend],
-    counters: Counters,
-    *,
-    on_backend_result: Callable[[BackendCall], None] | None,
-    previous: Directory | None = None,
-    shared: SharedTier | None = None,
-) -> Directory:
-    identifiers = settings.make_identifiers()
-    cache = AnswerCache(settings.cache, counters=counters)
-    encode = partial(encode_user, identifiers=identifiers)
-    answers = (
-        None
-        if shared is None
-        else SharedAnswers(
-            shared,
-            _scope(settings),
-            cache,
-            [each.name for each in backends],
-            encode=encode,
-            accepts=identifiers.accepts,
-        )
-    )
-    return Directory(
-        manager,
-        backends,
-        cache,
-        encode,
-        accepts=identifiers.accepts,
-        timeout=settings.server.request_timeout,
-        on_backend_result=on_backend_result,
-        previous=previous,
-        shared=answers,
-    )
-
-
-def _scope(settings: Settings) -> str:
-    """Return a digest of the settings that decide which user answers a query, and for how long.
-
-    It does not depend on secrets.
-    """
-    parts = [settings.identifiers, settings.cache, *settings.backends]
-    text = "\n".join(part.model_dump_json() for part in parts)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _count(counters: Counters, call: BackendCall) -> None:
-    counters.count_backend_call(call.backend, call.result, call.outcome, call.seconds)
 
 
 def _of_lookups(settings: Settings) -> tuple[object, ...]:
@@ -270,12 +203,9 @@ def _of_users(settings: Settings) -> tuple[object, ...]:
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
     """Return the backends whose found users are certainly the same: no earlier one has changed."""
-    limits = [each.cache.model_dump(exclude=_OF_NEGATIVE) for each in (before, after)]
+    of_negative = {"negative_ttl", "max_negative_entries", "failure_memo"}
+    limits = [each.cache.model_dump(exclude=of_negative) for each in (before, after)]
     if limits[0] != limits[1] or _of_users(before) != _of_users(after):
         return []
-    names: list[str] = []
-    for old, new in zip(before.backends, after.backends, strict=False):
-        if old != new:
-            break
-        names.append(new.name)
-    return names
+    pairs = zip(before.backends, after.backends, strict=False)
+    return [new.name for old, new in takewhile(lambda pair: pair[0] == pair[1], pairs)]

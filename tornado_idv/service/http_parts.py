@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
+from typing import TypedDict
 
 from tornado.web import Application
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import FastPaths, Reject
-from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
-from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
@@ -36,71 +34,52 @@ class SharedParts:
     double: Double | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HttpParts:
-    """The application and its limits; each configuration has its own packet cache."""
+class HttpParts(TypedDict):
+    """The application and its limits: arguments of `HttpServer`, and of its `replace`."""
 
     app: Application
     reject: Reject
     limits: HttpLimits
     fast_paths: FastPaths | None
     proxies: TrustedProxies | None
-    identifiers: Identifiers
 
-    @classmethod
-    def make(cls, settings: Settings, directory: Directory, shared: SharedParts) -> HttpParts:
-        """Return the parts of an application that looks users up in ``directory``."""
-        identifiers = settings.make_identifiers()
-        double = shared.double
-        services = Services(
-            directory,
-            identifiers,
-            shared.ring,
-            double or shared.access_log,
-            shared.limiters.keys,
-            failed_auth=shared.limiters.failed_auth,
-            counters=shared.counters,
-            logs_health_checks=settings.logging.health_checks,
-        )
-        server = settings.server
-        packet_cache = (
-            PacketCache(services, server.max_body)
-            if double is None
-            else DoublePacketCache(services, server.max_body, double)
-        )
-        return cls(
-            make_api(
-                services,
-                server.base_path,
-                server.health_path,
-                make_docs(settings) if server.docs else {},
-                double,
-            ),
-            make_reject(services.access_log, shared.counters),
-            HttpLimits(
-                max_body=server.max_body,
-                idle_timeout=server.idle_timeout,
-                body_timeout=server.body_timeout,
-                max_connections=server.max_connections,
-            ).within_descriptors(),
-            packet_cache if server.packet_cache else None,
-            TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
-            identifiers,
-        )
 
-    def make_server(self) -> HttpServer:
-        """Return a server of this application."""
-        return HttpServer(
-            self.app, self.reject, self.limits, fast_paths=self.fast_paths, proxies=self.proxies
-        )
+def make_http(settings: Settings, directory: Directory, shared: SharedParts) -> HttpParts:
+    """Return the parts of an application that looks users up in ``directory``.
 
-    def replace_in(self, server: HttpServer, tls: ssl.SSLContext | None) -> None:
-        """Have a server serve this application from the next request on."""
-        server.replace(
-            self.app,
-            self.reject,
-            self.limits,
-            fast_paths=self.fast_paths,
-            proxies=self.proxies,
-            tls=tls,
-        )
+    Each configuration has its own packet cache.
+    """
+    server, double = settings.server, shared.double
+    services = Services(
+        directory,
+        settings.make_identifiers(),
+        shared.ring,
+        double or shared.access_log,
+        shared.limiters.keys,
+        failed_auth=shared.limiters.failed_auth,
+        counters=shared.counters,
+        logs_health_checks=settings.logging.health_checks,
+    )
+    packet_cache = (
+        PacketCache(services, server.max_body)
+        if double is None
+        else DoublePacketCache(services, server.max_body, double)
+    )
+    return HttpParts(
+        app=make_api(
+            services,
+            server.base_path,
+            server.health_path,
+            make_docs(settings) if server.docs else {},
+            double,
+        ),
+        reject=make_reject(services.access_log, shared.counters),
+        limits=HttpLimits(
+            max_body=server.max_body,
+            idle_timeout=server.idle_timeout,
+            body_timeout=server.body_timeout,
+            max_connections=server.max_connections,
+        ).within_descriptors(),
+        fast_paths=packet_cache if server.packet_cache else None,
+        proxies=TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
+    )

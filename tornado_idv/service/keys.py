@@ -10,19 +10,18 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import SecretStr
 
+from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
-from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.api_key import ApiKey, never_after, never_before
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing, LatestTime
 from tornado_idv.keys.store_file import Offered, locate_store
-from tornado_idv.service.prepared import Prepared
+from tornado_idv.service.reload import Prepared
 
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
@@ -32,79 +31,73 @@ _STOP_TIMEOUT = 2.0
 """Seconds for which a stop waits for the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The configured keys, and the key store that is followed."""
-
-    configured: tuple[ApiKey, ...]
-    store: StoreFollower | None
-
-    @property
-    def stored(self) -> Sequence[ApiKey]:
-        """The keys in the store, as of its last good state."""
-        return self.store.keys if self.store is not None else ()
-
-
 class Keys:
-    """All keys in ``ring``, and what follows the key store, if there is one.
+    """All keys in ``ring``, and what follows the key store, if there is one: ``store``.
 
     ``offered`` is what plugins open key stores with; ``latest`` is that of the `KeyRing`.
     """
 
     def __init__(self, offered: Offered, latest: LatestTime | None = None) -> None:
         self.ring = KeyRing([], latest=latest)
+        self.store: StoreFollower | None = None
         self._offered = offered
-        self._source = _Source((), None)
-        self._stored_in_ring: Sequence[ApiKey] = ()
+        self._configured: tuple[ApiKey, ...] = ()
+        self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
         self._leaving: set[asyncio.Task[None]] = set()
         self._conflicts: frozenset[str] = frozenset()
 
-    @property
-    def store(self) -> StoreFollower | None:
-        """The follower of the key store."""
-        return self._source.store
+    @asynccontextmanager
+    async def opened(self, auth: AuthSettings) -> AsyncIterator[Self]:
+        """Yield the configured keys and those of the configured store, which is followed.
 
-    async def prepare(
-        self, configured: Iterable[ApiKey], setting: Path | SecretStr | None
-    ) -> Prepared:
-        """Prepare to use the configured keys and those of the store at ``setting``.
+        Raises `StartError` and `SettingError` as `prepare`.
+        """
+        (await self.prepare(auth)).commit()
+        try:
+            async with background(self.follow()):
+                yield self
+        finally:
+            await self.close()
+
+    async def prepare(self, auth: AuthSettings) -> Prepared:
+        """Prepare to use the configured keys and those of the configured store.
 
         Raises `StartError` if the store is another one than now and cannot be read, and
         `SettingError` for a key in both.
         """
-        before = store = self._source.store
-        if setting is None:
+        before = store = self.store
+        if auth.store is None:
             store = None
-        elif store is None or store.location.setting != setting:
-            store = await _open(setting, self._offered)
-        source = _Source(tuple(configured), store)
-        stored = source.stored
+        elif store is None or store.location.setting != auth.store:
+            store = await _open(auth.store, self._offered)
+        configured = tuple(map(api_key, auth.keys))
+        stored = store.keys if store is not None else ()
 
         async def abort() -> None:
             if store is not None and store is not before:
                 await _close(store, {})
 
         if store is None:
-            merged = self.ring.merged(stored, source.configured)
+            merged = self.ring.merged(stored, configured)
         else:
-            merged, conflicts = await store.in_thread(self._merge, source, stored)
+            merged, conflicts = await store.in_thread(self._merge, store, configured, stored)
             for conflict in conflicts:
                 await abort()
                 raise conflict
-        return Prepared(partial(self._replace, source, stored, merged), abort)
 
-    def _replace(
-        self, source: _Source, stored: Sequence[ApiKey], merged: dict[bytes, ApiKey]
-    ) -> None:
-        before = self._source.store
-        if source.stored is not stored:  # the store has changed since
-            merged = self.ring.merged(source.stored, source.configured)
-        self.ring.replace(merged)
-        self._source, self._stored_in_ring = source, source.stored
-        if before is not None and before is not source.store:
-            leaving = asyncio.create_task(_close(before, self._last_used()))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+        def commit() -> None:
+            self._configured, self._stored = configured, stored
+            self.ring.replace(merged)
+            if store is not None and store.keys is not stored:  # it has changed since
+                self._stored = store.keys
+                self.ring.replace(self.ring.merged(store.keys, configured))
+            self.store = store
+            if before is not None and before is not store:
+                leaving = asyncio.create_task(_close(before, self._last_used()))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+
+        return Prepared(commit, abort)
 
     async def follow(self) -> None:
         """Make changes of the store effective, and write when keys were last used.
@@ -115,7 +108,7 @@ class Keys:
         while True:
             await asyncio.sleep(_POLL_INTERVAL)
             self.ring.notice_time()
-            store = self._source.store
+            store = self.store
             if store is None:
                 continue
             try:
@@ -128,19 +121,19 @@ class Keys:
 
     async def close(self) -> None:
         """Write when keys were last used, and close the store."""
-        if self._source.store is not None:
-            await _close(self._source.store, self._last_used())
+        if self.store is not None:
+            await _close(self.store, self._last_used())
         if self._leaving:
             await asyncio.wait(self._leaving)
 
     async def _poll(self, store: StoreFollower) -> None:
         await store.in_thread(store.poll)
-        while (source := self._source).store is store and source.stored is not self._stored_in_ring:
-            stored = source.stored
-            merged, errors = await store.in_thread(self._merge, source, stored)
-            if source is self._source:  # otherwise the configured keys were replaced meanwhile
+        while store is self.store and store.keys is not self._stored:
+            stored, configured = store.keys, self._configured
+            merged, errors = await store.in_thread(self._merge, store, configured, stored)
+            if store is self.store and configured is self._configured:  # not replaced meanwhile
                 self.ring.replace(merged)
-                self._stored_in_ring = stored
+                self._stored = stored
                 conflicts = frozenset(map(str, errors))
                 for text in sorted(conflicts - self._conflicts):
                     _log.error("config.yaml: %s; until then, the one in the store is ignored", text)
@@ -148,19 +141,16 @@ class Keys:
 
     def _last_used(self) -> dict[str, float]:
         """Return when stored keys were last used: a store may have the ids of configured ones."""
-        configured = {key.id for key in self._source.configured}
+        configured = {key.id for key in self._configured}
         times = self.ring.last_used.items()
         return {key_id: used for key_id, used in times if key_id not in configured}
 
     def _merge(
-        self, source: _Source, stored: Sequence[ApiKey]
+        self, store: StoreFollower, configured: Sequence[ApiKey], stored: Sequence[ApiKey]
     ) -> tuple[dict[bytes, ApiKey], list[SettingError]]:
         """Return the map of all keys, and conflicts; in a thread, since stores may be large."""
-        merged = self.ring.merged(stored, source.configured)
-        if source.store is None:
-            return merged, []
-        name = source.store.location.name
-        return merged, list(key_conflicts(source.configured, stored, name))
+        conflicts = key_conflicts(configured, stored, store.location.name)
+        return self.ring.merged(stored, configured), list(conflicts)
 
 
 async def _open(setting: Path | SecretStr, offered: Offered) -> StoreFollower:
@@ -182,24 +172,20 @@ async def _close(store: StoreFollower, times: Mapping[str, float]) -> None:
         _log.warning(text, store.location.name)
 
 
-@asynccontextmanager
-async def open_keys(
-    configured: Sequence[ApiKey],
-    setting: Path | SecretStr | None,
-    offered: Offered,
-    latest: LatestTime | None = None,
-) -> AsyncIterator[Keys]:
-    """Yield the configured keys and those of the store at ``setting``, which is followed.
-
-    Raises `StartError` and `SettingError` as `Keys.prepare`.
-    """
-    keys = Keys(offered, latest)
-    (await keys.prepare(configured, setting)).commit()
-    try:
-        async with background(keys.follow()):
-            yield keys
-    finally:
-        await keys.close()
+def api_key(entry: KeySettings) -> ApiKey:
+    """Return a key of ``config.yaml``."""
+    misses = entry.limits.misses
+    return ApiKey(
+        id=entry.id,
+        digest=entry.digest,
+        owner=entry.owner,
+        scopes=frozenset(entry.scopes),
+        not_before=entry.not_before.timestamp() if entry.not_before else never_before(),
+        expires=entry.expires.timestamp() if entry.expires else never_after(),
+        requests=entry.limits.requests,
+        misses=misses.rate if misses else None,
+        misses_log_only=misses is not None and misses.log_only,
+    )
 
 
 def key_conflicts(

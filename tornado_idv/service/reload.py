@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel
 
 from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
-from tornado_idv.errors import ConfigError, IdvError, format_traceback
+from tornado_idv.errors import ConfigError, IdvError, StartError, format_traceback
 from tornado_idv.files import FileSignature
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.systemd import Notifier
@@ -21,26 +27,54 @@ _audit = logging.getLogger(AUDIT)
 PREPARE_TIMEOUT = 120.0
 """Seconds after which backends that do not open end a reload."""
 _WATCH_INTERVAL = 1.0
-_NO_MANAGER = Notifier()
 STOPPING = "the service is stopping"
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared change: its resources are open, and not used yet (see `Service.prepare`).
+
+    Only one at a time may be prepared, and it must be committed or aborted once. ``commit`` applies
+    it in one step of the event loop, to every request that begins from then on, and cannot fail.
+    ``abort`` closes what was opened for it; all stays as it is.
+    """
+
+    commit: Callable[[], object]
+    abort: Callable[[], Awaitable[None]]
+
+
+async def prepare_file(
+    file: ConfigFile,
+    kinds: Mapping[str, type[AnyBackend]],
+    prepare: Callable[[Settings], Awaitable[Prepared]],
+) -> Prepared:
+    """Prepare the settings in a file; raises `ConfigError` and `StartError`."""
+    # In a thread: a long file would delay responses, and a secret's file may hang.
+    settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
+    with file.located():
+        return await prepare(settings)
+
+
 class Watch:
-    """Detects that a file is another one than ``file``, which was read last."""
+    """Reads a file, and detects that it is another one than was read last, as ``file``."""
 
     def __init__(self, file: ConfigFile) -> None:
-        self.path = file.path
-        self.read: FileSignature | None = file.signature
-        """The signature of what was read last; ``None`` if it could not be read."""
+        self._path = file.path
+        self._read: FileSignature | None = file.signature  # None if it could not be read
         self._seen: FileSignature | None = file.signature
 
-    def poll(self, now: FileSignature | None) -> bool:
-        """Return whether to read the file, whose signature is ``now``.
+    def read(self) -> ConfigFile:
+        """Read the file; raises `StartError`."""
+        self._read = FileSignature.find(self._path)
+        return ConfigFile.read(self._path)
+
+    def poll(self) -> bool:
+        """Return whether to read the file.
 
         A file that is being written is left alone until it is the same in two polls.
         """
-        is_settled, self._seen = now == self._seen, now
-        return is_settled and now != self.read
+        before, self._seen = self._seen, FileSignature.find(self._path)
+        return self._read != self._seen == before
 
 
 class Reloader:
@@ -57,14 +91,14 @@ class Reloader:
         file: ConfigFile,
         apply: Callable[[ConfigFile], Awaitable[tuple[str, ...]]],
         counters: Counters,
-        notifier: Notifier = _NO_MANAGER,
+        notifier: Notifier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.last: ReloadResult | None = None
         self._watch = Watch(file)
         self._apply = apply
         self._counters = counters
-        self._notifier = notifier
+        self._notifier = notifier or Notifier()
         self._clock = clock
         self._in_thread = DaemonThread("configuration")
         self._lock = asyncio.Lock()
@@ -88,7 +122,7 @@ class Reloader:
         task = self.start(trigger, **audited)
         await asyncio.wait([task])
         if task.cancelled():
-            return ReloadResult(self._clock(), code=FAILED, problems=(STOPPING,))
+            return failure(StartError(STOPPING), self._clock())
         return task.result()
 
     async def watch(self, is_enabled: Callable[[], bool]) -> None:
@@ -100,7 +134,7 @@ class Reloader:
 
     async def poll(self) -> None:
         """Reload if the file has changed since it was read, and rests."""
-        if self._watch.poll(await self._in_thread(FileSignature.find, self._watch.path)):
+        if await self._in_thread(self._watch.poll):
             await self.reload("watch")
 
     def stop(self) -> None:
@@ -127,16 +161,13 @@ class Reloader:
 
     async def _attempt(self) -> ReloadResult:
         if self._stopped:
-            return ReloadResult(self._clock(), code=FAILED, problems=(STOPPING,))
-        path = self._watch.path
+            return failure(StartError(STOPPING), self._clock())
         try:
             async with asyncio.timeout(PREPARE_TIMEOUT):
-                self._watch.read = await self._in_thread(FileSignature.find, path)
-                file = await self._in_thread(ConfigFile.read, path)
-                needs_restart = await self._apply(file)
+                left_out = await self._apply(await self._in_thread(self._watch.read))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             return failure(error, self._clock())
-        return ReloadResult(self._clock(), needs_restart)
+        return ReloadResult(self._clock(), left_out)
 
 
 def failure(error: Exception, at: float) -> ReloadResult:
@@ -161,14 +192,52 @@ def record(result: ReloadResult, counters: Counters, audited: dict[str, str | No
     if result.code is not None:
         text = "configuration not reloaded, the old one stays in force:\n%s"
         _log.error(text, "\n".join(result.problems))
-    elif result.needs_restart:
+        extra = {"result": "failed", **audited, "problem": result.problems[0]}
+        _audit.info("reloaded", extra=extra)
+        return
+    if result.needs_restart:
         text = "configuration reloaded; these settings take effect after a restart: %s"
         _log.warning(text, ", ".join(result.needs_restart))
     else:
         _log.info("configuration reloaded")
-    extra: dict[str, object] = {"result": "failed" if result.code else "ok", **audited}
-    if result.code is None:
-        extra["needs_restart"] = list(result.needs_restart)
-    else:
-        extra["problem"] = result.problems[0]
-    _audit.info("reloaded", extra=extra)
+    needs_restart = list(result.needs_restart)
+    _audit.info("reloaded", extra={"result": "ok", **audited, "needs_restart": needs_restart})
+
+
+_APPLIED = {
+    "auth",
+    "backends",
+    "cache",
+    "identifiers",
+    "limits",
+    "logging.health_checks",
+    "profile_sites",
+    "server.base_path",
+    "server.body_timeout",
+    "server.docs",
+    "server.drain",
+    "server.health_path",
+    "server.idle_timeout",
+    "server.max_body",
+    "server.max_connections",
+    "server.packet_cache",
+    "server.request_timeout",
+    "server.trusted_proxies",
+    "server.watch_config",
+}
+"""Settings that a reload applies; any other needs a restart, also one that is added here never."""
+
+
+def needs_restart(started: BaseModel, settings: BaseModel, prefix: str = "") -> Iterator[str]:
+    """Yield the settings that differ from those at the start and take effect at the next one.
+
+    Another certificate is applied; TLS on or off is not.
+    """
+    for name in type(settings).model_fields:
+        path, before, after = prefix + name, getattr(started, name), getattr(settings, name)
+        if path in _APPLIED or before == after:
+            continue
+        if not isinstance(before, BaseModel) or not isinstance(after, BaseModel):
+            yield path
+        elif path != "server.tls":
+            yield from needs_restart(before, after, f"{path}.")

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 
 import pluggy
 
 from tornado_idv.admin.state import ServiceState
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import KeySettings, Settings
-from tornado_idv.daemon_thread import DaemonThread
+from tornado_idv.config.settings import Settings
 from tornado_idv.http.server import HttpServer
-from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.keys.api_key import ApiKey, never_after, never_before
 from tornado_idv.keys.ring import LatestTime
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.directories import Directories, open_directories
-from tornado_idv.service.http_parts import HttpParts, SharedParts
-from tornado_idv.service.keys import Keys, background, open_keys
+from tornado_idv.service.http_parts import SharedParts, make_http
+from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.limiters import Limiters, exchanging, make_limiters
-from tornado_idv.service.needs_restart import needs_restart
-from tornado_idv.service.prepared import Prepared
-from tornado_idv.service.reload import Reloader
+from tornado_idv.service.reload import Prepared, Reloader, needs_restart, prepare_file
 from tornado_idv.service.sockets import bind, port_of, tls_context, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog
@@ -40,13 +34,13 @@ _COLLECT_AFTER = 10.0
 """Seconds after a reload, when requests of the old configuration have ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Summary:
     """A service that serves, as its operator sees it.
 
     ``url`` is its base URL for requests from this machine, without a trailing slash, and
-    ``admin_url`` that of its admin listener, if it has one. ``key_count`` is the number of keys,
-    also of those that are not valid.
+    ``admin_url`` that of its admin listener, if it has one. ``key_count`` is the number of keys
+    at the start, also of those that are not valid.
     """
 
     url: str
@@ -59,13 +53,16 @@ class Summary:
 class Inherited:
     """Inheritance of a process from its supervisor: bound sockets, and memory that all share."""
 
-    sockets: Sequence[socket.socket]
-    limiters: Limiters
-    latest_time: LatestTime
+    sockets: Sequence[socket.socket] = ()
+    limiters: Limiters | None = None
+    latest_time: LatestTime | None = None
+
+
+_NOTHING = Inherited()
 
 
 @dataclass(eq=False)
-class Service:
+class Service(Summary):
     """A service that listens, can be drained and reconfigured.
 
     ``settings`` are those in force; ``reloader`` is that of a service in one process.
@@ -77,21 +74,7 @@ class Service:
     keys: Keys
     directories: Directories
     shared: SharedParts
-    url: str
-    port: int
-    admin_url: str | None = None
     reloader: Reloader = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._started = self.settings
-
-    @property
-    def key_count(self) -> int:
-        return len(self.keys.ring.ids)
-
-    def summary(self) -> Summary:
-        """Return what is announced of the service."""
-        return Summary(self.url, self.port, self.admin_url, self.key_count)
 
     async def prepare(self, settings: Settings) -> Prepared:
         """Open all that these settings need, beside what is open, and change nothing.
@@ -101,14 +84,14 @@ class Service:
         in. Raises `StartError` for what cannot be opened.
         """
         tls = None
-        if settings.server.tls is not None and self._started.server.tls is not None:
+        if settings.server.tls is not None and self.url.startswith("https:"):
             tls = tls_context(settings.server.tls)
-        keys = await self.keys.prepare(map(api_key, settings.auth.keys), settings.auth.store)
+        keys = await self.keys.prepare(settings.auth)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(keys.abort)
             directory, lookups = await self.directories.prepare(settings)
             undo.push_async_callback(lookups.abort)
-            http = HttpParts.make(settings, directory, self.shared)
+            http = make_http(settings, directory, self.shared)
             abort = undo.pop_all().aclose
 
         def commit() -> None:
@@ -116,9 +99,9 @@ class Service:
             keys.commit()
             self.shared.limiters.configure(settings.limits)
             lookups.commit()
-            http.replace_in(self.server, tls)
+            self.server.replace(**http, tls=tls)
             self.state.directory = directory
-            self.state.identifiers = http.identifiers
+            self.state.identifiers = settings.make_identifiers()
             self.state.store = self.keys.store
             # What was replaced has references to itself, and collections are rare by `tune_gc`.
             asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
@@ -167,11 +150,11 @@ async def listening(
     ):
 
         async def apply(file: ConfigFile) -> tuple[str, ...]:
-            (await prepare_file(service, kinds, file)).commit()
-            return needs_restart(settings, service.settings)
+            (await prepare_file(file, kinds, service.prepare)).commit()
+            return tuple(needs_restart(settings, service.settings))
 
         state = service.state
-        reloader = Reloader(file, apply, state.counters, notifier or Notifier())
+        reloader = Reloader(file, apply, state.counters, notifier)
         service.reloader = state.reloads = reloader
         stack.push_async_callback(reloader.close)
         watch = reloader.watch(lambda: service.settings.server.watch_config)
@@ -196,18 +179,16 @@ async def serving(
     access_log: AccessLog | None,
     log_dropped: Callable[[], int],
     *,
-    inherited: Inherited | None = None,
+    inherited: Inherited = _NOTHING,
     port: int = 0,
 ) -> AsyncIterator[Service]:
     """The public listener, on the sockets of a worker or on ``port``; raises as `listening`."""
     counters = Counters()
-    configured = [api_key(entry) for entry in settings.auth.keys]
-    latest = inherited.latest_time if inherited else None
     async with (
-        open_keys(configured, settings.auth.store, key_stores(manager), latest) as keys,
+        Keys(key_stores(manager), inherited.latest_time).opened(settings.auth) as keys,
         open_directories(settings, manager, counters) as directories,
         exchanging(
-            inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids)),
+            inherited.limiters or make_limiters(settings.limits, len(keys.ring.ids)),
             settings,
             manager,
             counters,
@@ -215,15 +196,15 @@ async def serving(
     ):
         double = Double(access_log) if settings.demo else None
         shared = SharedParts(keys.ring, limiters, counters, access_log, double)
-        parts = HttpParts.make(settings, directories.current, shared)
-        server, identifiers = parts.make_server(), parts.identifiers
-        del parts  # it would keep a directory that a reload replaces
+        server = HttpServer(**make_http(settings, directories.current, shared))
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
-        sockets = inherited.sockets if inherited else bind("server", host, port)
+        sockets = inherited.sockets or bind("server", host, port)
+        port = port_of(sockets)
+        url = url_of("https" if tls else "http", host, port)
         state = ServiceState(
             directories.current,
-            identifiers,
+            settings.make_identifiers(),
             keys.ring,
             keys.store,
             counters,
@@ -232,44 +213,7 @@ async def serving(
             directories.shared,
             limiters.exchange,
         )
-        await server.listen(sockets, tls)
-        try:
-            port = port_of(sockets)
-            yield Service(
-                settings,
-                server,
-                state,
-                keys=keys,
-                directories=directories,
-                shared=shared,
-                url=url_of("https" if tls else "http", host, port),
-                port=port,
-            )
-        finally:
-            server.close()
-
-
-async def prepare_file(
-    service: Service, kinds: Mapping[str, type[AnyBackend]], file: ConfigFile
-) -> Prepared:
-    """Open all that the configuration in a file needs; raises `ConfigError` and `StartError`."""
-    # In a thread: a long file would delay responses, and a secret's file may hang.
-    settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
-    with file.located():
-        return await service.prepare(settings)
-
-
-def api_key(entry: KeySettings) -> ApiKey:
-    """Return a key of ``config.yaml``."""
-    misses = entry.limits.misses
-    return ApiKey(
-        id=entry.id,
-        digest=entry.digest,
-        owner=entry.owner,
-        scopes=frozenset(entry.scopes),
-        not_before=entry.not_before.timestamp() if entry.not_before else never_before(),
-        expires=entry.expires.timestamp() if entry.expires else never_after(),
-        requests=entry.limits.requests,
-        misses=misses.rate if misses else None,
-        misses_log_only=misses is not None and misses.log_only,
-    )
+        summary = url, port, None, len(keys.ring.ids)
+        with closing(server):
+            await server.listen(sockets, tls)
+            yield Service(*summary, settings, server, state, keys, directories, shared)

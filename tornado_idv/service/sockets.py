@@ -58,8 +58,7 @@ def bind_each(section: str, host: str, port: int, count: int) -> list[list[socke
 
 def port_of(sockets: Sequence[socket.socket]) -> int:
     """Return the port of bound sockets."""
-    port: int = sockets[0].getsockname()[1]
-    return port
+    return int(sockets[0].getsockname()[1])
 
 
 def url_of(scheme: str, host: str, port: int) -> str:

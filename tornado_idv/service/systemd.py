@@ -49,9 +49,9 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:
-        if self._address is None:
-            return
         address = self._address
+        if address is None:
+            return
         if address.startswith("@"):
             address = f"\0{address[1:]}"  # the abstract namespace
         try:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-from collections.abc import Mapping
 from contextlib import closing
 
 import pluggy
@@ -15,20 +13,16 @@ from msgspec import convert
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.operations import OperationFailed, Record
-from tornado_idv.admin.report import ProcessReport, ReloadResult, Report, WorkerReport, merge
-from tornado_idv.config.load import ConfigFile
+from tornado_idv.admin.report import ProcessReport, ReloadResult, Report, merge
 from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.settings import Settings
-from tornado_idv.daemon_thread import DaemonThread
-from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
-from tornado_idv.service.keys import Keys, open_keys
-from tornado_idv.service.prepared import Prepared
-from tornado_idv.service.service import Inherited, api_key
-from tornado_idv.workers.channel import STOPPED, Channel, heartbeats, supervised
-from tornado_idv.workers.control import Message
+from tornado_idv.service.keys import Keys
+from tornado_idv.service.reload import Prepared
+from tornado_idv.service.service import Inherited
+from tornado_idv.workers.channel import STOPPED, Channel, Message, supervised
 from tornado_idv.workers.reload_all import Configuration, PreparedReload
 
 _log = logging.getLogger(__name__)
@@ -49,15 +43,13 @@ def run_admin(
     logs = configure_logging(settings.logging.level, settings.logging.format, shared=True)
 
     async def serve(channel: Channel) -> int:
-        configured = [api_key(entry) for entry in settings.auth.keys]
-        latest = inherited.latest_time
-        async with (
-            heartbeats(channel, lambda: None),
-            open_keys(configured, settings.auth.store, key_stores(manager), latest) as keys,
-        ):
-            operations = WorkerOperations(channel, current, backend_kinds(manager), keys)
+        keys = Keys(key_stores(manager), inherited.latest_time)
+        async with keys.opened(settings.auth):
+            operations = WorkerOperations(channel, settings, keys)
+            kinds = backend_kinds(manager)
+            reload = PreparedReload(current.file, kinds, operations.prepare, channel.send)
             async with admin_listening(inherited.sockets, admin.host, operations):
-                channel.serving(len(keys.ring.ids))
+                channel.serving(len(keys.ring.ids), reload.execute)
                 await channel.stop.wait()
         return STOPPED
 
@@ -68,24 +60,22 @@ def run_admin(
 class WorkerOperations:
     """Has the workers do what the operator asks for; implements `Operations`."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        current: Configuration,
-        kinds: Mapping[str, type[AnyBackend]],
-        keys: Keys,
-    ) -> None:
+    def __init__(self, channel: Channel, settings: Settings, keys: Keys) -> None:
         self.keys = keys.ring
         self._keys = keys
-        self._kinds = kinds
-        self._adopt(current.settings)
         self._channel = channel
-        self._reload = PreparedReload(current.file, self._prepare)
-        channel.execute = self._reload.execute
+        self._adopt(settings)
 
     async def report(self, *, take_lag: bool = False) -> Report:
-        reply = await self._ask("report", {"take_lag": take_lag})
-        return _report(reply["overview"])
+        overview = (await self._ask("report", {"take_lag": take_lag}))["overview"]
+        counters = Counters()  # the sum of what workers report, and have counted until they ended
+        counters.merge(overview["ended"])
+        counters.last_reload_success = overview["loaded_at"]
+        reports = [each["report"] for each in overview["workers"] if each["report"] is not None]
+        for each in reports:
+            counters.merge(each["counters"])
+        process = merge([convert(each["process"], ProcessReport) for each in reports])
+        return convert({**overview, "process": process, "counters": counters}, Report)
 
     async def purge(self, target: Record) -> bool:
         reply = await self._ask("purge", target)
@@ -116,11 +106,9 @@ class WorkerOperations:
         self.backends = [each.name for each in settings.backends]
         self._has_shared_cache = settings.shared_cache is not None
 
-    async def _prepare(self, file: ConfigFile) -> Prepared:
-        settings = await DaemonThread("configuration")(file.load, self._kinds, os.environ)
-        with self._channel.preparing(), file.located():
-            configured = map(api_key, settings.auth.keys)
-            keys = await self._keys.prepare(configured, settings.auth.store)
+    async def prepare(self, settings: Settings) -> Prepared:
+        """Open the key store of these settings, if it is another one; raises `StartError`."""
+        keys = await self._keys.prepare(settings.auth)
 
         def commit() -> None:
             keys.commit()
@@ -133,30 +121,3 @@ class WorkerOperations:
             return await asyncio.wait_for(self._channel.ask(command, args), wait)
         except TimeoutError:
             raise OperationFailed("The supervisor does not respond") from None
-
-
-def _report(overview: Message) -> Report:
-    """Return the sum of what workers report, and have counted until they ended."""
-    counters = Counters()
-    counters.merge(overview["ended"])
-    counters.last_reload_success = overview["loaded_at"]
-    processes, workers = [], []
-    for each in overview["workers"]:
-        own = Counters()
-        if each["report"] is not None:
-            own.merge(each["report"]["counters"])
-            counters.merge(each["report"]["counters"])
-            processes.append(convert(each["report"]["process"], ProcessReport))
-        requests = sum(durations.count for _, durations in own.responses.items())
-        workers.append(convert({**each, "requests": requests}, WorkerReport))
-    return Report(
-        phase=overview["phase"],
-        pid=overview["pid"],
-        started_at=overview["started_at"],
-        process=merge(processes),
-        counters=counters,
-        workers=workers,
-        missing=overview["missing"],
-        restarts=overview["restarts"],
-        last_reload=convert(overview["last_reload"], ReloadResult | None),
-    )

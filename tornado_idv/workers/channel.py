@@ -1,4 +1,7 @@
-"""The end of a control connection in a worker or the admin process, on its event loop."""
+"""Messages between the supervisor and its processes, and their end of the connection.
+
+A message is one JSON object on a line of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,12 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from tornado_idv.errors import StartError, format_traceback
-from tornado_idv.workers.control import Decoder, Message, encode, encode_error
+from tornado_idv.errors import ConfigError, Problem, StartError, format_traceback
 
 _log = logging.getLogger(__name__)
 _HEARTBEAT = 1.0
@@ -21,7 +22,37 @@ _HEARTBEAT = 1.0
 STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
 """Exit codes: stopped with all requests answered, or with some not; a `StartError`; a bug."""
 
+Message = dict[str, Any]
 Execute = Callable[[str, Message], Awaitable[object]]
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a message."""
+    return msgspec.json.encode(message) + b"\n"  # JSON escapes line feeds
+
+
+class Decoder:
+    """Splits what one end sends into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Return the messages that are complete with ``data``."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [msgspec.json.decode(line, type=Message) for line in lines]
+
+
+def encode_error(error: StartError) -> Message:
+    """Return a `StartError` as a message has it."""
+    return {"message": str(error), "problems": getattr(error, "problems", ())}
+
+
+def decode_error(record: Message) -> StartError:
+    """Return the error that `encode_error` described."""
+    if record["problems"]:
+        return ConfigError(*msgspec.convert(record["problems"], list[Problem]))
+    return StartError(record["message"])
 
 
 class Channel(asyncio.Protocol):
@@ -29,15 +60,15 @@ class Channel(asyncio.Protocol):
 
     ``stop`` is set when the process is to stop, because the supervisor says so or is gone; then
     ``delay`` is whether ``drain.delay`` applies. While the process starts, it cancels ``starting``
-    instead. ``execute`` does a command of the supervisor; its result or error is the reply.
+    instead.
     """
-
-    execute: Execute
 
     def __init__(self, starting: asyncio.Task[Any] | None) -> None:
         self.stop = asyncio.Event()
         self.delay = False
         self._starting = starting
+        self._execute: asyncio.Future[Execute] = asyncio.get_running_loop().create_future()
+        self._report: Callable[[], Message | None] = lambda: None
         self._decoder = Decoder()
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Message]] = {}
@@ -61,19 +92,31 @@ class Channel(asyncio.Protocol):
         finally:
             del self._replies[number]
 
-    def serving(self, key_count: int) -> None:
-        """Notify the supervisor that the process is ready."""
+    def serving(
+        self,
+        key_count: int,
+        execute: Execute,
+        report: Callable[[], Message | None] = lambda: None,
+    ) -> None:
+        """Notify the supervisor that the process is ready.
+
+        ``execute`` does commands, also earlier ones; its result or error is the reply. ``report``
+        returns the state and counters for heartbeats.
+        """
         self._starting = None
+        self._execute.set_result(execute)
+        self._report = report
         self.send({"op": "ready", "keys": key_count})
 
-    @contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Report that backends are opened within, which may block the event loop."""
-        self.send({"op": "preparing", "now": True})
-        try:
-            yield
-        finally:
-            self.send({"op": "preparing", "now": False})
+    def send_report(self) -> None:
+        """Send a heartbeat."""
+        self.send({"op": "report", "report": self._report()})
+
+    async def send_heartbeats(self) -> None:
+        """Send a heartbeat every second."""
+        while True:
+            self.send_report()
+            await asyncio.sleep(_HEARTBEAT)
 
     async def close(self) -> None:
         """Send what is left, and close."""
@@ -85,12 +128,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        try:
-            messages = self._decoder.feed(data)
-        except msgspec.DecodeError:
-            self._transport.abort()
-            return
-        for message in messages:
+        for message in self._decoder.feed(data):
             match message["op"]:
                 case "drain":
                     self._on_stop(delay=message["delay"])
@@ -118,7 +156,8 @@ class Channel(asyncio.Protocol):
     async def _do(self, message: Message) -> None:
         reply: Message = {"op": "reply", "id": message["id"]}
         try:
-            reply["result"] = await self.execute(message["command"], message["args"])
+            execute = await asyncio.shield(self._execute)
+            reply["result"] = await execute(message["command"], message["args"])
         except Exception as error:  # noqa: BLE001 - the other processes still reply
             _log.error("command %s failed:\n%s", message["command"], format_traceback(error))
             reply["error"] = type(error).__name__
@@ -129,6 +168,7 @@ async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitabl
     """Run ``serve`` under the supervisor at the other end of ``control``; return the exit code."""
     channel = Channel(asyncio.current_task())
     await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=control)
+    heartbeats = asyncio.create_task(channel.send_heartbeats())
     try:
         return await serve(channel)
     except StartError as error:
@@ -142,21 +182,6 @@ async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitabl
         _log.critical("unhandled exception:\n%s", format_traceback(error))
         return CRASHED
     finally:
+        heartbeats.cancel()
+        channel.send_report()
         await channel.close()
-
-
-@asynccontextmanager
-async def heartbeats(channel: Channel, report: Callable[[], Message | None]) -> AsyncIterator[None]:
-    """Send a report every second within, and a last one at the end."""
-
-    async def repeat() -> None:
-        while True:
-            channel.send({"op": "report", "report": report()})
-            await asyncio.sleep(_HEARTBEAT)
-
-    task = asyncio.create_task(repeat())
-    try:
-        yield
-    finally:
-        task.cancel()
-        channel.send({"op": "report", "report": report()})

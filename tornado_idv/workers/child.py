@@ -10,14 +10,13 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from tornado_idv.admin.report import Phase
 from tornado_idv.errors import StartError, format_traceback
-from tornado_idv.workers.channel import CRASHED
-from tornado_idv.workers.control import Decoder, Message, encode
+from tornado_idv.workers.channel import CRASHED, Decoder, Message, encode
 
 _log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
@@ -26,42 +25,41 @@ _STABLE_AFTER = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 
+@dataclass(eq=False, repr=False)
 class Child:
     """A process with a socket to it, and what it last sent; times are monotonic seconds.
 
     It is *starting* until it reports that it serves, and *draining* once it was asked to stop.
     """
 
-    def __init__(self, name: str, pid: int, sock: socket.socket, now: float) -> None:
-        self.name = name
-        self.pid = pid
-        self.phase: Phase = "starting"
-        self.started_at = time.time()
-        self.heard = now
-        self.report: Message | None = None
-        """The last state and counters that it reported."""
-        self.ready_at: float | None = None
-        self.key_count = 0
-        self.kill_at = math.inf
-        """When it is killed unless it has ended: it was asked to stop."""
-        self.preparing = False
-        """Whether it opens what another configuration needs, which may block its event loop."""
-        self.disconnected = False
-        """Whether it has closed its end, as it does before it ends."""
-        self._socket = sock
-        self._decoder = Decoder()
-        self._unsent = bytearray()
+    name: str
+    pid: int
+    sock: socket.socket
+    heard: float
+    phase: Phase = "starting"
+    started_at: float = field(default_factory=time.time)
+    """As a Unix time."""
+    report: Message | None = None
+    """The last state and counters that it reported."""
+    ready_at: float | None = None
+    key_count: int = 0
+    kill_at: float = math.inf
+    """When it is killed unless it has ended: it was asked to stop."""
+    preparing: bool = False
+    """Whether it opens what another configuration needs, which may block its event loop."""
+    outdated: bool = False
+    """Whether another process is to take its place."""
+    disconnected: bool = False
+    """Whether it has closed its end, as it does before it ends."""
+    unsent: bytearray = field(default_factory=bytearray)
+    """Messages for `flush`, once the socket can be written."""
+    _decoder: Decoder = field(default_factory=Decoder)
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
     def fileno(self) -> int:
-        return self._socket.fileno()
-
-    @property
-    def has_unsent(self) -> bool:
-        """Return whether `flush` is to be called once the socket can be written."""
-        return bool(self._unsent)
+        return self.sock.fileno()
 
     def overview(self, now: float) -> Message:
         """Return its state as last reported, for the admin process."""
@@ -72,42 +70,37 @@ class Child:
             "started_at": self.started_at,
             # A killed child is given time to end, by a heartbeat in the future.
             "heartbeat_age": max(0.0, round(now - self.heard, 1)),
+            "requests": 0 if self.report is None else self.report["requests"],
             "report": self.report,
         }
 
     def send(self, message: Message) -> None:
         """Send a message, now or by `flush`."""
-        self._unsent += encode(message)
+        self.unsent += encode(message)
         self.flush()
 
     def flush(self) -> None:
         """Send what is left; a process that has ended is noticed elsewhere."""
         try:
-            while self._unsent:
-                del self._unsent[: self._socket.send(self._unsent)]
+            while self.unsent:
+                del self.unsent[: self.sock.send(self.unsent)]
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()
+            self.unsent.clear()
 
     def receive(self, now: float) -> list[Message]:
-        """Return what it has sent.
-
-        One that sends what is not a message is killed, and replaced as any that ends.
-        """
+        """Return what it has sent."""
         messages: list[Message] = []
         try:
-            while data := self._socket.recv(_READ_SIZE):
+            while data := self.sock.recv(_READ_SIZE):
                 self.heard = now
                 messages += self._decoder.feed(data)
             self.disconnected = True
         except BlockingIOError:
             pass
-        except msgspec.DecodeError:
-            self.disconnected = True
-            self.kill()
-        except OSError:  # it has closed its end with a message from here unread
-            self.disconnected = True
+        except (OSError, msgspec.DecodeError):
+            self.disconnected = True  # with a message from here unread; or it sends no message
         return messages
 
     def kill(self) -> None:
@@ -128,11 +121,7 @@ class Child:
 
     def close(self) -> None:
         """Close the socket to it."""
-        self._socket.close()
-
-
-Fork = Callable[[str, Callable[[socket.socket], int], float], Child]
-"""Starts a process; see `fork`."""
+        self.sock.close()
 
 
 def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:
@@ -171,11 +160,6 @@ class Slot:
     """The number of processes that ended since the last one ran for at least a second."""
     error: StartError | None = None
     """Why the last of them failed."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether the process serves, and was not asked to stop."""
-        return self.child is not None and self.child.phase == "ready"
 
     def on_exit(self, child: Child, reason: str, now: float) -> float:
         """The process has ended; return in how many seconds another one is started.

@@ -38,32 +38,22 @@ def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
 
 
 def _quotas(cgroups: Path, mount: Path) -> Iterator[float]:
-    """Yield every limit that applies, in CPUs."""
-    for line in _read(cgroups).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            for folder in _folders(mount, path):
-                yield from _quota(*_read(folder / "cpu.max").split())
-        elif "cpu" in controllers.split(","):
-            for folder in _folders(mount / "cpu", path):  # version 1
-                period = _read(folder / "cpu.cfs_period_us")
-                yield from _quota(*_read(folder / "cpu.cfs_quota_us").split(), *period.split())
-
-
-def _folders(mount: Path, path: str) -> Iterator[Path]:
-    """Yield the folder of a cgroup and of those above it, which limit it too.
+    """Yield every limit that applies, in CPUs: of a cgroup, and of those above it.
 
     In a container, the path may be that on the host, and only the uppermost folder is there.
     """
-    folder = mount / path.lstrip("/")
-    yield folder
-    yield from (each for each in folder.parents if each.is_relative_to(mount))
-
-
-def _quota(quota: str = "max", period: str = "") -> Iterator[float]:
-    """Yield the CPUs of a quota and its period, in microseconds; nothing if there is no limit."""
-    if quota.isdigit() and period.isdigit():
-        yield int(quota) / int(period)
+    for line in _read(cgroups).splitlines():
+        _, controllers, path = line.split(":", 2)
+        names = ["cpu.max"]
+        if controllers:  # version 1
+            if "cpu" not in controllers.split(","):
+                continue
+            path, names = f"cpu{path}", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        folder = mount / path.lstrip("/")
+        for each in (folder, *folder.parents):
+            values = " ".join(_read(each / name) for name in names).split()
+            if len(values) > 1 and all(map(str.isdigit, values)):  # otherwise there is no limit
+                yield int(values[0]) / int(values[1])
 
 
 def _read(path: Path) -> str:

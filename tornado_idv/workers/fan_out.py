@@ -3,54 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any, NamedTuple
 
+from tornado_idv.workers.channel import Message
 from tornado_idv.workers.child import Child
-from tornado_idv.workers.control import Message
 
 Replies = list[Message]
 """Of each process ``name`` and ``pid``, with its ``result``, its ``error``, or ``ended: true``."""
 
 
+class Command(NamedTuple):
+    """A command to several processes, which have ``timeout`` seconds to reply."""
+
+    recipients: list[Child]
+    name: str
+    args: Message
+    timeout: float
+
+
+Steps = Generator[Command, Any, None]
+"""Yields commands one after the other, and gets the `Replies` to each."""
+
+
 @dataclass
 class _Pending:
-    """A command; ``deadline`` is a monotonic time."""
+    """The last command of ``steps``; ``deadline`` is a monotonic time."""
 
+    steps: Steps
     waiting: dict[int, Child]
     deadline: float
-    done: Callable[[Replies], object]
     replies: Replies = field(default_factory=list)
 
 
 class FanOut:
-    """Sends a command to several processes, and collects their replies.
+    """Sends commands to processes, and collects their replies.
 
-    ``done`` is called once with all of them: when the last has replied or ended, or at the
-    deadline. ``clock`` gives monotonic seconds.
+    A command is complete when the last process has replied or ended, or at its deadline.
+    ``children`` are the processes there are; ``clock`` gives monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.children: list[Child] = []
         self._clock = clock
         self._ids = count(1)
         self._pending: dict[int, _Pending] = {}
 
-    def send(
-        self,
-        recipients: Iterable[Child],
-        command: str,
-        args: Message,
-        timeout: float,
-        done: Callable[[Replies], object],
-    ) -> None:
-        """Send a command to all recipients."""
+    def run(self, steps: Steps, replies: Replies | None = None) -> None:
+        """Send the next command of these steps, which get the replies to the one before."""
+        waiting: dict[int, Child] = {}
+        while not waiting:
+            try:
+                command = steps.send(replies)
+            except StopIteration:
+                return
+            replies, waiting = [], {each.pid: each for each in command.recipients}
         number = next(self._ids)
-        waiting = {each.pid: each for each in recipients}
-        self._pending[number] = _Pending(waiting, self._clock() + timeout, done)
-        for each in tuple(waiting.values()):
-            each.send({"op": "do", "id": number, "command": command, "args": args})
-        self._finish_if_complete(number)
+        self._pending[number] = _Pending(steps, waiting, self._clock() + command.timeout)
+        for each in command.recipients:
+            each.send({"op": "do", "id": number, "command": command.name, "args": command.args})
 
     def on_reply(self, sender: Child, message: Message) -> None:
         """Take the reply of a process; one that comes too late is ignored."""
@@ -59,6 +72,7 @@ class FanOut:
 
     def on_exit(self, sender: Child) -> None:
         """The process has ended, and replies to nothing any more."""
+        self.children.remove(sender)
         for number in tuple(self._pending):
             self._settle(number, sender.pid, {"ended": True})
 
@@ -76,12 +90,8 @@ class FanOut:
 
     def _settle(self, number: int, pid: int, outcome: Message) -> None:
         pending = self._pending.get(number)
-        if pending is None or (sender := pending.waiting.pop(pid, None)) is None:
-            return
-        pending.replies.append({"name": sender.name, "pid": pid, **outcome})
-        self._finish_if_complete(number)
-
-    def _finish_if_complete(self, number: int) -> None:
-        if not self._pending[number].waiting:
-            pending = self._pending.pop(number)
-            pending.done(pending.replies)
+        if pending is not None and (sender := pending.waiting.pop(pid, None)) is not None:
+            pending.replies.append({"name": sender.name, "pid": pid, **outcome})
+            if not pending.waiting:
+                del self._pending[number]
+                self.run(pending.steps, pending.replies)

@@ -5,30 +5,35 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
 
-from tornado_idv.admin.report import FAILED, ReloadResult
+import msgspec
+
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.files import FileSignature
+from tornado_idv.errors import StartError
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.limiters import Limiters
-from tornado_idv.service.needs_restart import needs_restart
-from tornado_idv.service.prepared import Prepared
-from tornado_idv.service.reload import PREPARE_TIMEOUT, STOPPING, Watch, failure, record
+from tornado_idv.service.reload import (
+    PREPARE_TIMEOUT,
+    STOPPING,
+    Prepared,
+    Watch,
+    failure,
+    needs_restart,
+    prepare_file,
+    record,
+)
 from tornado_idv.service.systemd import Notifier
+from tornado_idv.workers.channel import Message
 from tornado_idv.workers.child import Child
-from tornado_idv.workers.control import Message
-from tornado_idv.workers.fan_out import FanOut, Replies
+from tornado_idv.workers.fan_out import Command, FanOut, Replies, Steps
 
 _COMMIT_TIMEOUT = 5.0
 _WATCH_INTERVAL = 1.0
-
-Steps = Generator[tuple[str, Message, float], Replies | None, ReloadResult]
-"""A reload: it yields commands with their timeouts, gets the replies and returns the result."""
 
 
 @dataclass
@@ -39,45 +44,31 @@ class Configuration:
     settings: Settings
 
 
+@dataclass(eq=False)
 class ReloadAll:
     """Has every process prepare a configuration, and put it in force if all of them can.
 
-    A process that has not prepared it by then is given to ``replace``, which starts another one.
-    ``limiters`` are those that new processes are started with.
+    One that has not prepared it by then is ``outdated``. ``limiters`` are those that new processes
+    are started with.
     """
 
-    def __init__(
-        self,
-        current: Configuration,
-        kinds: Mapping[str, type[AnyBackend]],
-        limiters: Limiters,
-        notifier: Notifier,
-        counters: Counters,
-    ) -> None:
-        self.last: ReloadResult | None = None
-        self._current = current
-        self._started = current.settings
-        self._kinds = kinds
-        self._limiters = limiters
-        self._notifier = notifier
-        self._counters = counters
-        self._watch = Watch(current.file)
-        self._watch_at = 0.0
-        self._running: list[Callable[[ReloadResult], object]] | None = None
-        self._waiting: list[tuple[dict[str, str | None], Callable[[ReloadResult], object]]] = []
-        self._audited: dict[str, str | None] = {}
-        self._stopped = False
+    fan_out: FanOut
+    current: Configuration
+    kinds: Mapping[str, type[AnyBackend]]
+    limiters: Limiters
+    notifier: Notifier
+    counters: Counters
+    last: ReloadResult | None = None
+    _watch_at: float = 0.0
+    _is_running: bool = False
+    _stopped: bool = False
+    _waiting: list[tuple[dict[str, str | None], Callable[[ReloadResult], object]]] = field(
+        default_factory=list
+    )
 
-    def attach(
-        self,
-        fan_out: FanOut,
-        processes: Callable[[], Iterable[Child]],
-        replace: Callable[[Child], object],
-    ) -> None:
-        """Use these processes."""
-        self._fan_out = fan_out
-        self._processes = processes
-        self._replace = replace
+    def __post_init__(self) -> None:
+        self._started = self.current.settings
+        self._watch = Watch(self.current.file)
 
     def start(
         self,
@@ -87,116 +78,101 @@ class ReloadAll:
     ) -> None:
         """Reload, after a reload that is running; ``done`` is called with the result."""
         self._waiting.append(({"trigger": trigger, **audited}, done))
-        if self._running is None:
-            self._begin()
+        if not self._is_running:
+            self.fan_out.run(self._run())
 
     def poll(self, now: float) -> None:
         """Reload if the file has changed, where `server.watch_config` says so."""
-        if now < self._watch_at or not self._current.settings.server.watch_config:
-            return
-        self._watch_at = now + _WATCH_INTERVAL
-        if self._watch.poll(FileSignature.find(self._watch.path)):
-            self.start("watch")
+        if now >= self._watch_at and self.current.settings.server.watch_config:
+            self._watch_at = now + _WATCH_INTERVAL
+            if self._watch.poll():
+                self.start("watch")
 
     def stop(self) -> None:
         """Let no configuration be put in force any more."""
         self._stopped = True
 
-    def _begin(self) -> None:
-        (self._audited, _), *_ = self._waiting
-        self._running, self._waiting = [done for _, done in self._waiting], []
-        self._advance(self._reload(), None)
-
-    def _advance(self, steps: Steps, replies: Replies | None) -> None:
-        """Send the next command of a reload to all processes; its replies advance the reload."""
-        try:
-            command, args, timeout = steps.send(replies)
-        except StopIteration as end:
-            result = end.value
-            self.last = result
-            record(result, self._counters, self._audited)
+    def _run(self) -> Steps:
+        """Reload as long as that is asked for; once for all who asked before the file is read."""
+        self._is_running = True
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self.last = result = yield from self._reload()
+            audited, _ = waiting[0]
+            record(result, self.counters, audited)
             if not self._stopped:
-                self._notifier.ready()
-            done, self._running = self._running or [], None
-            for each in done:
-                each(result)
-            if self._waiting:
-                self._begin()
-        else:
-            self._send(command, args, timeout, partial(self._advance, steps))
+                self.notifier.ready()
+            for _, done in waiting:
+                done(result)
+        self._is_running = False
 
-    def _reload(self) -> Steps:
+    def _reload(self) -> Generator[Command, Replies, ReloadResult]:
         if self._stopped:
-            return ReloadResult(time.time(), code=FAILED, problems=(STOPPING,))
-        self._notifier.reloading()
-        self._watch.read = FileSignature.find(self._watch.path)
+            return failure(StartError(STOPPING), time.time())
+        self.notifier.reloading()
         try:
-            file = ConfigFile.read(self._watch.path)
-            settings = file.load(self._kinds, os.environ)
+            file = self._watch.read()
+            settings = file.load(self.kinds, os.environ)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             return failure(error, time.time())
 
-        asked = self._asked()
-        content = {"content": file.content.decode()}
-        replies = yield "prepare", content, PREPARE_TIMEOUT + 10.0
-        problem = _problem(replies or [], {child.pid for child in asked if child.preparing})
-        if problem or self._stopped:
-            self._send("abort", {}, _COMMIT_TIMEOUT, lambda _: None)
-            code, problems = problem or (FAILED, (STOPPING,))
-            return ReloadResult(time.time(), code=code, problems=problems)
+        asked, content = self._asked(), {"content": file.content.decode()}
+        replies = yield Command(asked, "prepare", content, PREPARE_TIMEOUT + 10.0)
+        failed = _failure(replies, {child.pid for child in asked if child.preparing})
+        if failed is None and self._stopped:
+            failed = failure(StartError(STOPPING), time.time())
+        if failed is not None:
+            yield Command(self._asked(), "abort", {}, 0.0)
+            return failed
 
-        self._current.file, self._current.settings = file, settings
-        self._limiters.configure(settings.limits)
-        prepared = {each["pid"] for each in replies or [] if "ended" not in each}
-        # Others were started meanwhile, with the old configuration.
-        for child in self._asked():
-            if child.pid not in prepared:
-                self._replace(child)
-        replies = yield "commit", {}, _COMMIT_TIMEOUT
-        failed = {each["pid"] for each in replies or [] if "error" in each}
-        for child in self._processes():
-            if child.pid in failed:
-                self._replace(child)
-        return ReloadResult(time.time(), needs_restart(self._started, settings))
+        self.current.file, self.current.settings = file, settings
+        self.limiters.configure(settings.limits)
+        prepared = {each["pid"] for each in replies if "ended" not in each}
+        asked = self._asked()
+        for child in asked:  # some were started meanwhile, with the old configuration
+            child.outdated = child.outdated or child.pid not in prepared
+        asked = [child for child in asked if child.pid in prepared]
+        replies = yield Command(asked, "commit", {}, _COMMIT_TIMEOUT)
+        failed_pids = {each["pid"] for each in replies if "error" in each}
+        for child in asked:
+            child.outdated = child.outdated or child.pid in failed_pids
+        return ReloadResult(time.time(), tuple(needs_restart(self._started, settings)))
 
     def _asked(self) -> list[Child]:
-        return [child for child in self._processes() if child.phase != "draining"]
-
-    def _send(
-        self, command: str, args: Message, timeout: float, done: Callable[[Replies], object]
-    ) -> None:
-        self._fan_out.send(self._asked(), command, args, timeout, done)
+        return [child for child in self.fan_out.children if child.phase != "draining"]
 
 
-def _problem(replies: Replies, preparing: set[int]) -> tuple[str, tuple[str, ...]] | None:
+def _failure(replies: Replies, preparing: set[int]) -> ReloadResult | None:
     """Return why the first process that could not prepare could not, if there is one."""
     for each in replies:
         if result := each.get("result"):
-            return result["code"], tuple(result["problems"])
+            return msgspec.convert(result, ReloadResult)
         error = each.get("error")
         if "ended" in each and each["pid"] in preparing:
             error = "ended while it prepared the configuration"
         if error is not None:
-            return FAILED, (f"{each['name']} (pid {each['pid']}): {error}",)
+            text = f"{each['name']} (pid {each['pid']}): {error}"
+            return failure(StartError(text), time.time())
     return None
 
 
+@dataclass
 class PreparedReload:
     """Does the commands ``prepare``, ``commit`` and ``abort`` of the supervisor in one process.
 
-    ``prepare`` opens what a configuration needs; ``file`` is the one that was read first.
+    ``prepare`` opens what settings need; ``file`` is the one that was read first. ``send`` takes
+    messages to the supervisor.
     """
 
-    def __init__(
-        self, file: ConfigFile, prepare: Callable[[ConfigFile], Awaitable[Prepared]]
-    ) -> None:
-        self._file = file
-        self._prepare = prepare
-        self._prepared: Prepared | None = None
-        self._lock = asyncio.Lock()
+    file: ConfigFile
+    kinds: Mapping[str, type[AnyBackend]]
+    prepare: Callable[[Settings], Awaitable[Prepared]]
+    send: Callable[[Message], object]
+    _prepared: Prepared | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def execute(self, command: str, args: Message) -> Message | None:
-        """Do a command after earlier ones; return the problems of one that cannot be prepared."""
+    async def execute(self, command: str, args: Message) -> ReloadResult | None:
+        """Do a command after earlier ones; return the failure to prepare a configuration."""
         async with self._lock:
             prepared, self._prepared = self._prepared, None
             if prepared is not None:
@@ -207,11 +183,13 @@ class PreparedReload:
             if command != "prepare":
                 return None
             # The content is the supervisor's, so that all processes have the same configuration.
-            file = replace(self._file, content=args["content"].encode())
+            file = replace(self.file, content=args["content"].encode())
+            self.send({"op": "preparing", "now": True})
             try:
                 async with asyncio.timeout(PREPARE_TIMEOUT):
-                    self._prepared = await self._prepare(file)
+                    self._prepared = await prepare_file(file, self.kinds, self.prepare)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                result = failure(error, time.time())
-                return {"code": result.code, "problems": result.problems}
+                return failure(error, time.time())
+            finally:
+                self.send({"op": "preparing", "now": False})
             return None

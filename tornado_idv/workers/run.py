@@ -50,8 +50,8 @@ def run(
             ) as service:
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()
-                _audit.info("started", extra=start_summary(settings, service.summary()))
-                announce(service.summary())
+                _audit.info("started", extra=start_summary(settings, service))
+                announce(service)
                 notifier.ready()
                 with watched_loop(service.state.counters):
                     await signals.stop.wait()

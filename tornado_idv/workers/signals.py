@@ -93,10 +93,9 @@ class SignalQueue:
 
     def leave(self, ignored: tuple[signal.Signals, ...]) -> None:
         """Stop using the queue in a forked process, which ignores some of the signals."""
-        signal.set_wakeup_fd(-1)
+        self.close()
         for number in self._numbers:
             signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
-        self._close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._numbers)
 
     def close(self) -> None:
@@ -104,8 +103,5 @@ class SignalQueue:
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._close()
-
-    def _close(self) -> None:
         self._reader.close()
         self._writer.close()

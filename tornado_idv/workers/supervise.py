@@ -18,15 +18,14 @@ from tornado_idv.errors import KeyStoreError, StartError
 from tornado_idv.keys.ring import LatestTime
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
-from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
-from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.limiters import Limiters, make_limiters
 from tornado_idv.service.service import Inherited, Summary
 from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.admin_process import run_admin
 from tornado_idv.workers.child import Slot
-from tornado_idv.workers.reload_all import Configuration, ReloadAll
+from tornado_idv.workers.reload_all import Configuration
 from tornado_idv.workers.run import start_summary
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 from tornado_idv.workers.worker import run_worker
@@ -51,47 +50,57 @@ def supervise(
     public = bind_each("server", server.host, file.port_for(settings), workers)
     admin_sockets = bind("admin", admin.host, admin.port) if admin else []
     limiters = make_limiters(settings.limits, _count_keys(settings.auth, key_stores(manager)))
-    latest = LatestTime()
     current = Configuration(file, settings)
-    sockets = {*chain(*public), *admin_sockets}
-
-    def slot(
-        name: str, own: list[socket.socket], run: Callable[[Inherited, socket.socket], int]
-    ) -> Slot:
-        def run_with_own_sockets(control: socket.socket) -> int:
-            _close(sockets.difference(own))
-            return run(Inherited(own, limiters, latest), control)
-
-        return Slot(name, run_with_own_sockets)
-
-    worker = partial(run_worker, current, manager)
-    slots = [slot(f"worker {i}", own, worker) for i, own in enumerate(public, start=1)]
-    if admin:
-        slots.append(slot(ADMIN, admin_sockets, partial(run_admin, current, manager, admin)))
-    scheme = "https" if server.tls else "http"
-    port = port_of(public[0])
 
     def on_ready(key_count: int) -> None:
+        port = port_of(public[0])
+        url = url_of("https" if server.tls else "http", server.host, port)
         admin_url = url_of("http", admin.host, port_of(admin_sockets)) if admin else None
-        summary = Summary(url_of(scheme, server.host, port), port, admin_url, key_count)
+        summary = Summary(url, port, admin_url, key_count)
         _audit.info("started", extra={**start_summary(settings, summary), "workers": workers})
         announce(summary)
 
     gc.collect()
     gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
-    notifier, counters = Notifier.from_environ(), Counters()
-    reloads = ReloadAll(current, backend_kinds(manager), limiters, notifier, counters)
     supervisor = Supervisor(
-        slots,
-        lambda: current.settings.server.drain,
-        notifier,
-        reloads,
-        counters,
+        _slots(current, manager, limiters, public, admin_sockets),
+        current,
+        backend_kinds(manager),
+        limiters,
+        Notifier.from_environ(),
         on_ready=on_ready,
         release=partial(_close, list(chain(*public))),
     )
-    drained = supervisor.run()
-    _audit.info("stopped", extra={"drained": drained})
+    _audit.info("stopped", extra={"drained": supervisor.run()})
+
+
+def _slots(
+    current: Configuration,
+    manager: pluggy.PluginManager,
+    limiters: Limiters,
+    public: list[list[socket.socket]],
+    admin_sockets: list[socket.socket],
+) -> list[Slot]:
+    """Return the places of the processes; each closes the sockets of the others."""
+    latest = LatestTime()
+    sockets = {*chain(*public), *admin_sockets}
+
+    def start(
+        own: list[socket.socket],
+        run: Callable[[Inherited, socket.socket], int],
+        control: socket.socket,
+    ) -> int:
+        _close(sockets.difference(own))
+        return run(Inherited(own, limiters, latest), control)
+
+    worker = partial(run_worker, current, manager)
+    slots = [
+        Slot(f"worker {i}", partial(start, own, worker)) for i, own in enumerate(public, start=1)
+    ]
+    if (admin := current.settings.admin) is not None:
+        admin_process = partial(run_admin, current, manager, admin)
+        slots.append(Slot(ADMIN, partial(start, admin_sockets, admin_process)))
+    return slots
 
 
 def _count_keys(auth: AuthSettings, offered: Offered) -> int:

@@ -11,18 +11,19 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tornado_idv.config.settings import DrainSettings
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.workers.child import Child, Fork, Slot, fork
-from tornado_idv.workers.control import Message, decode_error
-from tornado_idv.workers.fan_out import FanOut, Replies
-from tornado_idv.workers.reload_all import ReloadAll
+from tornado_idv.workers.channel import Message, decode_error
+from tornado_idv.workers.child import Child, Slot, fork
+from tornado_idv.workers.fan_out import Command, FanOut, Steps
+from tornado_idv.workers.reload_all import Configuration, ReloadAll
 from tornado_idv.workers.signals import KILLED_BY, SignalQueue
 
 _log = logging.getLogger(__name__)
@@ -53,37 +54,36 @@ class Supervisor:
 
     ``on_ready`` is called with the number of keys once all processes serve. ``release`` closes the
     public sockets in this process, so that none is open once the workers have closed theirs.
-    ``drain`` returns the settings in force; ``counters`` take the counts of processes that have
-    ended, as they last reported them, and of reloads. ``clock`` gives monotonic seconds.
+    A reload changes ``current``, and ``limiters``, which all share. ``counters`` take the counts of
+    processes that have ended, as they last reported them, and of reloads. ``clock`` gives monotonic
+    seconds.
     """
 
     def __init__(
         self,
         slots: Sequence[Slot],
-        drain: Callable[[], DrainSettings],
+        current: Configuration,
+        kinds: Mapping[str, type[AnyBackend]],
+        limiters: Limiters,
         notifier: Notifier,
-        reloads: ReloadAll,
-        counters: Counters,
         *,
         on_ready: Callable[[int], object],
         release: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
-        fork: Fork = fork,
+        fork: Callable[..., Child] = fork,
     ) -> None:
+        self.counters = Counters()
         self._slots = {slot.name: slot for slot in slots}
-        self._drain_limits = drain
+        self._current = current
         self._notifier = notifier
         self._on_all_ready = on_ready
         self._release = release
         self._clock = clock
         self._fork = fork
         self._signals = SignalQueue(_SIGNALS)
-        self._children: list[Child] = []
         self._fan_out = FanOut(clock)
-        self._started_at = time.time()
-        self._ended = counters
-        self._reloads = reloads
-        reloads.attach(self._fan_out, lambda: tuple(self._children), self._replace_running)
+        self._children = self._fan_out.children
+        self.reloads = ReloadAll(self._fan_out, current, kinds, limiters, notifier, self.counters)
         self._restarts = 0
         self._announced = self._stopping = False
         self._hangup = False
@@ -110,10 +110,6 @@ class Supervisor:
         self._start_due()
         ready = self._wait()
         now = self._clock()
-        if now - self._stepped > _TICK + _PAUSED:
-            for child in self._children:
-                child.heard = now
-        self._stepped = now
         for number in self._signals.read():
             self._on_signal(number)
         for child in ready:
@@ -125,10 +121,14 @@ class Supervisor:
         self._check_start()
         if self._hangup and self._announced:
             self._hangup = False
-            self._reloads.start("signal")
+            self.reloads.start("signal")
         self._kill_overdue(now)
         self._fan_out.expire(now)
-        self._reloads.poll(now)
+        self.reloads.poll(now)
+        self._replace_outdated(now)
+        if self._stopping and not self._workers():  # the admin listener responds until the end
+            for child in self._children:
+                self._drain(child, delay=False)
         if self._notifier.watchdog is not None and now >= self._alive_at:
             self._alive_at = now + self._notifier.watchdog
             self._notifier.alive()
@@ -139,7 +139,7 @@ class Supervisor:
         poll.register(self._signals, select.POLLIN)
         connected = {each.fileno(): each for each in self._children if not each.disconnected}
         for child in connected.values():
-            poll.register(child, select.POLLIN | (select.POLLOUT if child.has_unsent else 0))
+            poll.register(child, select.POLLIN | (select.POLLOUT if child.unsent else 0))
         now = self._clock()
         due = [now + _TICK, self._fan_out.next_deadline]
         due += [slot.start_at for slot in self._slots.values() if slot.child is None]
@@ -172,35 +172,31 @@ class Supervisor:
 
     def _receive(self, child: Child, now: float) -> None:
         for message in child.receive(now):
-            self._on_message(child, message, now)
+            match message["op"]:
+                case "report":
+                    child.report = message["report"]
+                case "ready":
+                    child.ready_at, child.key_count = now, message["keys"]
+                    self._on_ready(child)
+                case "failed":
+                    self._slots[child.name].error = decode_error(message["error"])
+                case "preparing":
+                    child.preparing = message["now"]
+                case "retire":
+                    child.outdated = True
+                case "reply":
+                    self._fan_out.on_reply(child, message)
+                case "ask":
+                    self._fan_out.run(self._execute(child, message))
         if child.disconnected:
             child.kill_at = min(child.kill_at, now + _STOP_GRACE)
 
-    def _on_message(self, child: Child, message: Message, now: float) -> None:
-        match message["op"]:
-            case "report":
-                child.report = message["report"]
-            case "ready":
-                child.ready_at, child.key_count = now, message["keys"]
-                self._on_ready(child)
-            case "failed":
-                self._slots[child.name].error = decode_error(message["error"])
-            case "preparing":
-                child.preparing = message["now"]
-            case "retire":
-                self._replace_running(child)
-            case "reply":
-                self._fan_out.on_reply(child, message)
-            case "ask":
-                self._on_ask(child, message)
-
-    def _on_ask(self, admin: Child, message: Message) -> None:
-        """Begin a command of the admin process; reply once the workers have replied."""
+    def _execute(self, admin: Child, message: Message) -> Steps:
+        """Execute a command of the admin process; reply once the workers have replied."""
         command, args, timeout = message["command"], message["args"], _COMMAND_TIMEOUT
         reply, workers = {"op": "reply", "id": message["id"]}, self._workers()
         if command == "reload":
-            on_result = lambda result: admin.send({**reply, "result": result})  # noqa: E731
-            self._reloads.start("admin", on_result, **args)
+            self.reloads.start("admin", lambda done: admin.send({**reply, "result": done}), **args)
             return
         if command == "report":
             # A worker that starts does not reply yet, and has counted nothing.
@@ -208,12 +204,9 @@ class Supervisor:
             timeout = _REPORT_TIMEOUT
         elif command == "explain":
             workers = [each for each in workers if each.phase == "ready"][:1]
-
-        def on_replies(replies: Replies) -> None:
-            overview = self._overview() if command == "report" else None
-            admin.send({**reply, "replies": replies, "overview": overview})
-
-        self._fan_out.send(workers, command, args, timeout, on_replies)
+        replies = yield Command(workers, command, args, timeout)
+        overview = self._overview() if command == "report" else None
+        admin.send({**reply, "replies": replies, "overview": overview})
 
     def _on_ready(self, child: Child) -> None:
         slot = self._slots[child.name]
@@ -231,37 +224,37 @@ class Supervisor:
         if self._announced or self._stopping:
             return
         slots = self._slots.values()
-        errors = [slot.error for slot in slots if slot.name != ADMIN and slot.error is not None]
-        if len(errors) == sum(slot.name != ADMIN for slot in slots):
-            raise errors[0]
-        if all(slot.is_ready for slot in slots):
+        error, *others = (slot.error for slot in slots if slot.name != ADMIN)
+        if error is not None and None not in others:
+            raise error
+        if all(slot.child is not None and slot.child.phase == "ready" for slot in slots):
             self._announced = True
             self._notifier.ready()
             self._on_all_ready(max(each.key_count for each in self._children))
 
-    def _replace_running(self, child: Child) -> None:
-        """Start another process in its place, and let it serve until that one does."""
-        slot = self._slots[child.name]
-        if slot.child is child and not self._stopping:
-            _log.info("%s is replaced", child)
-            slot.child, slot.start_at = None, self._clock()
-            if child.phase == "starting":
-                self._drain(child, delay=False)
+    def _replace_outdated(self, now: float) -> None:
+        """Start another process in the place of each, and let it serve until that one does."""
+        for slot in self._slots.values():
+            child = slot.child
+            if child is not None and child.outdated and not self._stopping:
+                _log.info("%s is replaced", child)
+                slot.child, slot.start_at = None, now
+                if child.phase == "starting":
+                    self._drain(child, delay=False)
 
     def _drain(self, child: Child, *, delay: bool) -> None:
         if child.phase != "draining":
             child.phase = "draining"
             child.send({"op": "drain", "delay": delay})
-            limits = self._drain_limits()
+            limits = self._current.settings.server.drain
             seconds = limits.timeout + (limits.delay if delay else 0.0)
             child.kill_at = self._clock() + seconds + _STOP_GRACE
 
     def _on_exit(self, child: Child, code: int, now: float) -> None:
         self._receive(child, now)
         child.close()
-        self._children.remove(child)
         if child.report is not None:
-            self._ended.merge(child.report["counters"])
+            self.counters.merge(child.report["counters"])
         self._fan_out.on_exit(child)
         slot = self._slots[child.name]
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -269,7 +262,6 @@ class Supervisor:
             if self._stopping:
                 self._drained = self._drained and code == 0
             _log.info("%s stopped: %s", child, reason)
-            self._stop_admin()
         elif slot.child is child and not self._stopping:
             pause = slot.on_exit(child, reason, now)
             self._restarts += 1
@@ -277,7 +269,10 @@ class Supervisor:
             _log.error("%s ended: %s%s; restart in %g s", child, reason, error, pause)
 
     def _kill_overdue(self, now: float) -> None:
+        was_paused, self._stepped = now - self._stepped > _TICK + _PAUSED, now
         for child in self._children:
+            if was_paused:
+                child.heard = now
             is_opening = child.ready_at is None or child.preparing
             timeout = _START_TIMEOUT if is_opening else _HEARTBEAT_TIMEOUT
             if child.kill_at <= now:
@@ -293,10 +288,14 @@ class Supervisor:
         if number == signal.SIGHUP:
             self._hangup = True
         elif number in (signal.SIGTERM, signal.SIGINT):
-            if self._stopping:
-                self._abort(number)
+            if self._stopping:  # end without clean-up: a thread or a backend could hold that up
+                _log.warning("second signal: exiting now, requests in flight are aborted")
+                for child in self._children:
+                    child.kill()
+                _audit.info("stopped", extra={"drained": False})
+                os._exit(KILLED_BY + number)
             self._stopping = True
-            self._reloads.stop()
+            self.reloads.stop()
             self._notifier.stopping()
             if self._announced:
                 _log.info("stopping: no new connections, finishing the requests in flight")
@@ -305,38 +304,24 @@ class Supervisor:
             self._release()
             for child in self._workers():
                 self._drain(child, delay=True)
-            self._stop_admin()
-
-    def _stop_admin(self) -> None:
-        """Stop the admin listener once the workers are gone: it responds until the end."""
-        if self._stopping and not self._workers():
-            for child in self._children:
-                self._drain(child, delay=False)
-
-    def _abort(self, number: int) -> None:
-        """End all processes without clean-up: a thread or a backend could hold that up."""
-        _log.warning("second signal: exiting now, requests in flight are aborted")
-        for child in self._children:
-            child.kill()
-        _audit.info("stopped", extra={"drained": False})
-        os._exit(KILLED_BY + number)
 
     def _workers(self) -> list[Child]:
-        return [child for child in self._children if child.name != ADMIN]
+        """Return all workers, in the order of their names."""
+        order = [name for name in self._slots if name != ADMIN]
+        return [child for name in order for child in self._children if child.name == name]
 
     def _overview(self) -> Message:
         """Return the state of all workers as last reported, for the admin process."""
-        order, now = list(self._slots), self._clock()
-        workers = sorted(self._workers(), key=lambda each: order.index(each.name))
+        workers, now = self._workers(), self._clock()
         serving = {each.name for each in workers if each.phase == "ready"}
         return {
             "phase": "draining" if self._stopping else "ready" if serving else "starting",
             "pid": os.getpid(),
-            "started_at": self._started_at,
+            "started_at": self.counters.started_at,
             "restarts": self._restarts,
             "missing": [name for name in self._slots if name not in {*serving, ADMIN}],
-            "ended": self._ended.to_record(),
-            "loaded_at": self._ended.last_reload_success,
-            "last_reload": self._reloads.last,
+            "ended": self.counters.to_record(),
+            "loaded_at": self.counters.last_reload_success,
+            "last_reload": self.reloads.last,
             "workers": [each.overview(now) for each in workers],
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any, Self
 
-from tornado_idv.workers.control import Decoder, Message, encode
+from tornado_idv.workers.channel import Decoder, Message, encode
 
 
 class ControlEnd:
@@ -34,9 +34,6 @@ class ControlEnd:
 
     def send(self, op: str, **more: Any) -> None:
         self._socket.sendall(encode({"op": op, **more}))
-
-    def send_raw(self, data: bytes) -> None:
-        self._socket.sendall(data)
 
     def do(self, command: str, **args: Any) -> Message:
         """Send a command, and return its reply."""

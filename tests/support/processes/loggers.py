@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
 
 import pytest
 
 from tornado_idv.log_format import json_lines
-from tornado_idv.logs.handlers import BufferedHandler, keep_out_secrets
-from tornado_idv.logs.writer import LogWriter
+from tornado_idv.logs.folding import Folding
+from tornado_idv.logs.handlers import LineHandler, keep_out_secrets
 
 _TOUCHED = (
     "tornado.general",
@@ -47,19 +46,13 @@ def log_everything(caplog: pytest.LogCaptureFixture) -> None:
 @contextmanager
 def debug_log() -> Iterator[list[str]]:
     """Collect the lines that a service would log at the level debug."""
-    lines = Lines()
-    handler = BufferedHandler(cast(LogWriter, lines), json_lines)
+    lines: list[str] = []
+    handler = LineHandler(lambda fields: lines.append(json_lines([fields])))
+    handler.folding = folding = Folding(handler.write_repeated)
     root = logging.getLogger()
     with put_back():
         root.addHandler(handler)
         root.setLevel(logging.DEBUG)
         keep_out_secrets()
         yield lines
-        handler.folding.close()
-
-
-class Lines(list[str]):
-    """A log writer that keeps what it gets."""
-
-    def put(self, text: str) -> None:
-        self.append(text)
+        folding.close()

@@ -28,7 +28,8 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import issue
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
-from tornado_idv.service.service import Service, api_key, listening
+from tornado_idv.service.keys import api_key
+from tornado_idv.service.service import Service, listening
 from tornado_idv.web.app import make_api
 from tornado_idv.web.lookups import Services
 

@@ -20,8 +20,8 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
+from tornado_idv.workers.channel import Decoder, Message, encode
 from tornado_idv.workers.child import Child, Slot
-from tornado_idv.workers.control import Decoder, Message, encode
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 
@@ -82,7 +82,7 @@ class FakeProcess:
         self._socket.sendall(data)
 
     def report(self) -> None:
-        report = {"process": {}, "counters": self.counters.to_record()}
+        report = {"process": {}, "counters": self.counters.to_record(), "requests": 0}
         self.send("report", report=report)
         self._beat_at = self._clock()
 
@@ -179,17 +179,14 @@ class Simulation:
         self.processes: list[FakeProcess] = []
         self.prepare: Callable[[FakeProcess], object] = FakeProcess.serve
         self.fork_error: OSError | None = None
-        self.drain = DrainSettings(delay=0.0, timeout=15.0)
         self.announced: list[int] = []
         self.released = 0
         self.reloaded: list[ReloadResult] = []
-        self.counters = Counters()
         self.notifier = RecordingNotifier(self.clock)
         kinds = backend_kinds(plugin_manager())
         file = ConfigFile.read(self.path)
         self.current = Configuration(file, file.load(kinds, {}))
-        limiters = make_limiters(self.current.settings.limits, 1)
-        self.reloads = ReloadAll(self.current, kinds, limiters, self.notifier, self.counters)
+        self._kinds = kinds
         self._is_over = False
         self._limit = math.inf
         self._steps = 0
@@ -200,15 +197,29 @@ class Simulation:
         """Make the supervisor, which starts the processes in its first step."""
         self.supervisor = Supervisor(
             [Slot(each, lambda _: 0) for each in names or ("worker 1", "worker 2", ADMIN)],
-            lambda: self.drain,
+            self.current,
+            self._kinds,
+            make_limiters(self.current.settings.limits, 1),
             self.notifier,
-            self.reloads,
-            self.counters,
             on_ready=self.announced.append,
             release=self._release,
             clock=self.clock,
             fork=self._fork,
         )
+
+    @property
+    def reloads(self) -> ReloadAll:
+        return self.supervisor.reloads
+
+    @property
+    def counters(self) -> Counters:
+        return self.supervisor.counters
+
+    def set_drain(self, delay: float, timeout: float) -> None:
+        """Have other settings for draining in force."""
+        drain = DrainSettings(delay=delay, timeout=timeout)
+        server = self.current.settings.server.model_copy(update={"drain": drain})
+        self.current.settings = self.current.settings.model_copy(update={"server": server})
 
     def clock(self) -> float:
         return self.now
