@@ -10,7 +10,6 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -31,15 +30,19 @@ Steps = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """The users of one file, by nickname and by card; ``counted`` if it says how many.
+    """The users of one file, each by two queries; ``counted`` if it says how many.
 
     ``faults`` are by query; that of all queries has the key ``None``.
     """
 
-    by_nickname: Mapping[str, User] = field(repr=False)
-    by_card: Mapping[str, User] = field(repr=False)
-    counted: bool
+    users: Mapping[Query, User] = field(repr=False)
     faults: Mapping[Query | None, Fault] = field(repr=False)
+    counted: bool
+
+    @property
+    def user_count(self) -> int:
+        """The number of users."""
+        return len(self.users) // 2
 
 
 class _Rule(NamedTuple):
@@ -68,7 +71,6 @@ _FIELDS = {
     ),
 }
 _OF_USER = (*_FIELDS, "fault")
-_UNIQUE = ("nickname", "card_number")
 _NO_USERS = "missing or empty, as in a cut file; that there are no users is written users: []"
 _NO_LIST = "a list is wanted, each item beginning with a dash"
 _COUNT = re.compile(r"[0-9]{1,9}")
@@ -93,18 +95,10 @@ def parse(
         message = 'write a mapping with the member "users"'
         raise ConfigError(Problem(file, root.mark.line, root.mark.column, "", message))
     checker = _Checker(root, file, folds_nicknames=folds_nicknames, allows_faults=allows_faults)
-    users = checker.users()
-    checker.fault(root, ())
-    checker.count(len(users), whole=content.endswith(b"\n"), needed=counted)
+    checker.check(needs_count=counted, is_complete=content.endswith(b"\n"))
     if checker.problems:
         raise ConfigError(*sorted(checker.problems, key=lambda each: (each.line, each.column)))
-    known = [user for user in users if user is not None]
-    return Fixture(
-        MappingProxyType({checker.canonical(user.nickname): user for user in known}),
-        MappingProxyType({user.card_number: user for user in known}),
-        counted="count" in root,
-        faults=MappingProxyType(checker.faults),
-    )
+    return Fixture(checker.users, checker.faults, counted="count" in root)
 
 
 def _read(content: bytes, file: str) -> Any:
@@ -121,71 +115,76 @@ def _read(content: bytes, file: str) -> Any:
 
 
 class _Checker:
-    """Collects the users and every problem of a document."""
+    """Collects the users, the faults and every problem of a document."""
 
     def __init__(
         self, root: dict[Any, Any], file: str, *, folds_nicknames: bool, allows_faults: bool
     ) -> None:
         self.problems: list[Problem] = []
+        self.users: dict[Query, User] = {}
         self.faults: dict[Query | None, Fault] = {}
         self._root = root
         self._file = file
         self._folds_nicknames = folds_nicknames
         self._allows_faults = allows_faults
-        self._firsts: dict[str, dict[str, int]] = {name: {} for name in _UNIQUE}
+        self._firsts: dict[Query, int] = {}
 
-    def canonical(self, text: str) -> str:
-        """Return the value by which a user is looked up; it must be unique in the file."""
-        return text.lower() if self._folds_nicknames else text
-
-    def users(self) -> list[User | None]:
-        """Return the users in the order of the file, ``None`` for one with a problem."""
+    def check(self, *, needs_count: bool, is_complete: bool) -> None:
+        """Read the document, which is ``is_complete`` if it ends with a line break."""
         self._reject_unknown(self._root, _MEMBERS, ())
+        self._fault(self._root, ())
         items = self._root.get("users", "")
-        if isinstance(items, yaml_loader.Items):
-            return [self._user(number, item) for number, item in enumerate(items)]
-        self._report(("users",), _NO_LIST if items else _NO_USERS)
-        return []
+        if not isinstance(items, yaml_loader.Items):
+            self._report(("users",), _NO_LIST if items else _NO_USERS)
+            items = []
+        for number, item in enumerate(items):
+            self._user(number, item)
+        problem = self._problem_of_count(len(items), needed=needs_count, is_complete=is_complete)
+        if problem is not None:
+            self._report(("count",), problem)
 
-    def count(self, users: int, *, whole: bool, needed: bool) -> None:
-        """Compare ``count`` with the number of users; reject a last line without a line break."""
+    def _problem_of_count(self, users: int, *, needed: bool, is_complete: bool) -> str | None:
         written = self._root.get("count")
         right = f"set count to {users} if that is right"
         if written is None:
-            if needed:
-                message = f"missing, and was there before; the file may be cut; {right}"
-                self._report(("count",), message)
-        elif not (isinstance(written, yaml_loader.Text) and _COUNT.fullmatch(written)):
-            self._report(("count",), "write a number")
-        elif int(written) != users:
-            message = f"says {int(written)}, the users are {users}; the file may be cut; {right}"
-            self._report(("count",), message)
-        elif not whole:
-            message = "a file with a count ends with a line break; this one may be cut"
-            self._report(("count",), message)
+            missing = f"missing, and was there before; the file may be cut; {right}"
+            return missing if needed else None
+        if not (isinstance(written, yaml_loader.Text) and _COUNT.fullmatch(written)):
+            return "write a number"
+        if int(written) != users:
+            return f"says {int(written)}, the users are {users}; the file may be cut; {right}"
+        if not is_complete:
+            return "a file with a count ends with a line break; this one may be cut"
+        return None
 
-    def _user(self, number: int, item: Any) -> User | None:
+    def _user(self, number: int, item: Any) -> None:
         path = ("users", number)
         if not isinstance(item, yaml_loader.Mapping):
             self._report(path, "write a mapping with nickname, card_number and plan")
-            return None
+            return
         self._reject_unknown(item, _OF_USER, path)
         # A user that is never found needs no more than what is asked for.
         is_partial = "fault" in item and "plan" not in item
-        required = {name for name in _FIELDS if _FIELDS[name].required and not is_partial}
         nickname, card_number, plan, profile_url = (
-            self._field(item, name, path, required=name in required)
-            for name in ("nickname", "card_number", "plan", "profile_url")
+            self._field(item, name, path, required=rule.required and not is_partial)
+            for name, rule in _FIELDS.items()
         )
-        if is_partial and nickname is None and card_number is None:
+        queries: dict[str, Query] = {}
+        if nickname:
+            folded = nickname.lower() if self._folds_nicknames else nickname
+            queries["nickname"] = ByNickname(folded)
+        if card_number:
+            queries["card_number"] = ByCard(card_number)
+        if is_partial and not queries:
             self._report(path, "a fault without a user needs a nickname or a card_number")
-        queries: list[Query] = [ByNickname(self.canonical(nickname))] if nickname else []
-        self.fault(item, path, *queries, *([ByCard(card_number)] if card_number else []))
-        if nickname is None or card_number is None or plan is None:
-            return None
-        return User(plan, card_number, nickname, profile_url)
+        for name, query in queries.items():
+            self._reject_duplicate(query, name, path)
+        self._fault(item, path, *queries.values())
+        if nickname and card_number and plan:
+            user = User(plan, card_number, nickname, profile_url)
+            self.users |= dict.fromkeys(queries.values(), user)
 
-    def fault(self, item: dict[Any, Any], path: Steps, *queries: Query) -> None:
+    def _fault(self, item: dict[Any, Any], path: Steps, *queries: Query) -> None:
         """Read the fault of a user, or that of all queries if there are none."""
         if "fault" not in item:
             return
@@ -219,15 +218,13 @@ class _Checker:
         if not (text.strip() and rule.pattern.fullmatch(text)):
             self._report((*path, name), rule.wanted if text.strip() else "empty")
             return None
-        if name in _UNIQUE:
-            self._reject_duplicate(self.canonical(text), name, path)
         return text
 
-    def _reject_duplicate(self, value: str, name: str, path: Steps) -> None:
-        number = path[-1]
-        first = self._firsts[name].setdefault(value, int(number))
-        if first != number:
-            lines = [self._line(("users", first, name)), self._line((*path, name))]
+    def _reject_duplicate(self, query: Query, name: str, path: tuple[str, int]) -> None:
+        first = self._firsts.setdefault(query, path[1])
+        if first != path[1]:
+            steps = ("users", first, name), (*path, name)
+            lines = [yaml_loader.locate(self._root, each).line for each in steps]
             folded = name == "nickname" and self._folds_nicknames
             message = f"lines {lines[0]} and {lines[1]} hold the same {name}"
             self._report((*path, name), f"{message} (nickname_case is fold)" if folded else message)
@@ -238,9 +235,6 @@ class _Checker:
                 near = difflib.get_close_matches(name[:64], known, n=1)
                 hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
                 self._add(name.mark, path, f"this member is not known; {hint}")
-
-    def _line(self, path: Steps) -> int:
-        return yaml_loader.locate(self._root, path).line
 
     def _report(self, path: Steps, message: str) -> None:
         self._add(yaml_loader.locate(self._root, path), path, message)
