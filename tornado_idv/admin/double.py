@@ -86,7 +86,7 @@ class RequestsHandler(DoubleHandler):
     """The last requests, oldest first, with the text of what was asked for."""
 
     async def get(self) -> None:
-        self.send({"requests": self.double.requests})
+        self.send({"requests": list(self.double.requests)})
 
 
 class UserHandler(DoubleHandler):
