@@ -8,15 +8,22 @@ import re
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import lru_cache
 from http.client import HTTPConnection, HTTPException
 from time import sleep
 from typing import Any, Self
 
-from tornado_idv.client.errors import ClientError, Undetermined, Unexpected
-from tornado_idv.client.protocol import MAX_BODY, MAX_IDLE_TIME, BaseClient, Lookup, Response, User
+from tornado_idv.client.errors import Undetermined, Unexpected
+from tornado_idv.client.protocol import (
+    MAX_BODY,
+    MAX_IDLE_TIME,
+    BaseClient,
+    Lookup,
+    StaleConnection,
+    User,
+)
 
 _MAX_IDLE = 16
 _MAX_RESPONSE = 2 * MAX_BODY
@@ -50,59 +57,44 @@ class Client(BaseClient[User | None, User]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _get(self, lookup: Lookup) -> User:
-        return lookup.require(self._find(lookup))
-
-    def _find(self, lookup: Lookup) -> User | None:
+    def _run(self, call: Coroutine[Any, Any, User | None]) -> Any:
         try:
             while True:
-                try:
-                    return lookup.read(self._request(lookup))
-                except Undetermined as error:
-                    pause = lookup.pause(error)
-                (self._sleep or sleep)(pause)
-        except ClientError as error:
-            raise lookup.named(error) from None
+                call.send(None)
+        except StopIteration as end:
+            return end.value
 
-    def _request(self, lookup: Lookup) -> Response:
-        fields = self._fields_of(lookup)
+    async def _pause(self, seconds: float) -> None:
+        (self._sleep or sleep)(seconds)
+
+    async def _exchange(
+        self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
+    ) -> User | None:
+        kept = None if is_new else self._kept_connection()
         try:
-            kept = self._kept_connection()
-            if kept is not None:
-                try:
-                    return self._exchange(kept, lookup, fields)
-                except (ConnectionError, ssl.SSLEOFError):
-                    if kept.received:
-                        raise
-            # A lookup changes nothing, so it may be sent again.
-            return self._exchange(_Connection(self._host, self._port, self._tls), lookup, fields)
+            connection = kept or _Connection(self._host, self._port)
+            return self._send(lookup, fields, connection)
         except (OSError, UnicodeError) as error:
-            raise Undetermined(f"no response: {type(error).__name__}") from None
+            is_closed = isinstance(error, (ConnectionError, ssl.SSLEOFError))
+            kind = StaleConnection if kept and not kept.received and is_closed else Undetermined
+            raise kind(f"no response: {type(error).__name__}") from None
         except HTTPException as error:
             raise Unexpected(f"not a response: {type(error).__name__}") from None
 
-    def _exchange(
-        self, connection: _Connection, lookup: Lookup, fields: dict[str, str]
-    ) -> Response:
-        is_reusable = False
+    def _send(self, lookup: Lookup, fields: dict[str, str], connection: _Connection) -> User | None:
+        is_reusable, body = False, b""
         try:
-            connection.begin(lookup.remaining)
+            connection.begin(lookup.remaining, self._tls)
             connection.http.request("POST", lookup.path, lookup.body, fields)
             reply = connection.http.getresponse()
-
-            def values(name: str) -> list[str]:
-                return reply.headers.get_all(name, [])
-
-            length, body = lookup.body_length(values), b""
+            length = lookup.body_length(reply.headers.get_all)
             heads = _HEADS.match(connection.received)
-            if length is None or heads is None:
-                return Response(reply.status, values, None)
-            with suppress(ConnectionError, ssl.SSLError, HTTPException):
-                body = reply.read(length)
-            is_complete = len(body) == length
-            has_surplus = len(connection.received) > heads.end() + length
-            is_reusable = is_complete and not has_surplus and connection.http.sock is connection
-            return Response(reply.status, values, body if is_complete else None)
+            if length is not None and heads is not None:
+                with suppress(ConnectionError, ssl.SSLError, HTTPException):
+                    body = reply.read(length)
+                is_all = len(body) == length == len(connection.received) - heads.end()
+                is_reusable = is_all and connection.http.sock is connection
+            return lookup.read(reply.status, reply.headers.get_all, body)
         finally:
             if is_reusable and len(self._idle) < _MAX_IDLE:
                 connection.idle_since = self._clock()
@@ -115,7 +107,8 @@ class Client(BaseClient[User | None, User]):
         with suppress(IndexError):
             while True:
                 connection = self._idle.pop()
-                if self._clock() - connection.idle_since < MAX_IDLE_TIME and connection.is_quiet():
+                is_recent = self._clock() - connection.idle_since < MAX_IDLE_TIME
+                if is_recent and connection.process == os.getpid():
                     return connection
                 connection.shut()
         return None
@@ -126,36 +119,35 @@ class _Connection(io.RawIOBase):
 
     idle_since = 0.0
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self.http = HTTPConnection(host, port)
-        self._tls = tls
-        self._process = os.getpid()
+        self.process = os.getpid()  # another one must not read what is for this one
         self._socket: Any = None
 
-    def begin(self, remaining: Callable[[], float]) -> None:
-        """Begin an exchange, and connect before the first one."""
+    def begin(self, remaining: Callable[[], float], tls: ssl.SSLContext | None) -> None:
+        """Begin an exchange; before the first one, connect to the first address that accepts.
+
+        Each address gets an equal part of the time left.
+        """
         self._remaining = remaining
         self.received = bytearray()
-        if self._socket is None:
-            self._connect(self.http.host, self.http.port)
-
-    def _connect(self, host: str, port: int) -> None:
-        """Connect to the first address that accepts; each gets an equal part of the time left."""
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for tried, (family, kind, protocol, _, address) in enumerate(addresses, 1):
-            self._socket = socket.socket(family, kind, protocol)
+        if self._socket is not None:
+            return
+        host = self.http.host
+        addresses = socket.getaddrinfo(host, self.http.port, type=socket.SOCK_STREAM)
+        for parts, (*kind, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            self._socket = socket.socket(*kind)
             try:
-                self._bounded(len(addresses) - tried + 1).connect(address)
+                self._bounded(parts).connect(address)
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if self._tls is not None:
-                    self._socket = self._tls.wrap_socket(self._bounded(), server_hostname=host)
+                if tls is not None:
+                    self._socket = tls.wrap_socket(self._bounded(), server_hostname=host)
+                break
             except OSError:
                 self.shut()
-                if tried == len(addresses):
+                if parts == 1:
                     raise
-            else:
-                self.http.sock = self
-                return
+        self.http.sock = self
 
     def _bounded(self, parts: int = 1) -> Any:
         seconds = self._remaining() / parts
@@ -179,19 +171,6 @@ class _Connection(io.RawIOBase):
         if len(self.received) > _MAX_RESPONSE:
             raise HTTPException
         return length
-
-    def is_quiet(self) -> bool:
-        """Return whether the connection is open, of this process, and without unread bytes."""
-        if self._process != os.getpid():  # the other process may be reading
-            return False
-        self._socket.settimeout(0)
-        try:
-            self._socket.recv(1)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return True
-        except OSError:
-            pass
-        return False
 
     def close(self) -> None:
         """Do nothing: `HTTPConnection` closes its socket before the last response is read."""
