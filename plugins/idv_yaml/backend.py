@@ -11,8 +11,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from idv_yaml.fixture import Fixture, parse
@@ -54,8 +52,8 @@ class YamlBackend(Backend[YamlOptions]):
 
     options_type: ClassVar[type[BackendOptions]] = YamlOptions
 
-    _fixture: Fixture
-    _digest: str
+    _fixture = Fixture({}, {}, counted=False)
+    _digest = ""
     _problem: str | None = None
     _watcher: asyncio.Task[None] | None = None
 
@@ -75,8 +73,7 @@ class YamlBackend(Backend[YamlOptions]):
 
     async def open(self) -> None:
         """Read the file, and start to watch it if configured."""
-        self._digest, content = await DaemonThread("fixture")(_read, self.options.path)
-        self._fixture = await self._parse(content, counted=False)
+        self._digest, self._fixture = await DaemonThread("fixture")(self._load)
         if self.options.watch:
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
 
@@ -103,36 +100,43 @@ class YamlBackend(Backend[YamlOptions]):
         The same problem is logged once in a row, however often the file is read.
         """
         try:
-            digest, content = await DaemonThread("fixture")(_read, self.options.path)
-            if digest == self._digest:
-                self._problem = None
-                return
-            fixture = await self._parse(content, counted=self._fixture.counted)
+            digest, fixture = await DaemonThread("fixture")(self._load)
         except StartError as error:
             problem = _summary(error)
             if problem != self._problem:
                 self._problem = problem
-                _log.warning(
-                    "backend %s: fixture rejected, keeping the old users: %s", self.name, problem
-                )
+                text = "backend %s: fixture rejected, keeping the old users: %s"
+                _log.warning(text, self.name, problem)
             return
-        self._digest, self._fixture, self._problem = digest, fixture, None
-        _log.info("backend %s: fixture reloaded, %d users", self.name, fixture.user_count)
-        self.notify_changed()
+        self._problem = None
+        if digest != self._digest:
+            self._digest, self._fixture = digest, fixture
+            _log.info("backend %s: fixture reloaded, %d users", self.name, fixture.user_count)
+            self.notify_changed()
 
-    async def _parse(self, content: bytes, *, counted: bool) -> Fixture:
+    def _load(self) -> tuple[str, Fixture]:
+        """Return the file's digest and users; raises `StartError`.
+
+        It takes 14 s for 300,000 users, or returns the present ones if the content is the same.
+        """
         options = self.options
-        parsing = partial(
-            parse,
+        path = options.path
+        try:
+            if path.exists() and not path.is_file():
+                raise StartError(f"{path}: not a file")
+            content = path.read_bytes()
+        except OSError as error:
+            raise StartError(f"{path}: cannot be read: {error.strerror}") from error
+        digest = hashlib.sha256(content).hexdigest()
+        if digest == self._digest:
+            return digest, self._fixture
+        return digest, parse(
             content,
-            str(options.path),
-            counted=counted,
+            str(path),
+            counted=self._fixture.counted,
             folds_nicknames=options.folds_nicknames,
             allows_faults=options.allows_faults,
         )
-        # A fixture of 300,000 users takes 14 s to parse.
-        fixture: Fixture = await DaemonThread("fixture")(parsing)
-        return fixture
 
     async def _watch(self) -> None:
         before: FileSignature | None = None
@@ -149,17 +153,6 @@ class YamlBackend(Backend[YamlOptions]):
                     _log.error(text, self.name, format_traceback(error))
             before = signature
             await asyncio.sleep(_CHECK_INTERVAL)
-
-
-def _read(path: Path) -> tuple[str, bytes]:
-    """Return the file's digest and content; raises `StartError` if it cannot be read."""
-    try:
-        if path.exists() and not path.is_file():
-            raise StartError(f"{path}: not a file")
-        content = path.read_bytes()
-    except OSError as error:
-        raise StartError(f"{path}: cannot be read: {error.strerror}") from error
-    return hashlib.sha256(content).hexdigest(), content
 
 
 def _summary(error: StartError) -> str:

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -45,31 +45,27 @@ class Fixture:
         return len(self.users) // 2
 
 
-class _Rule(NamedTuple):
-    pattern: re.Pattern[str]
-    wanted: str
-    required: bool = True
-
-
 _MEMBERS = ("count", "fault", "users")
 _FIELDS = {
-    "nickname": _Rule(
+    "nickname": (
         re.compile(r"(?!\.+\Z)(?!.*[/?#%\\])[!-~]{1,64}"),
-        "write 1 to 64 printable ASCII characters without white space, none of / ? # % \\ and "
-        "not dots alone",
+        (
+            "write 1 to 64 printable ASCII characters without white space, none of / ? # % \\ and "
+            "not dots alone"
+        ),
     ),
     # The widest that identifiers.card_length can be set to.
-    "card_number": _Rule(re.compile(r"[0-9]{1,64}"), "write 1 to 64 of the digits 0 to 9"),
-    "plan": _Rule(
+    "card_number": (re.compile(r"[0-9]{1,64}"), "write 1 to 64 of the digits 0 to 9"),
+    "plan": (
         re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,256}"),
         "write 1 to 256 characters without control characters",
     ),
-    "profile_url": _Rule(
+    "profile_url": (
         re.compile(r"(?=.{1,2048}\Z)https?://[^\s\x00-\x1f\x7f-\x9f]+"),
         "write an https:// or http:// URL of at most 2,048 characters, or leave the member out",
-        required=False,
     ),
 }
+"""The form of each member of a user, and what to write; a profile URL is optional."""
 _OF_USER = (*_FIELDS, "fault")
 _NO_USERS = "missing or empty, as in a cut file; that there are no users is written users: []"
 _NO_LIST = "a list is wanted, each item beginning with a dash"
@@ -86,15 +82,15 @@ def parse(
 ) -> Fixture:
     """Parse a fixture; with ``counted`` one without ``count`` is rejected as truncated.
 
-    With ``folds_nicknames`` the index of nicknames is in lower case. A fault is an error unless
-    ``allows_faults``. Raises `ConfigError` with
-    every problem of the file, whose name is ``file``; text that is not YAML has one problem.
+    With ``folds_nicknames`` the queries by nickname are in lower case. A fault is an error unless
+    ``allows_faults``. Raises `ConfigError` with every problem of the file, whose name is ``file``;
+    text that is not YAML has one problem.
     """
     root = _read(content, file)
     if not isinstance(root, yaml_loader.Mapping):
         message = 'write a mapping with the member "users"'
         raise ConfigError(Problem(file, root.mark.line, root.mark.column, "", message))
-    checker = _Checker(root, file, folds_nicknames=folds_nicknames, allows_faults=allows_faults)
+    checker = _Checker(root, file, folds_nicknames, allows_faults)
     checker.check(needs_count=counted, is_complete=content.endswith(b"\n"))
     if checker.problems:
         raise ConfigError(*sorted(checker.problems, key=lambda each: (each.line, each.column)))
@@ -114,26 +110,24 @@ def _read(content: bytes, file: str) -> Any:
         raise ConfigError(replace(problem, message=message)) from None
 
 
+@dataclass(repr=False)
 class _Checker:
     """Collects the users, the faults and every problem of a document."""
 
-    def __init__(
-        self, root: dict[Any, Any], file: str, *, folds_nicknames: bool, allows_faults: bool
-    ) -> None:
-        self.problems: list[Problem] = []
-        self.users: dict[Query, User] = {}
-        self.faults: dict[Query | None, Fault] = {}
-        self._root = root
-        self._file = file
-        self._folds_nicknames = folds_nicknames
-        self._allows_faults = allows_faults
-        self._firsts: dict[Query, int] = {}
+    root: dict[Any, Any]
+    file: str
+    folds_nicknames: bool
+    allows_faults: bool
+    problems: list[Problem] = field(default_factory=list)
+    users: dict[Query, User] = field(default_factory=dict)
+    faults: dict[Query | None, Fault] = field(default_factory=dict)
+    _firsts: dict[Query, int] = field(default_factory=dict)
 
     def check(self, *, needs_count: bool, is_complete: bool) -> None:
         """Read the document, which is ``is_complete`` if it ends with a line break."""
-        self._reject_unknown(self._root, _MEMBERS, ())
-        self._fault(self._root, ())
-        items = self._root.get("users", "")
+        self._reject_unknown(self.root, _MEMBERS, ())
+        self._fault(self.root, ())
+        items = self.root.get("users", "")
         if not isinstance(items, yaml_loader.Items):
             self._report(("users",), _NO_LIST if items else _NO_USERS)
             items = []
@@ -144,7 +138,7 @@ class _Checker:
             self._report(("count",), problem)
 
     def _problem_of_count(self, users: int, *, needed: bool, is_complete: bool) -> str | None:
-        written = self._root.get("count")
+        written = self.root.get("count")
         right = f"set count to {users} if that is right"
         if written is None:
             missing = f"missing, and was there before; the file may be cut; {right}"
@@ -166,12 +160,12 @@ class _Checker:
         # A user that is never found needs no more than what is asked for.
         is_partial = "fault" in item and "plan" not in item
         nickname, card_number, plan, profile_url = (
-            self._field(item, name, path, required=rule.required and not is_partial)
-            for name, rule in _FIELDS.items()
+            self._field(item, name, path, required=name != "profile_url" and not is_partial)
+            for name in _FIELDS
         )
         queries: dict[str, Query] = {}
         if nickname:
-            folded = nickname.lower() if self._folds_nicknames else nickname
+            folded = nickname.lower() if self.folds_nicknames else nickname
             queries["nickname"] = ByNickname(folded)
         if card_number:
             queries["card_number"] = ByCard(card_number)
@@ -189,7 +183,7 @@ class _Checker:
         if "fault" not in item:
             return
         path = (*path, "fault")
-        if not self._allows_faults:
+        if not self.allows_faults:
             self._report(path, "needs demo: true in config.yaml")
             return
         try:
@@ -204,7 +198,7 @@ class _Checker:
         self.faults |= dict.fromkeys(queries or (None,), fault)
 
     def _field(self, item: dict[Any, Any], name: str, path: Steps, *, required: bool) -> str | None:
-        rule = _FIELDS[name]
+        pattern, wanted = _FIELDS[name]
         value = item.get(name)
         if value is None:
             if required:
@@ -215,8 +209,8 @@ class _Checker:
             return None
         # A plain str from here on: encoders refuse its subclasses.
         text = str(value.removeprefix("@") if name == "nickname" else value)
-        if not (text.strip() and rule.pattern.fullmatch(text)):
-            self._report((*path, name), rule.wanted if text.strip() else "empty")
+        if not (text.strip() and pattern.fullmatch(text)):
+            self._report((*path, name), wanted if text.strip() else "empty")
             return None
         return text
 
@@ -224,8 +218,8 @@ class _Checker:
         first = self._firsts.setdefault(query, path[1])
         if first != path[1]:
             steps = ("users", first, name), (*path, name)
-            lines = [yaml_loader.locate(self._root, each).line for each in steps]
-            folded = name == "nickname" and self._folds_nicknames
+            lines = [yaml_loader.locate(self.root, each).line for each in steps]
+            folded = name == "nickname" and self.folds_nicknames
             message = f"lines {lines[0]} and {lines[1]} hold the same {name}"
             self._report((*path, name), f"{message} (nickname_case is fold)" if folded else message)
 
@@ -237,9 +231,9 @@ class _Checker:
                 self._add(name.mark, path, f"this member is not known; {hint}")
 
     def _report(self, path: Steps, message: str) -> None:
-        self._add(yaml_loader.locate(self._root, path), path, message)
+        self._add(yaml_loader.locate(self.root, path), path, message)
 
     def _add(self, mark: yaml_loader.Mark, path: Steps, message: str) -> None:
         spelt = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-        problem = Problem(self._file, mark.line, mark.column, spelt.removeprefix("."), message)
+        problem = Problem(self.file, mark.line, mark.column, spelt.removeprefix("."), message)
         self.problems.append(problem)
