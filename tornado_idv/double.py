@@ -18,7 +18,7 @@ from tornado_idv.errors import StartError
 if TYPE_CHECKING:
     from tornado_idv.client import Client, User
 
-_STOP_TIMEOUT = 10.0
+_TIMEOUT = 10.0
 
 
 class IdentityService:
@@ -41,31 +41,20 @@ class IdentityService:
         Raises `StartError`.
         """
         with TemporaryDirectory(prefix="tornado-idv-") as folder:
-            users = Path(folder) / "users.yaml"
+            users, log = Path(folder, "users.yaml"), Path(folder, "log")
             users.write_text("users: []\n", encoding="utf-8")
-            log = Path(folder) / "log"
             command = [sys.executable, "-m", "tornado_idv", "serve", "--demo", str(users)]
+            command += ["--port", "0", "--ready-fd", "1", "--stop-on-eof"]
+            pipe = subprocess.PIPE  # closed at the end, which stops the double
             with (
                 log.open("wb") as errors,
-                subprocess.Popen(  # noqa: S603 - our own command
-                    [*command, "--port", "0", "--ready-fd", "1", "--stop-on-eof"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                ) as process,
+                subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors) as process,  # noqa: S603 - our own command
             ):
-                try:
-                    line = process.stdout.readline() if process.stdout else b""
-                    if not line:
-                        raise StartError(f"the test double did not start: {log.read_text()}")
-                    record = json.loads(line)
-                    yield cls(record["url"], record["key"], record["admin_url"])
-                finally:
-                    process.terminate()
-                    try:
-                        process.wait(_STOP_TIMEOUT)
-                    except subprocess.TimeoutExpired:
-                        process.kill()
+                line = process.stdout.readline() if process.stdout else b""
+                if not line:
+                    raise StartError(f"the test double did not start: {log.read_text()}")
+                record = json.loads(line)
+                yield cls(record["url"], record["key"], record["admin_url"])
 
     def add(self, user: User) -> None:
         """Add or replace a user."""
@@ -101,7 +90,7 @@ class IdentityService:
         return Client(self.url, self.key)
 
     def _send(self, method: str, path: str, record: object = None) -> dict[str, Any]:
-        with closing(http.client.HTTPConnection(self._admin, timeout=_STOP_TIMEOUT)) as connection:
+        with closing(http.client.HTTPConnection(self._admin, timeout=_TIMEOUT)) as connection:
             fields = {"Content-Type": "application/json"}
             connection.request(method, path, None if record is None else json.dumps(record), fields)
             reply: dict[str, Any] = json.loads(connection.getresponse().read())

@@ -43,13 +43,13 @@ class Client(BaseClient[User | None, User]):
     """
 
     def _prepare(self) -> None:
-        self._idle: deque[_Connection] = deque()
+        self._idle: deque[tuple[socket.socket, float, int]] = deque()
         self._tls = (self._ssl or _default_context()) if self._is_https else None
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
-            self._idle.pop().shut()
+            self._idle.pop()[0].close()
 
     def __enter__(self) -> Self:
         return self
@@ -70,94 +70,62 @@ class Client(BaseClient[User | None, User]):
     async def _exchange(
         self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
     ) -> User | None:
-        kept = None if is_new else self._kept_connection()
+        kept = None if is_new else self._kept_socket()
+        stream = None
         try:
-            connection = kept or _Connection(self._host, self._port)
-            return self._send(lookup, fields, connection)
+            sock = kept or _connect(self._host, self._port, self._tls, lookup.remaining)
+            stream = _Stream(sock, lookup.remaining)
+            return self._send(lookup, fields, stream)
         except (OSError, UnicodeError) as error:
+            is_stale = kept and stream and not stream.received
             is_closed = isinstance(error, (ConnectionError, ssl.SSLEOFError))
-            kind = StaleConnection if kept and not kept.received and is_closed else Undetermined
+            kind = StaleConnection if is_stale and is_closed else Undetermined
             raise kind(f"no response: {type(error).__name__}") from None
         except HTTPException as error:
             raise Unexpected(f"not a response: {type(error).__name__}") from None
 
-    def _send(self, lookup: Lookup, fields: dict[str, str], connection: _Connection) -> User | None:
+    def _send(self, lookup: Lookup, fields: dict[str, str], stream: _Stream) -> User | None:
         is_reusable, body = False, b""
+        http: Any = HTTPConnection(self._host, self._port)
+        http.sock = stream
         try:
-            connection.begin(lookup.remaining, self._tls)
-            connection.http.request("POST", lookup.path, lookup.body, fields)
-            reply = connection.http.getresponse()
+            http.request("POST", lookup.path, lookup.body, fields)
+            reply = http.getresponse()
             length = lookup.body_length(reply.headers.get_all)
-            heads = _HEADS.match(connection.received)
+            heads = _HEADS.match(stream.received)
             if length is not None and heads is not None:
                 with suppress(ConnectionError, ssl.SSLError, HTTPException):
                     body = reply.read(length)
-                is_all = len(body) == length == len(connection.received) - heads.end()
-                is_reusable = is_all and connection.http.sock is connection
+                is_all = len(body) == length == len(stream.received) - heads.end()
+                is_reusable = is_all and http.sock is stream
             return lookup.read(reply.status, reply.headers.get_all, body)
         finally:
             if is_reusable and len(self._idle) < _MAX_IDLE:
-                connection.idle_since = self._clock()
-                self._idle.append(connection)
+                self._idle.append((stream.socket, self._clock(), os.getpid()))
             else:
-                connection.shut()
+                stream.socket.close()
 
-    def _kept_connection(self) -> _Connection | None:
-        """Return the connection that was used last, if it can still be used."""
+    def _kept_socket(self) -> socket.socket | None:
+        """Return the socket that was used last by this process, if it is not too old."""
         with suppress(IndexError):
             while True:
-                connection = self._idle.pop()
-                is_recent = self._clock() - connection.idle_since < MAX_IDLE_TIME
-                if is_recent and connection.process == os.getpid():
-                    return connection
-                connection.shut()
+                sock, since, process = self._idle.pop()
+                if self._clock() - since < MAX_IDLE_TIME and process == os.getpid():
+                    return sock
+                sock.close()
         return None
 
 
-class _Connection(io.RawIOBase):
-    """The socket of an `HTTPConnection`, where each step has the time left as its timeout."""
+class _Stream(io.RawIOBase):
+    """A socket for an `HTTPConnection`, where each step has the time left as its timeout."""
 
-    idle_since = 0.0
-
-    def __init__(self, host: str, port: int) -> None:
-        self.http = HTTPConnection(host, port)
-        self.process = os.getpid()  # another one must not read what is for this one
-        self._socket: Any = None
-
-    def begin(self, remaining: Callable[[], float], tls: ssl.SSLContext | None) -> None:
-        """Begin an exchange; before the first one, connect to the first address that accepts.
-
-        Each address gets an equal part of the time left.
-        """
+    def __init__(self, sock: socket.socket, remaining: Callable[[], float]) -> None:
+        self.socket = sock
         self._remaining = remaining
         self.received = bytearray()
-        if self._socket is not None:
-            return
-        host = self.http.host
-        addresses = socket.getaddrinfo(host, self.http.port, type=socket.SOCK_STREAM)
-        for parts, (*kind, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
-            self._socket = socket.socket(*kind)
-            try:
-                self._bounded(parts).connect(address)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if tls is not None:
-                    self._socket = tls.wrap_socket(self._bounded(), server_hostname=host)
-                break
-            except OSError:
-                self.shut()
-                if parts == 1:
-                    raise
-        self.http.sock = self
-
-    def _bounded(self, parts: int = 1) -> Any:
-        seconds = self._remaining() / parts
-        if seconds <= 0:
-            raise TimeoutError
-        self._socket.settimeout(seconds)
-        return self._socket
 
     def sendall(self, data: bytes) -> None:
-        self._bounded().sendall(data)
+        _bounded(self.socket, self._remaining()).sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -166,7 +134,7 @@ class _Connection(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        length: int = self._bounded().recv_into(buffer)
+        length = _bounded(self.socket, self._remaining()).recv_into(buffer)
         self.received += buffer[:length]
         if len(self.received) > _MAX_RESPONSE:
             raise HTTPException
@@ -175,7 +143,30 @@ class _Connection(io.RawIOBase):
     def close(self) -> None:
         """Do nothing: `HTTPConnection` closes its socket before the last response is read."""
 
-    def shut(self) -> None:
-        """Close the connection."""
-        if self._socket is not None:
-            self._socket.close()
+
+def _connect(
+    host: str, port: int, tls: ssl.SSLContext | None, remaining: Callable[[], float]
+) -> socket.socket:
+    """Connect to the first address that accepts; each gets an equal part of the time left."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for parts, (*kind, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        sock = socket.socket(*kind)
+        try:
+            _bounded(sock, remaining() / parts).connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is None:
+                return sock
+            return tls.wrap_socket(_bounded(sock, remaining()), server_hostname=host)
+        except OSError:
+            sock.close()
+            if parts == 1:
+                raise
+    raise OSError("no address")
+
+
+def _bounded(sock: socket.socket, seconds: float) -> socket.socket:
+    """Set the timeout of the next step; raises `TimeoutError` if no time is left."""
+    if seconds <= 0:
+        raise TimeoutError
+    sock.settimeout(seconds)
+    return sock
