@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
+from tornado_idv.client import Client, User
 from tornado_idv.errors import StartError
-
-if TYPE_CHECKING:
-    from tornado_idv.client import Client, User
 
 _TIMEOUT = 10.0
 
@@ -61,9 +59,8 @@ class IdentityService:
         record = {"plan": user.plan, "card_number": user.card_number}
         if user.profile_url:
             record["profile_url"] = user.profile_url
-        self._send(
-            "PUT", f"/double/users/{quote('@' + user.nickname.removeprefix('@'), '')}", record
-        )
+        nickname = "@" + user.nickname.removeprefix("@")
+        self._send("PUT", f"/double/users/{quote(nickname, '')}", record)
 
     def fail(self, identifier: str = "all", **fault: Any) -> None:
         """Have lookups of one identifier, or of all, fail; ``fault`` as in a fixture."""
@@ -85,8 +82,6 @@ class IdentityService:
 
     def client(self) -> Client:
         """Return a client of the double."""
-        from tornado_idv.client import Client  # noqa: PLC0415 - most tests have their own
-
         return Client(self.url, self.key)
 
     def _send(self, method: str, path: str, record: object = None) -> dict[str, Any]:

@@ -228,12 +228,9 @@ class _Checker:
             if name not in known:
                 near = difflib.get_close_matches(name[:64], known, n=1)
                 hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
-                self._add(name.mark, path, f"this member is not known; {hint}")
+                self._report(path, f"this member is not known; {hint}", name.mark)
 
-    def _report(self, path: Steps, message: str) -> None:
-        self._add(yaml_loader.locate(self.root, path), path, message)
-
-    def _add(self, mark: yaml_loader.Mark, path: Steps, message: str) -> None:
+    def _report(self, path: Steps, message: str, mark: yaml_loader.Mark | None = None) -> None:
+        line, column = mark or yaml_loader.locate(self.root, path)
         spelt = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-        problem = Problem(self.file, mark.line, mark.column, spelt.removeprefix("."), message)
-        self.problems.append(problem)
+        self.problems.append(Problem(self.file, line, column, spelt.removeprefix("."), message))
