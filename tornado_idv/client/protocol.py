@@ -163,25 +163,22 @@ class BaseClient(Generic[_FoundT, _UserT]):
     ) -> User | None:
         until = self._clock() + self._deadline
         body = json.dumps(record).encode()
-        lookup = Lookup(self._path + operation, body, wanted, lambda: until - self._clock())
+        path = self._path + operation
+        lookup = Lookup(path, body, wanted, lambda: until - self._clock(), must_exist)
         pause = _FIRST_PAUSE
         try:
             while True:
                 try:
-                    user = await self._attempt(lookup)
-                    break
+                    return await self._attempt(lookup)
                 except Undetermined as error:
                     wait = max(error.retry_after or 0.0, pause) * (1 + self._chance() / 4)
                     if error.status not in _RETRIED or wait >= lookup.remaining():
                         raise
                 pause *= 2
                 await self._pause(wait)
-            if user is None and must_exist:
-                raise NotFound("the user does not exist", HTTPStatus.NOT_FOUND)
         except ClientError as error:
             error.request_id = lookup.request_id
             raise
-        return user
 
     async def _attempt(self, lookup: Lookup) -> User | None:
         fields = {**self._fields, "X-Request-ID": lookup.request_id}
@@ -205,6 +202,7 @@ class Lookup:
     body: bytes = field(repr=False)
     wanted: tuple[str, str] = field(repr=False)
     remaining: Callable[[], float]
+    must_exist: bool = False
     request_id: str = field(default_factory=lambda: os.urandom(16).hex())
 
     def body_length(self, fields: Fields) -> int | None:
@@ -222,7 +220,7 @@ class Lookup:
     def read(self, status: int, fields: Fields, body: bytes) -> User | None:
         """Return the user of a response, ``None`` if it says that there is none.
 
-        Raises `ClientError` for every other response.
+        Raises `ClientError` for every other response, and with ``must_exist`` for that one.
         """
         if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
@@ -233,6 +231,8 @@ class Lookup:
         record = self._record(fields, body)
         code = record.get("code") if record.get("status") == "error" else None
         if status == HTTPStatus.NOT_FOUND and code == "not_found":
+            if self.must_exist:
+                raise NotFound("the user does not exist", status)
             return None
         if status == HTTPStatus.OK and record.get("status") == "ok":
             return self._user(record)
