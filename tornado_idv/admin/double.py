@@ -85,7 +85,7 @@ class RequestsHandler(DoubleHandler):
     """The last requests, oldest first, with the text of what was asked for."""
 
     async def get(self) -> None:
-        self.send({"requests": list(self.double.requests)})
+        self.send({"requests": self.double.requests})
 
 
 class UserHandler(DoubleHandler):

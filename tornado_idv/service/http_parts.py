@@ -20,7 +20,7 @@ from tornado_idv.service.limiters import Limiters
 from tornado_idv.web.access_log import RequestLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.docs import make_docs
-from tornado_idv.web.double import Double
+from tornado_idv.web.double import Double, DoublePacketCache
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.packet_cache import PacketCache
 
@@ -63,7 +63,11 @@ class HttpParts:
             logs_health_checks=settings.logging.health_checks,
         )
         server = settings.server
-        has_packet_cache = server.packet_cache and double is None
+        packet_cache = (
+            PacketCache(services, server.max_body)
+            if double is None
+            else DoublePacketCache(services, server.max_body, double)
+        )
         return cls(
             make_api(
                 services,
@@ -79,7 +83,7 @@ class HttpParts:
                 body_timeout=server.body_timeout,
                 max_connections=server.max_connections,
             ).within_descriptors(),
-            PacketCache(services, server.max_body) if has_packet_cache else None,
+            packet_cache if server.packet_cache else None,
             TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
             identifiers,
         )

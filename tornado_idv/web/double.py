@@ -1,31 +1,33 @@
 """The test double: users and faults that tests set, a journal, and handlers that obey them.
 
-It exists in demo mode alone, and takes the place of handlers; the packet cache, which would pass
-by them, is off then. Without demo mode, neither has any code for it.
+It exists in demo mode alone, and takes the place of handlers and packet cache; without it, neither
+has any code for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter, deque
 from typing import cast
 
 from msgspec.structs import replace
 
-from tornado_idv.http.exchange import Exchange
+from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.interfaces.fault import Fault
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.log_format import format_time
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.model import ByCard, Query, User
+from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.units import Rate
 from tornado_idv.web.access_log import AccessRecord, Failure, RequestLog
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import Result, Services
+from tornado_idv.web.packet_cache import PacketCache, PacketFastPath, PendingResponse
 
 MAX_REQUESTS = 1000
 """Requests that the journal keeps."""
@@ -39,7 +41,7 @@ _NO_RESPONSE = Result(ApiError.UNAVAILABLE.status, b"", failure=_SIMULATED)
 
 
 class Double(RequestLog):
-    """Users and faults set at run time, and the journal of requests, oldest first.
+    """Users and faults set at run time, and the journal of requests.
 
     ``users`` and ``faults`` are by query; the fault of all queries has the key ``None``.
     Both come before those of the backends. ``injected`` counts the uses of each fault.
@@ -47,6 +49,7 @@ class Double(RequestLog):
 
     def __init__(self, access_log: RequestLog | None = None) -> None:
         self._access_log = access_log
+        self._names_users = bool(access_log and access_log.subject_of(ByCard("0")))
         self.reset()
 
     def reset(self) -> None:
@@ -54,7 +57,7 @@ class Double(RequestLog):
         self.users: dict[Query, User] = {}
         self.faults: dict[Query | None, Fault] = {}
         self.injected = Counter[Fault]()
-        self.requests = deque[dict[str, object]](maxlen=MAX_REQUESTS)
+        self._journal = deque[tuple[float, AccessRecord, str | None]](maxlen=MAX_REQUESTS)
         self._random = random.Random(_SEED)  # noqa: S311 - repeatable on purpose
 
     def set_user(self, user: User, *queries: Query) -> None:
@@ -68,19 +71,43 @@ class Double(RequestLog):
         self.users = {key: each for key, each in self.users.items() if each is not user}
         return user is not None
 
+    def concerns(self, query: Query, directory: Directory) -> bool:
+        """Return whether the answer to a query may be another than that of the directory."""
+        return query in self.users or self._fault_of(query, directory) is not None
+
     def take_fault(self, query: Query, directory: Directory) -> Fault | None:
         """Return the fault with which this lookup fails, and count it."""
-        places = [self.faults, *(guard.backend.faults for guard in directory.guards)]
-        found = (faults[key] for key in (query, None) for faults in places if key in faults)
-        fault = next(found, None)
-        if (
-            fault is None
-            or (fault.times is not None and self.injected[fault] >= fault.times)
-            or self._random.random() >= fault.probability
-        ):
+        fault = self._fault_of(query, directory)
+        if fault is None or (fault.times is not None and self.injected[fault] >= fault.times):
+            return None
+        if self._random.random() >= fault.probability:
             return None
         self.injected[fault] += 1
         return fault
+
+    def _fault_of(self, query: Query, directory: Directory) -> Fault | None:
+        for key in (query, None):
+            for faults in (self.faults, *(guard.backend.faults for guard in directory.guards)):
+                if key in faults:
+                    return faults[key]
+        return None
+
+    @property
+    def requests(self) -> list[dict[str, object]]:
+        """The journal, oldest first."""
+        return [
+            {
+                "timestamp": format_time(at),
+                "method": record.method,
+                "route": record.route,
+                "query": query,
+                "status": record.status,
+                "code": record.code,
+                "key": record.key,
+                "request_id": record.request_id,
+            }
+            for at, record, query in self._journal
+        ]
 
     def subject_of(self, query: Query | None) -> str | None:
         """Return the text of a query for the journal; the log itself gets no more than usual."""
@@ -88,23 +115,13 @@ class Double(RequestLog):
 
     def add(self, record: AccessRecord, now: float | None) -> None:
         """Add a request to the journal, and pass it to the access log."""
-        text, log = record.subject, self._access_log
-        self.requests.append(
-            {
-                "timestamp": format_time(time.time() if now is None else now),
-                "method": record.method,
-                "route": record.route,
-                "query": text,
-                "status": record.status,
-                "code": record.code,
-                "key": record.key,
-                "request_id": record.request_id,
-            }
-        )
-        if log is not None:
-            # Of a query the log takes the text alone, so that its kind does not matter.
-            record.subject = log.subject_of(ByCard(text)) if text is not None else None
-            log.add(record, now)
+        text, record.subject = record.subject, None
+        self._journal.append((time.time() if now is None else now, record, text))
+        if self._access_log is not None:
+            if self._names_users and text is not None:
+                query = ByNickname(text[1:]) if text.startswith("@") else ByCard(text)
+                record.subject = self._access_log.subject_of(query)
+            self._access_log.add(record, now)
 
 
 class DoubleHandler(IdentifyHandler):
@@ -147,7 +164,7 @@ class DoubleHandler(IdentifyHandler):
         return result
 
     async def _send_in_pieces(self, result: Result, fault: Fault) -> Result:
-        """Send the body slowly; or half of it, and close the connection."""
+        """Send the body in pieces, all but the last; or half of it, and close the connection."""
         body = result.body
         self.set_status(result.status)
         self.set_header("Content-Length", len(body))
@@ -156,13 +173,13 @@ class DoubleHandler(IdentifyHandler):
             await self.flush()
             self._connection.close_after_response()
             return _NO_RESPONSE
-        rate = fault.drip or 1
-        size = max(1, rate // _PIECES_PER_SECOND)
-        for start in range(0, len(body), size):
-            self.write(body[start : start + size])
+        size = max(1, (fault.drip or 1) // _PIECES_PER_SECOND)
+        pieces = [body[start : start + size] for start in range(0, len(body), size)]
+        for piece in pieces[:-1]:
+            self.write(piece)
             await self.flush()
-            await asyncio.sleep(size / rate)
-        return replace(result, body=b"")
+            await asyncio.sleep(size / (fault.drip or 1))
+        return replace(result, body=pieces[-1])
 
     @property
     def _connection(self) -> Exchange:
@@ -175,3 +192,33 @@ class DoubleUrlHandler(DoubleHandler, IdentifyUrlHandler):
 
 class DoubleCardHandler(DoubleHandler, IdentifyCardHandler):
     """Lookups by card number."""
+
+
+class DoublePacketCache(PacketCache):
+    """Leaves requests that concern the double to its handlers."""
+
+    def __init__(self, services: Services, max_body: int, double: Double) -> None:
+        super().__init__(services, max_body)
+        self.double = double
+
+    def connect(self, peer: Peer) -> PacketFastPath:
+        return _DoubleFastPath(self, peer)
+
+
+class _DoubleFastPath(PacketFastPath):
+    __slots__ = ("_double",)
+
+    def __init__(self, cache: DoublePacketCache, peer: Peer) -> None:
+        super().__init__(cache, peer)
+        self._double = cache.double
+
+    def respond(
+        self, match: re.Match[bytes], body: bytes, sink: ResponseSink
+    ) -> bytes | PendingResponse | None:
+        meaning = self._template.meaning if self._template else None
+        if meaning is None:
+            return None
+        known = meaning.queries.by_body.get(body) or self._parse(meaning.operation, body)
+        if known is None or self._double.concerns(known.query, self._services.directory):
+            return None
+        return super().respond(match, body, sink)
