@@ -99,7 +99,6 @@ setup(
         "PyYAML>=6.0.1",
         "tornado>=6.6.1,<6.7",
         "uvloop>=0.21; sys_platform != 'win32'",
-        "watchfiles>=1",
         "yarl>=1.20",
     ],
     extras_require={

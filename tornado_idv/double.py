@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
+from tornado_idv.client import Client, User
 from tornado_idv.errors import StartError
 
-if TYPE_CHECKING:
-    from tornado_idv.client import Client, User
-
-_STOP_TIMEOUT = 10.0
+_TIMEOUT = 10.0
 
 
 class IdentityService:
@@ -41,40 +39,28 @@ class IdentityService:
         Raises `StartError`.
         """
         with TemporaryDirectory(prefix="tornado-idv-") as folder:
-            users = Path(folder) / "users.yaml"
+            users, log = Path(folder, "users.yaml"), Path(folder, "log")
             users.write_text("users: []\n", encoding="utf-8")
-            log = Path(folder) / "log"
             command = [sys.executable, "-m", "tornado_idv", "serve", "--demo", str(users)]
+            command += ["--port", "0", "--ready-fd", "1", "--stop-on-eof"]
+            pipe = subprocess.PIPE  # closed at the end, which stops the double
             with (
                 log.open("wb") as errors,
-                subprocess.Popen(  # noqa: S603 - our own command
-                    [*command, "--port", "0", "--ready-fd", "1", "--stop-on-eof"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                ) as process,
+                subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors) as process,  # noqa: S603 - our own command
             ):
-                try:
-                    line = process.stdout.readline() if process.stdout else b""
-                    if not line:
-                        raise StartError(f"the test double did not start: {log.read_text()}")
-                    record = json.loads(line)
-                    yield cls(record["url"], record["key"], record["admin_url"])
-                finally:
-                    process.terminate()
-                    try:
-                        process.wait(_STOP_TIMEOUT)
-                    except subprocess.TimeoutExpired:
-                        process.kill()
+                line = process.stdout.readline() if process.stdout else b""
+                if not line:
+                    raise StartError(f"the test double did not start: {log.read_text()}")
+                record = json.loads(line)
+                yield cls(record["url"], record["key"], record["admin_url"])
 
     def add(self, user: User) -> None:
         """Add or replace a user."""
         record = {"plan": user.plan, "card_number": user.card_number}
         if user.profile_url:
             record["profile_url"] = user.profile_url
-        self._send(
-            "PUT", f"/double/users/{quote('@' + user.nickname.removeprefix('@'), '')}", record
-        )
+        nickname = "@" + user.nickname.removeprefix("@")
+        self._send("PUT", f"/double/users/{quote(nickname, '')}", record)
 
     def fail(self, identifier: str = "all", **fault: Any) -> None:
         """Have lookups of one identifier, or of all, fail; ``fault`` as in a fixture."""
@@ -96,12 +82,10 @@ class IdentityService:
 
     def client(self) -> Client:
         """Return a client of the double."""
-        from tornado_idv.client import Client  # noqa: PLC0415 - most tests have their own
-
         return Client(self.url, self.key)
 
     def _send(self, method: str, path: str, record: object = None) -> dict[str, Any]:
-        with closing(http.client.HTTPConnection(self._admin, timeout=_STOP_TIMEOUT)) as connection:
+        with closing(http.client.HTTPConnection(self._admin, timeout=_TIMEOUT)) as connection:
             fields = {"Content-Type": "application/json"}
             connection.request(method, path, None if record is None else json.dumps(record), fields)
             reply: dict[str, Any] = json.loads(connection.getresponse().read())

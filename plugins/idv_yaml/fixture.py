@@ -10,8 +10,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -31,44 +30,43 @@ Steps = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """The users of one file, by nickname and by card; ``counted`` if it says how many.
+    """The users of one file, each by two queries; ``counted`` if it says how many.
 
     ``faults`` are by query; that of all queries has the key ``None``.
     """
 
-    by_nickname: Mapping[str, User] = field(repr=False)
-    by_card: Mapping[str, User] = field(repr=False)
-    counted: bool
+    users: Mapping[Query, User] = field(repr=False)
     faults: Mapping[Query | None, Fault] = field(repr=False)
+    counted: bool
 
-
-class _Rule(NamedTuple):
-    pattern: re.Pattern[str]
-    wanted: str
-    required: bool = True
+    @property
+    def user_count(self) -> int:
+        """The number of users."""
+        return len(self.users) // 2
 
 
 _MEMBERS = ("count", "fault", "users")
 _FIELDS = {
-    "nickname": _Rule(
+    "nickname": (
         re.compile(r"(?!\.+\Z)(?!.*[/?#%\\])[!-~]{1,64}"),
-        "write 1 to 64 printable ASCII characters without white space, none of / ? # % \\ and "
-        "not dots alone",
+        (
+            "write 1 to 64 printable ASCII characters without white space, none of / ? # % \\ and "
+            "not dots alone"
+        ),
     ),
     # The widest that identifiers.card_length can be set to.
-    "card_number": _Rule(re.compile(r"[0-9]{1,64}"), "write 1 to 64 of the digits 0 to 9"),
-    "plan": _Rule(
+    "card_number": (re.compile(r"[0-9]{1,64}"), "write 1 to 64 of the digits 0 to 9"),
+    "plan": (
         re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,256}"),
         "write 1 to 256 characters without control characters",
     ),
-    "profile_url": _Rule(
+    "profile_url": (
         re.compile(r"(?=.{1,2048}\Z)https?://[^\s\x00-\x1f\x7f-\x9f]+"),
         "write an https:// or http:// URL of at most 2,048 characters, or leave the member out",
-        required=False,
     ),
 }
+"""The form of each member of a user, and what to write; a profile URL is optional."""
 _OF_USER = (*_FIELDS, "fault")
-_UNIQUE = ("nickname", "card_number")
 _NO_USERS = "missing or empty, as in a cut file; that there are no users is written users: []"
 _NO_LIST = "a list is wanted, each item beginning with a dash"
 _COUNT = re.compile(r"[0-9]{1,9}")
@@ -84,27 +82,19 @@ def parse(
 ) -> Fixture:
     """Parse a fixture; with ``counted`` one without ``count`` is rejected as truncated.
 
-    With ``folds_nicknames`` the index of nicknames is in lower case. A fault is an error unless
-    ``allows_faults``. Raises `ConfigError` with
-    every problem of the file, whose name is ``file``; text that is not YAML has one problem.
+    With ``folds_nicknames`` the queries by nickname are in lower case. A fault is an error unless
+    ``allows_faults``. Raises `ConfigError` with every problem of the file, whose name is ``file``;
+    text that is not YAML has one problem.
     """
     root = _read(content, file)
     if not isinstance(root, yaml_loader.Mapping):
         message = 'write a mapping with the member "users"'
         raise ConfigError(Problem(file, root.mark.line, root.mark.column, "", message))
-    checker = _Checker(root, file, folds_nicknames=folds_nicknames, allows_faults=allows_faults)
-    users = checker.users()
-    checker.fault(root, ())
-    checker.count(len(users), whole=content.endswith(b"\n"), needed=counted)
+    checker = _Checker(root, file, folds_nicknames, allows_faults)
+    checker.check(needs_count=counted, is_complete=content.endswith(b"\n"))
     if checker.problems:
         raise ConfigError(*sorted(checker.problems, key=lambda each: (each.line, each.column)))
-    known = [user for user in users if user is not None]
-    return Fixture(
-        MappingProxyType({checker.canonical(user.nickname): user for user in known}),
-        MappingProxyType({user.card_number: user for user in known}),
-        counted="count" in root,
-        faults=MappingProxyType(checker.faults),
-    )
+    return Fixture(checker.users, checker.faults, counted="count" in root)
 
 
 def _read(content: bytes, file: str) -> Any:
@@ -120,77 +110,80 @@ def _read(content: bytes, file: str) -> Any:
         raise ConfigError(replace(problem, message=message)) from None
 
 
+@dataclass(repr=False)
 class _Checker:
-    """Collects the users and every problem of a document."""
+    """Collects the users, the faults and every problem of a document."""
 
-    def __init__(
-        self, root: dict[Any, Any], file: str, *, folds_nicknames: bool, allows_faults: bool
-    ) -> None:
-        self.problems: list[Problem] = []
-        self.faults: dict[Query | None, Fault] = {}
-        self._root = root
-        self._file = file
-        self._folds_nicknames = folds_nicknames
-        self._allows_faults = allows_faults
-        self._firsts: dict[str, dict[str, int]] = {name: {} for name in _UNIQUE}
+    root: dict[Any, Any]
+    file: str
+    folds_nicknames: bool
+    allows_faults: bool
+    problems: list[Problem] = field(default_factory=list)
+    users: dict[Query, User] = field(default_factory=dict)
+    faults: dict[Query | None, Fault] = field(default_factory=dict)
+    _firsts: dict[Query, int] = field(default_factory=dict)
 
-    def canonical(self, text: str) -> str:
-        """Return the value by which a user is looked up; it must be unique in the file."""
-        return text.lower() if self._folds_nicknames else text
+    def check(self, *, needs_count: bool, is_complete: bool) -> None:
+        """Read the document, which is ``is_complete`` if it ends with a line break."""
+        self._reject_unknown(self.root, _MEMBERS, ())
+        self._fault(self.root, ())
+        items = self.root.get("users", "")
+        if not isinstance(items, yaml_loader.Items):
+            self._report(("users",), _NO_LIST if items else _NO_USERS)
+            items = []
+        for number, item in enumerate(items):
+            self._user(number, item)
+        problem = self._problem_of_count(len(items), needed=needs_count, is_complete=is_complete)
+        if problem is not None:
+            self._report(("count",), problem)
 
-    def users(self) -> list[User | None]:
-        """Return the users in the order of the file, ``None`` for one with a problem."""
-        self._reject_unknown(self._root, _MEMBERS, ())
-        items = self._root.get("users", "")
-        if isinstance(items, yaml_loader.Items):
-            return [self._user(number, item) for number, item in enumerate(items)]
-        self._report(("users",), _NO_LIST if items else _NO_USERS)
-        return []
-
-    def count(self, users: int, *, whole: bool, needed: bool) -> None:
-        """Compare ``count`` with the number of users; reject a last line without a line break."""
-        written = self._root.get("count")
+    def _problem_of_count(self, users: int, *, needed: bool, is_complete: bool) -> str | None:
+        written = self.root.get("count")
         right = f"set count to {users} if that is right"
         if written is None:
-            if needed:
-                message = f"missing, and was there before; the file may be cut; {right}"
-                self._report(("count",), message)
-        elif not (isinstance(written, yaml_loader.Text) and _COUNT.fullmatch(written)):
-            self._report(("count",), "write a number")
-        elif int(written) != users:
-            message = f"says {int(written)}, the users are {users}; the file may be cut; {right}"
-            self._report(("count",), message)
-        elif not whole:
-            message = "a file with a count ends with a line break; this one may be cut"
-            self._report(("count",), message)
+            missing = f"missing, and was there before; the file may be cut; {right}"
+            return missing if needed else None
+        if not (isinstance(written, yaml_loader.Text) and _COUNT.fullmatch(written)):
+            return "write a number"
+        if int(written) != users:
+            return f"says {int(written)}, the users are {users}; the file may be cut; {right}"
+        if not is_complete:
+            return "a file with a count ends with a line break; this one may be cut"
+        return None
 
-    def _user(self, number: int, item: Any) -> User | None:
+    def _user(self, number: int, item: Any) -> None:
         path = ("users", number)
         if not isinstance(item, yaml_loader.Mapping):
             self._report(path, "write a mapping with nickname, card_number and plan")
-            return None
+            return
         self._reject_unknown(item, _OF_USER, path)
         # A user that is never found needs no more than what is asked for.
         is_partial = "fault" in item and "plan" not in item
-        required = {name for name in _FIELDS if _FIELDS[name].required and not is_partial}
         nickname, card_number, plan, profile_url = (
-            self._field(item, name, path, required=name in required)
-            for name in ("nickname", "card_number", "plan", "profile_url")
+            self._field(item, name, path, required=name != "profile_url" and not is_partial)
+            for name in _FIELDS
         )
-        if is_partial and nickname is None and card_number is None:
+        queries: dict[str, Query] = {}
+        if nickname:
+            folded = nickname.lower() if self.folds_nicknames else nickname
+            queries["nickname"] = ByNickname(folded)
+        if card_number:
+            queries["card_number"] = ByCard(card_number)
+        if is_partial and not queries:
             self._report(path, "a fault without a user needs a nickname or a card_number")
-        queries: list[Query] = [ByNickname(self.canonical(nickname))] if nickname else []
-        self.fault(item, path, *queries, *([ByCard(card_number)] if card_number else []))
-        if nickname is None or card_number is None or plan is None:
-            return None
-        return User(plan, card_number, nickname, profile_url)
+        for name, query in queries.items():
+            self._reject_duplicate(query, name, path)
+        self._fault(item, path, *queries.values())
+        if nickname and card_number and plan:
+            user = User(plan, card_number, nickname, profile_url)
+            self.users |= dict.fromkeys(queries.values(), user)
 
-    def fault(self, item: dict[Any, Any], path: Steps, *queries: Query) -> None:
+    def _fault(self, item: dict[Any, Any], path: Steps, *queries: Query) -> None:
         """Read the fault of a user, or that of all queries if there are none."""
         if "fault" not in item:
             return
         path = (*path, "fault")
-        if not self._allows_faults:
+        if not self.allows_faults:
             self._report(path, "needs demo: true in config.yaml")
             return
         try:
@@ -205,7 +198,7 @@ class _Checker:
         self.faults |= dict.fromkeys(queries or (None,), fault)
 
     def _field(self, item: dict[Any, Any], name: str, path: Steps, *, required: bool) -> str | None:
-        rule = _FIELDS[name]
+        pattern, wanted = _FIELDS[name]
         value = item.get(name)
         if value is None:
             if required:
@@ -216,19 +209,17 @@ class _Checker:
             return None
         # A plain str from here on: encoders refuse its subclasses.
         text = str(value.removeprefix("@") if name == "nickname" else value)
-        if not (text.strip() and rule.pattern.fullmatch(text)):
-            self._report((*path, name), rule.wanted if text.strip() else "empty")
+        if not (text.strip() and pattern.fullmatch(text)):
+            self._report((*path, name), wanted if text.strip() else "empty")
             return None
-        if name in _UNIQUE:
-            self._reject_duplicate(self.canonical(text), name, path)
         return text
 
-    def _reject_duplicate(self, value: str, name: str, path: Steps) -> None:
-        number = path[-1]
-        first = self._firsts[name].setdefault(value, int(number))
-        if first != number:
-            lines = [self._line(("users", first, name)), self._line((*path, name))]
-            folded = name == "nickname" and self._folds_nicknames
+    def _reject_duplicate(self, query: Query, name: str, path: tuple[str, int]) -> None:
+        first = self._firsts.setdefault(query, path[1])
+        if first != path[1]:
+            steps = ("users", first, name), (*path, name)
+            lines = [yaml_loader.locate(self.root, each).line for each in steps]
+            folded = name == "nickname" and self.folds_nicknames
             message = f"lines {lines[0]} and {lines[1]} hold the same {name}"
             self._report((*path, name), f"{message} (nickname_case is fold)" if folded else message)
 
@@ -237,15 +228,9 @@ class _Checker:
             if name not in known:
                 near = difflib.get_close_matches(name[:64], known, n=1)
                 hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
-                self._add(name.mark, path, f"this member is not known; {hint}")
+                self._report(path, f"this member is not known; {hint}", name.mark)
 
-    def _line(self, path: Steps) -> int:
-        return yaml_loader.locate(self._root, path).line
-
-    def _report(self, path: Steps, message: str) -> None:
-        self._add(yaml_loader.locate(self._root, path), path, message)
-
-    def _add(self, mark: yaml_loader.Mark, path: Steps, message: str) -> None:
+    def _report(self, path: Steps, message: str, mark: yaml_loader.Mark | None = None) -> None:
+        line, column = mark or yaml_loader.locate(self.root, path)
         spelt = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-        problem = Problem(self._file, mark.line, mark.column, spelt.removeprefix("."), message)
-        self.problems.append(problem)
+        self.problems.append(Problem(self.file, line, column, spelt.removeprefix("."), message))

@@ -215,7 +215,7 @@ def test_a_user_is_added_replaced_and_removed(double: Double) -> None:
 
 
 def test_a_learned_client_meets_what_is_set_later(double: Double) -> None:
-    """The packet cache serves the first requests of a client that repeats itself."""
+    """Without demo mode, the packet cache serves a client that repeats itself."""
     with double.client.connection() as connection:
 
         def ask() -> Reply | None:

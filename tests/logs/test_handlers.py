@@ -36,7 +36,6 @@ from tornado_idv.logs.handlers import (
     keep_out_secrets,
 )
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.registry import plugin_manager
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.lookups import Services
@@ -281,12 +280,6 @@ def test_libraries_are_not_debugged(logged: Configure, name: str) -> None:
     stream = logged("debug", "json")
     logging.getLogger(name).debug("executing with %s", "tweety")
     assert stream.getvalue() == ""
-
-
-def test_file_events_are_not_logged() -> None:
-    """The plugin sees to that by itself: with a log file beside a fixture it would be a loop."""
-    plugin_manager()
-    assert not logging.getLogger("watchfiles").isEnabledFor(logging.INFO)
 
 
 def test_the_bytes_that_tornado_refuses_are_left_out(

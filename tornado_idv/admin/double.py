@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, cast
 
 from pydantic import Field, ValidationError
 
@@ -29,8 +29,7 @@ class DoubleHandler(AdminHandler):
 
     @property
     def double(self) -> Double:
-        double: Double = self.settings["double"]
-        return double
+        return cast("Double", self.settings["double"])
 
     def query(self, text: str) -> Query:
         """Return the query in a path or body; raises `AdminError`."""

@@ -106,12 +106,10 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
 def drill(
     *,
     command: tuple[str, ...],
-    found: re.Pattern[str] | None,
-    gone: re.Pattern[str] | None,
-    unsure: re.Pattern[str] | None,
     timeout: float,
     junit: Path | None,
     as_json: bool,
+    **patterns: re.Pattern[str] | None,
 ) -> None:
     """Check that a program survives an outage of this service.
 
@@ -124,10 +122,9 @@ def drill(
 
     Exit codes: 0 all passed; 1 some failed; 2 wrong use; 3 the service did not start.
     """
-    patterns = {_FOUND: found, _GONE: gone, _UNSURE: unsure}
-    given = {name: pattern for name, pattern in patterns.items() if pattern is not None}
+    given = {name: each for name in (_FOUND, _GONE, _UNSURE) if (each := patterns[name])}
+    runs = []
     with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
-        runs = []
         for run in _runs(command, given, timeout):
             runs.append(run)
             if not as_json:

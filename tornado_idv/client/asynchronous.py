@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import Awaitable, Coroutine
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, Self
 
 import aiohttp
 from yarl import URL
 
-from tornado_idv.client.errors import ClientError, Undetermined, Unexpected
-from tornado_idv.client.protocol import MAX_IDLE_TIME, BaseClient, Lookup, Response, User
+from tornado_idv.client.errors import Undetermined, Unexpected
+from tornado_idv.client.protocol import (
+    MAX_IDLE_TIME,
+    BaseClient,
+    Lookup,
+    StaleConnection,
+    User,
+)
 
-_STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
-"""Errors of a kept connection that the server has closed in the meantime."""
-
-
-class _Attempt:
-    reuses_connection = False
+_CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
 class _Reply(aiohttp.ClientResponse):
@@ -37,8 +38,8 @@ class _Reply(aiohttp.ClientResponse):
             self._transport.close()
 
 
-async def _on_reuse(_session: object, context: SimpleNamespace, _parameters: object) -> None:
-    context.trace_request_ctx.reuses_connection = True
+async def _on_reuse(_session: object, context: SimpleNamespace, event: object) -> None:
+    context.trace_request_ctx.append(event)
 
 
 class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
@@ -58,39 +59,11 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _get(self, lookup: Lookup) -> User:
-        return lookup.require(await self._find(lookup))
+    def _run(self, call: Coroutine[Any, Any, User | None]) -> Any:
+        return call
 
-    async def _find(self, lookup: Lookup) -> User | None:
-        try:
-            while True:
-                try:
-                    return lookup.read(await self._request(lookup))
-                except Undetermined as error:
-                    pause = lookup.pause(error)
-                await (self._sleep or asyncio.sleep)(pause)
-        except ClientError as error:
-            raise lookup.named(error) from None
-
-    async def _request(self, lookup: Lookup) -> Response:
-        fields = self._fields_of(lookup)
-        if self._session is None:
-            self._session = self._open()
-        attempt = _Attempt()
-        try:
-            async with asyncio.timeout(lookup.remaining()):
-                try:
-                    return await self._exchange(self._session, lookup, fields, attempt)
-                except _STALE:
-                    if not attempt.reuses_connection:
-                        raise
-                # A lookup changes nothing, so it may be sent again.
-                async with self._open() as fresh:
-                    return await self._exchange(fresh, lookup, fields, attempt)
-        except (aiohttp.ClientConnectionError, OSError, UnicodeError) as error:
-            raise Undetermined(f"no response: {type(error).__name__}") from None
-        except aiohttp.ClientError as error:
-            raise Unexpected(f"not a response: {type(error).__name__}") from None
+    async def _pause(self, seconds: float) -> None:
+        await (self._sleep or asyncio.sleep)(seconds)
 
     def _open(self) -> aiohttp.ClientSession:
         trace = aiohttp.TraceConfig()
@@ -105,27 +78,36 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
         )
 
     async def _exchange(
-        self,
-        session: aiohttp.ClientSession,
-        lookup: Lookup,
-        fields: dict[str, str],
-        attempt: _Attempt,
-    ) -> Response:
-        async with session.post(
-            URL(self._origin + lookup.path, encoded=True),
-            data=lookup.body,
-            headers=fields,
-            allow_redirects=False,
-            trace_request_ctx=attempt,
-        ) as reply:
+        self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
+    ) -> User | None:
+        if self._session is None:
+            self._session = self._open()
+        reuses: list[object] = []
+        try:
+            async with (
+                asyncio.timeout(lookup.remaining()),
+                self._open() if is_new else nullcontext(self._session) as session,
+                session.post(
+                    URL(self._origin + lookup.path, encoded=True),
+                    data=lookup.body,
+                    headers=fields,
+                    allow_redirects=False,
+                    trace_request_ctx=reuses,
+                ) as reply,
+            ):
+                return await self._read(lookup, reply)
+        except (aiohttp.ClientConnectionError, OSError, UnicodeError) as error:
+            kind = StaleConnection if reuses and isinstance(error, _CLOSED) else Undetermined
+            raise kind(f"no response: {type(error).__name__}") from None
+        except aiohttp.ClientError as error:
+            raise Unexpected(f"not a response: {type(error).__name__}") from None
 
-            def values(name: str) -> list[str]:
-                return reply.headers.getall(name, [])
-
-            length, body = lookup.body_length(values), None
-            if length is not None:
-                with suppress(aiohttp.ClientError, asyncio.IncompleteReadError):
-                    body = await reply.content.readexactly(length)
-            if body is None:  # what follows on this connection may be of another request
-                reply.close()
-            return Response(reply.status, values, body)
+    async def _read(self, lookup: Lookup, reply: aiohttp.ClientResponse) -> User | None:
+        fields, body = reply.headers.getall, b""
+        length = lookup.body_length(fields)
+        if length is not None:
+            with suppress(aiohttp.ClientError, asyncio.IncompleteReadError):
+                body = await reply.content.readexactly(length)
+        if not body:  # what follows on this connection may be of another request
+            reply.close()
+        return lookup.read(reply.status, fields, body)

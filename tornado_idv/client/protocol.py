@@ -1,4 +1,4 @@
-"""Requests, responses and pauses of the client, without I/O."""
+"""Requests, attempts and responses of both clients, without I/O."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import random
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from tornado_idv import strict_json
 from tornado_idv.client.errors import (
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _FoundT = TypeVar("_FoundT")
 _UserT = TypeVar("_UserT")
-Fields = Callable[[str], Sequence[str]]
-"""Returns the values of a header field, one for each line that has it."""
+Fields = Callable[[str, list[str]], list[str]]
+"""Returns the values of a header field, one for each line that has it, or the second argument."""
 MAX_BODY = 64 * 1024
 """Bytes of a response body that are read."""
 MAX_IDLE_TIME = 5.0
@@ -65,16 +65,14 @@ class User:
     profile_url: str = field(repr=False, default="")
 
 
-class Response(NamedTuple):
-    """A response; without a body no conclusion may be drawn from it (`Lookup.body_length`)."""
-
-    status: int
-    fields: Fields
-    body: bytes | None
+class StaleConnection(Undetermined):
+    """A kept connection was closed before a response."""
 
 
 class BaseClient(Generic[_FoundT, _UserT]):
     """Arguments and methods of both clients; those of `AsyncClient` return awaitables.
+
+    Each provides `_exchange`, and `_run` for the coroutine of a call; in `Client` it never waits.
 
     ``deadline`` bounds a call with all its attempts, in seconds. ``traceparent`` is called for each
     attempt and returns the value of that header field, or ``None``. ``clock``, ``sleep`` and
@@ -122,51 +120,78 @@ class BaseClient(Generic[_FoundT, _UserT]):
 
         ``None`` means that the user does not exist. Raises `ClientError` for everything else.
         """
-        return self._find(self._by_input(identifier))
+        return cast("_FoundT", self._run(self._by_input(identifier)))
 
     def find_card(self, number: str) -> _FoundT:
         """Return the user with a card number, as `find`."""
-        return self._find(self._by_card(number))
+        return cast("_FoundT", self._run(self._by_card(number)))
 
     def get(self, identifier: str) -> _UserT:
         """Return the user as `find`; raises `NotFound` if it does not exist."""
-        return self._get(self._by_input(identifier))
+        return cast("_UserT", self._run(self._by_input(identifier, must_exist=True)))
 
     def get_card(self, number: str) -> _UserT:
         """Return the user with a card number, as `get`."""
-        return self._get(self._by_card(number))
+        return cast("_UserT", self._run(self._by_card(number, must_exist=True)))
 
     def _prepare(self) -> None:
         """Set attributes of one client alone."""
 
     @abstractmethod
-    def _find(self, lookup: Lookup) -> _FoundT: ...
+    def _run(self, call: Coroutine[Any, Any, User | None]) -> Any: ...
 
     @abstractmethod
-    def _get(self, lookup: Lookup) -> _UserT: ...
+    async def _pause(self, seconds: float) -> None: ...
 
-    def _by_input(self, identifier: str) -> Lookup:
+    @abstractmethod
+    async def _exchange(
+        self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
+    ) -> User | None:
+        """Send a request, with ``is_new`` on a new connection, and read its response."""
+
+    async def _by_input(self, identifier: str, *, must_exist: bool = False) -> User | None:
         nickname = "@" + identifier.removesuffix("/").rpartition("/")[2].removeprefix("@")
-        return self._lookup("url", {"input": identifier}, ("nickname", nickname))
+        wanted = "nickname", nickname
+        return await self._look_up("url", {"input": identifier}, wanted, must_exist=must_exist)
 
-    def _by_card(self, number: str) -> Lookup:
-        return self._lookup("card", {"card_number": number}, ("card_number", number))
+    async def _by_card(self, number: str, *, must_exist: bool = False) -> User | None:
+        record = {"card_number": number}
+        return await self._look_up("card", record, *record.items(), must_exist=must_exist)
 
-    def _lookup(self, operation: str, record: dict[str, str], wanted: tuple[str, str]) -> Lookup:
+    async def _look_up(
+        self, operation: str, record: dict[str, str], wanted: tuple[str, str], *, must_exist: bool
+    ) -> User | None:
         until = self._clock() + self._deadline
-        path, body = self._path + operation, json.dumps(record).encode()
-        return Lookup(path, body, wanted, lambda: until - self._clock(), self._chance)
+        body = json.dumps(record).encode()
+        path = self._path + operation
+        lookup = Lookup(path, body, wanted, lambda: until - self._clock(), must_exist)
+        pause = _FIRST_PAUSE
+        try:
+            while True:
+                try:
+                    return await self._attempt(lookup)
+                except Undetermined as error:
+                    wait = max(error.retry_after or 0.0, pause) * (1 + self._chance() / 4)
+                    if error.status not in _RETRIED or wait >= lookup.remaining():
+                        raise
+                pause *= 2
+                await self._pause(wait)
+        except ClientError as error:
+            error.request_id = lookup.request_id
+            raise
 
-    def _fields_of(self, lookup: Lookup) -> dict[str, str]:
-        """Return the header fields of an attempt."""
+    async def _attempt(self, lookup: Lookup) -> User | None:
         fields = {**self._fields, "X-Request-ID": lookup.request_id}
         traceparent = self._traceparent() if self._traceparent else None
         if traceparent and _VISIBLE.fullmatch(traceparent):
             fields["traceparent"] = traceparent
-        return fields
+        try:
+            return await self._exchange(lookup, fields)
+        except StaleConnection:  # a lookup changes nothing, so it may be sent again
+            return await self._exchange(lookup, fields, is_new=True)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Lookup:
     """One lookup with all its attempts; ``request_id`` is the same in each.
 
@@ -177,9 +202,8 @@ class Lookup:
     body: bytes = field(repr=False)
     wanted: tuple[str, str] = field(repr=False)
     remaining: Callable[[], float]
-    chance: Callable[[], float]
+    must_exist: bool = False
     request_id: str = field(default_factory=lambda: os.urandom(16).hex())
-    _next_pause: float = _FIRST_PAUSE
 
     def body_length(self, fields: Fields) -> int | None:
         """Return the length of a body that is to be read, ``None`` if the response is discarded.
@@ -187,31 +211,36 @@ class Lookup:
         Only a response with the id of this request can be one to it, and not a late one to another.
         Its body must have one length, so that a cut one is detected.
         """
-        length = fields("content-length")
+        length = fields("content-length", [])
         is_framed = len(length) == 1 and _LENGTH.fullmatch(length[0])
-        if not is_framed or fields("transfer-encoding") or not self._is_echoed(fields):
+        if not is_framed or fields("transfer-encoding", []) or not self._is_echoed(fields):
             return None
         return int(length[0]) if int(length[0]) <= MAX_BODY else None
 
-    def read(self, response: Response) -> User | None:
+    def read(self, status: int, fields: Fields, body: bytes) -> User | None:
         """Return the user of a response, ``None`` if it says that there is none.
 
-        Raises `ClientError` for every other response.
+        Raises `ClientError` for every other response, and with ``must_exist`` for that one.
         """
-        status, fields, _ = response
         if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise _failure(response)
-        record = _record(response)
+            kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
+            failure = kind(f"the service could not determine the result: status {status}", status)
+            wait = "".join(fields("retry-after", []))
+            failure.retry_after = float(wait) if _SECONDS.fullmatch(wait) else None
+            raise failure
+        record = self._record(fields, body)
         code = record.get("code") if record.get("status") == "error" else None
         if status == HTTPStatus.NOT_FOUND and code == "not_found":
+            if self.must_exist:
+                raise NotFound("the user does not exist", status)
             return None
         if status == HTTPStatus.OK and record.get("status") == "ok":
             return self._user(record)
         if status in _REFUSED and isinstance(code, str) and code != "not_found":
-            kind, message = _REFUSED[status]
-            reason = "".join(fields("x-error-reason"))
-            if kind is not InvalidFormat or not _REASON.fullmatch(reason):
-                raise kind(message, status)
+            refusal, message = _REFUSED[status]
+            reason = "".join(fields("x-error-reason", []))
+            if refusal is not InvalidFormat or not _REASON.fullmatch(reason):
+                raise refusal(message, status)
             error = InvalidFormat(f"{message}: {reason}", status)
             error.reason = reason
             raise error
@@ -225,58 +254,28 @@ class Lookup:
             )
         raise Unexpected(message, status)
 
-    def require(self, user: User | None) -> User:
-        """Return the user of this lookup; raises `NotFound` if there is none."""
-        if user is None:
-            raise self.named(NotFound("the user does not exist", HTTPStatus.NOT_FOUND))
-        return user
-
-    def named(self, error: ClientError) -> ClientError:
-        """Return an error with the request id of this lookup."""
-        error.request_id = self.request_id
-        return error
-
-    def pause(self, error: Undetermined) -> float:
-        """Return the seconds before the next attempt; raise ``error`` if there is none."""
-        pause = max(error.retry_after or 0.0, self._next_pause) * (1 + self.chance() / 4)
-        self._next_pause *= 2
-        if error.status not in _RETRIED or pause >= self.remaining():
-            raise error
-        return pause
-
     def _is_echoed(self, fields: Fields) -> bool:
-        return list(fields("x-request-id")) == [self.request_id]
+        return fields("x-request-id", []) == [self.request_id]
 
     def _user(self, record: dict[str, Any]) -> User:
-        members = [record.get(name) for name in User.__slots__]
-        texts = [each for each in members if isinstance(each, str)]
-        if len(texts) != len(members):
+        members: list[Any] = [record.get(name) for name in User.__slots__]
+        if not all(isinstance(each, str) for each in members):
             raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
-        user = User(*texts)
+        user = User(*members)
         name, value = self.wanted
         # The service may fold the case of a nickname, in ASCII: `str.lower` has more letters.
         if getattr(user, name).encode().lower() != value.encode().lower():
             raise Unexpected("the response is for another user than requested", HTTPStatus.OK)
         return user
 
-
-def _failure(response: Response) -> Undetermined:
-    status = response.status
-    kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
-    error = kind(f"the service could not determine the result: status {status}", status)
-    wait = "".join(response.fields("retry-after"))
-    error.retry_after = float(wait) if _SECONDS.fullmatch(wait) else None
-    return error
-
-
-def _record(response: Response) -> dict[str, Any]:
-    """Return the JSON object of a response, empty if it has none."""
-    media_types = [each.partition(";")[0].strip() for each in response.fields("content-type")]
-    is_plain = media_types == ["application/json"] and not response.fields("content-encoding")
-    if response.body is None or not is_plain:
-        return {}
-    try:
-        record = strict_json.loads(response.body)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
+    def _record(self, fields: Fields, body: bytes) -> dict[str, Any]:
+        """Return the JSON object of a response, empty if it has none."""
+        types = [each.partition(";")[0].strip() for each in fields("content-type", [])]
+        is_plain = types == ["application/json"] and not fields("content-encoding", [])
+        if not is_plain or len(body) != self.body_length(fields):
+            return {}
+        try:
+            record = strict_json.loads(body)
+        except ValueError:
+            return {}
+        return record if isinstance(record, dict) else {}

@@ -8,15 +8,22 @@ import re
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import lru_cache
 from http.client import HTTPConnection, HTTPException
 from time import sleep
 from typing import Any, Self
 
-from tornado_idv.client.errors import ClientError, Undetermined, Unexpected
-from tornado_idv.client.protocol import MAX_BODY, MAX_IDLE_TIME, BaseClient, Lookup, Response, User
+from tornado_idv.client.errors import Undetermined, Unexpected
+from tornado_idv.client.protocol import (
+    MAX_BODY,
+    MAX_IDLE_TIME,
+    BaseClient,
+    Lookup,
+    StaleConnection,
+    User,
+)
 
 _MAX_IDLE = 16
 _MAX_RESPONSE = 2 * MAX_BODY
@@ -36,13 +43,13 @@ class Client(BaseClient[User | None, User]):
     """
 
     def _prepare(self) -> None:
-        self._idle: deque[_Connection] = deque()
+        self._idle: deque[tuple[socket.socket, float, int]] = deque()
         self._tls = (self._ssl or _default_context()) if self._is_https else None
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
-            self._idle.pop().shut()
+            self._idle.pop()[0].close()
 
     def __enter__(self) -> Self:
         return self
@@ -50,122 +57,75 @@ class Client(BaseClient[User | None, User]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _get(self, lookup: Lookup) -> User:
-        return lookup.require(self._find(lookup))
-
-    def _find(self, lookup: Lookup) -> User | None:
+    def _run(self, call: Coroutine[Any, Any, User | None]) -> Any:
         try:
             while True:
-                try:
-                    return lookup.read(self._request(lookup))
-                except Undetermined as error:
-                    pause = lookup.pause(error)
-                (self._sleep or sleep)(pause)
-        except ClientError as error:
-            raise lookup.named(error) from None
+                call.send(None)
+        except StopIteration as end:
+            return end.value
 
-    def _request(self, lookup: Lookup) -> Response:
-        fields = self._fields_of(lookup)
+    async def _pause(self, seconds: float) -> None:
+        (self._sleep or sleep)(seconds)
+
+    async def _exchange(
+        self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
+    ) -> User | None:
+        kept = None if is_new else self._kept_socket()
+        stream = None
         try:
-            kept = self._kept_connection()
-            if kept is not None:
-                try:
-                    return self._exchange(kept, lookup, fields)
-                except (ConnectionError, ssl.SSLEOFError):
-                    if kept.received:
-                        raise
-            # A lookup changes nothing, so it may be sent again.
-            return self._exchange(_Connection(self._host, self._port, self._tls), lookup, fields)
+            sock = kept or _connect(self._host, self._port, self._tls, lookup.remaining)
+            stream = _Stream(sock, lookup.remaining)
+            return self._send(lookup, fields, stream)
         except (OSError, UnicodeError) as error:
-            raise Undetermined(f"no response: {type(error).__name__}") from None
+            is_stale = kept and stream and not stream.received
+            is_closed = isinstance(error, (ConnectionError, ssl.SSLEOFError))
+            kind = StaleConnection if is_stale and is_closed else Undetermined
+            raise kind(f"no response: {type(error).__name__}") from None
         except HTTPException as error:
             raise Unexpected(f"not a response: {type(error).__name__}") from None
 
-    def _exchange(
-        self, connection: _Connection, lookup: Lookup, fields: dict[str, str]
-    ) -> Response:
-        is_reusable = False
+    def _send(self, lookup: Lookup, fields: dict[str, str], stream: _Stream) -> User | None:
+        is_reusable, body = False, b""
+        http: Any = HTTPConnection(self._host, self._port)
+        http.sock = stream
         try:
-            connection.begin(lookup.remaining)
-            connection.http.request("POST", lookup.path, lookup.body, fields)
-            reply = connection.http.getresponse()
-
-            def values(name: str) -> list[str]:
-                return reply.headers.get_all(name, [])
-
-            length, body = lookup.body_length(values), b""
-            heads = _HEADS.match(connection.received)
-            if length is None or heads is None:
-                return Response(reply.status, values, None)
-            with suppress(ConnectionError, ssl.SSLError, HTTPException):
-                body = reply.read(length)
-            is_complete = len(body) == length
-            has_surplus = len(connection.received) > heads.end() + length
-            is_reusable = is_complete and not has_surplus and connection.http.sock is connection
-            return Response(reply.status, values, body if is_complete else None)
+            http.request("POST", lookup.path, lookup.body, fields)
+            reply = http.getresponse()
+            length = lookup.body_length(reply.headers.get_all)
+            heads = _HEADS.match(stream.received)
+            if length is not None and heads is not None:
+                with suppress(ConnectionError, ssl.SSLError, HTTPException):
+                    body = reply.read(length)
+                is_all = len(body) == length == len(stream.received) - heads.end()
+                is_reusable = is_all and http.sock is stream
+            return lookup.read(reply.status, reply.headers.get_all, body)
         finally:
             if is_reusable and len(self._idle) < _MAX_IDLE:
-                connection.idle_since = self._clock()
-                self._idle.append(connection)
+                self._idle.append((stream.socket, self._clock(), os.getpid()))
             else:
-                connection.shut()
+                stream.socket.close()
 
-    def _kept_connection(self) -> _Connection | None:
-        """Return the connection that was used last, if it can still be used."""
+    def _kept_socket(self) -> socket.socket | None:
+        """Return the socket that was used last by this process, if it is not too old."""
         with suppress(IndexError):
             while True:
-                connection = self._idle.pop()
-                if self._clock() - connection.idle_since < MAX_IDLE_TIME and connection.is_quiet():
-                    return connection
-                connection.shut()
+                sock, since, process = self._idle.pop()
+                if self._clock() - since < MAX_IDLE_TIME and process == os.getpid():
+                    return sock
+                sock.close()
         return None
 
 
-class _Connection(io.RawIOBase):
-    """The socket of an `HTTPConnection`, where each step has the time left as its timeout."""
+class _Stream(io.RawIOBase):
+    """A socket for an `HTTPConnection`, where each step has the time left as its timeout."""
 
-    idle_since = 0.0
-
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        self.http = HTTPConnection(host, port)
-        self._tls = tls
-        self._process = os.getpid()
-        self._socket: Any = None
-
-    def begin(self, remaining: Callable[[], float]) -> None:
-        """Begin an exchange, and connect before the first one."""
+    def __init__(self, sock: socket.socket, remaining: Callable[[], float]) -> None:
+        self.socket = sock
         self._remaining = remaining
         self.received = bytearray()
-        if self._socket is None:
-            self._connect(self.http.host, self.http.port)
-
-    def _connect(self, host: str, port: int) -> None:
-        """Connect to the first address that accepts; each gets an equal part of the time left."""
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for tried, (family, kind, protocol, _, address) in enumerate(addresses, 1):
-            self._socket = socket.socket(family, kind, protocol)
-            try:
-                self._bounded(len(addresses) - tried + 1).connect(address)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if self._tls is not None:
-                    self._socket = self._tls.wrap_socket(self._bounded(), server_hostname=host)
-            except OSError:
-                self.shut()
-                if tried == len(addresses):
-                    raise
-            else:
-                self.http.sock = self
-                return
-
-    def _bounded(self, parts: int = 1) -> Any:
-        seconds = self._remaining() / parts
-        if seconds <= 0:
-            raise TimeoutError
-        self._socket.settimeout(seconds)
-        return self._socket
 
     def sendall(self, data: bytes) -> None:
-        self._bounded().sendall(data)
+        _bounded(self.socket, self._remaining()).sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -174,29 +134,39 @@ class _Connection(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        length: int = self._bounded().recv_into(buffer)
+        length = _bounded(self.socket, self._remaining()).recv_into(buffer)
         self.received += buffer[:length]
         if len(self.received) > _MAX_RESPONSE:
             raise HTTPException
         return length
 
-    def is_quiet(self) -> bool:
-        """Return whether the connection is open, of this process, and without unread bytes."""
-        if self._process != os.getpid():  # the other process may be reading
-            return False
-        self._socket.settimeout(0)
-        try:
-            self._socket.recv(1)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return True
-        except OSError:
-            pass
-        return False
-
     def close(self) -> None:
         """Do nothing: `HTTPConnection` closes its socket before the last response is read."""
 
-    def shut(self) -> None:
-        """Close the connection."""
-        if self._socket is not None:
-            self._socket.close()
+
+def _connect(
+    host: str, port: int, tls: ssl.SSLContext | None, remaining: Callable[[], float]
+) -> socket.socket:
+    """Connect to the first address that accepts; each gets an equal part of the time left."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for parts, (*kind, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        sock = socket.socket(*kind)
+        try:
+            _bounded(sock, remaining() / parts).connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is None:
+                return sock
+            return tls.wrap_socket(_bounded(sock, remaining()), server_hostname=host)
+        except OSError:
+            sock.close()
+            if parts == 1:
+                raise
+    raise OSError("no address")
+
+
+def _bounded(sock: socket.socket, seconds: float) -> socket.socket:
+    """Set the timeout of the next step; raises `TimeoutError` if no time is left."""
+    if seconds <= 0:
+        raise TimeoutError
+    sock.settimeout(seconds)
+    return sock

@@ -20,7 +20,7 @@ from tornado_idv.interfaces.fault import Fault
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.log_format import format_time
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.model import ByCard, Query, User
 from tornado_idv.units import Rate
 from tornado_idv.web.access_log import AccessRecord, Failure, RequestLog
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
@@ -49,7 +49,6 @@ class Double(RequestLog):
 
     def __init__(self, access_log: RequestLog | None = None) -> None:
         self._access_log = access_log
-        self._names_users = bool(access_log and access_log.subject_of(ByCard("0")))
         self.reset()
 
     def reset(self) -> None:
@@ -86,11 +85,9 @@ class Double(RequestLog):
         return fault
 
     def _fault_of(self, query: Query, directory: Directory) -> Fault | None:
-        for key in (query, None):
-            for faults in (self.faults, *(guard.backend.faults for guard in directory.guards)):
-                if key in faults:
-                    return faults[key]
-        return None
+        places = [self.faults, *(guard.backend.faults for guard in directory.guards)]
+        found = (faults[key] for key in (query, None) for faults in places if key in faults)
+        return next(found, None)
 
     @property
     def requests(self) -> list[dict[str, object]]:
@@ -118,9 +115,8 @@ class Double(RequestLog):
         text, record.subject = record.subject, None
         self._journal.append((time.time() if now is None else now, record, text))
         if self._access_log is not None:
-            if self._names_users and text is not None:
-                query = ByNickname(text[1:]) if text.startswith("@") else ByCard(text)
-                record.subject = self._access_log.subject_of(query)
+            # Of a query the log takes the text alone, so that its kind does not matter.
+            record.subject = self._access_log.subject_of(ByCard(text)) if text is not None else None
             self._access_log.add(record, now)
 
 

@@ -49,7 +49,7 @@ async def calling(kind: Kind, url: str, key: str = "k", **options: Any) -> Async
 
 def lookup_of(identifier: str) -> Lookup:
     """Return a lookup that no client sends."""
-    return Client("http://unused", "k")._by_input(identifier)
+    return Lookup("/unused", b"", ("nickname", identifier), lambda: 0.0)
 
 
 def found(**members: object) -> bytes:
