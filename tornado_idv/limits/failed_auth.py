@@ -40,17 +40,17 @@ class FailedAuthLimiter:
         clock: Callable[[], float] = time.monotonic,
         secret: bytes | None = None,
     ) -> None:
-        self._rate = rate
-        self._limit = Limit("failed_auth", rate) if rate else None
+        self._limit: Limit | None = None
         self._places = places
         self._clock = clock
         self._secret = secrets.token_bytes(16) if secret is None else secret
         self._tats = memoryview(mmap(-1, 2 * places * 8)).cast("d")
+        self.configure(rate)
 
     def configure(self, rate: Rate | None) -> None:
         """Change the rate; failures that were counted with another one are discarded."""
-        if rate != self._rate:
-            self._rate, self._limit = rate, Limit("failed_auth", rate) if rate else None
+        if rate != (self._limit and self._limit.rate):
+            self._limit = Limit("failed_auth", rate) if rate else None
             self._tats.cast("B")[:] = bytes(self._tats.nbytes)
 
     def acquire(self, address: str) -> Exceeded | None:
