@@ -112,14 +112,10 @@ class KeyStoreFile(KeyStoreLocation):
         if os.path.lexists(self.setting):
             yield None
             return
-        with _draft(self.setting) as database, database.writing():
-            statement = ""
-            for line in SCHEMA.splitlines(keepends=True):  # `executescript` would commit
-                statement += line
-                if sqlite3.complete_statement(statement):
-                    database.execute(statement)
-                    statement = ""
-            yield database
+        with _draft(self.setting) as database:
+            database.executescript(SCHEMA)
+            with database.writing():
+                yield database
 
     def signature(self) -> Hashable | None:
         """Return the status of the file, and of the log of one in WAL mode."""
