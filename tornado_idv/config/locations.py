@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tornado_idv import yaml_loader
 
@@ -34,8 +33,7 @@ def dotted(path: Iterable[str | int]) -> str:
     return "".join(steps).removeprefix(".")
 
 
-@dataclass(frozen=True)
-class Location:
+class Location(NamedTuple):
     """A location in the file, as far as it exists there.
 
     ``path`` ends before the first name that must not be printed. ``value`` is the value
@@ -45,9 +43,9 @@ class Location:
 
     path: Steps
     value: Any
-    known: Sequence[str] = ()
-    tag: str = ""
-    choices: Sequence[str] = ()
+    known: Sequence[str]
+    tag: str
+    choices: Sequence[str]
 
 
 class SchemaLocator:
@@ -57,47 +55,41 @@ class SchemaLocator:
         self._schema = schema
         self._tree = tree
 
-    def locate(self, steps: Sequence[int | str], *, missing: bool = False) -> Location:
+    def locate(self, steps: Steps, *, missing: bool = False) -> Location:
         """Return the location in the file; with ``missing`` its last step is not there."""
-        path: list[str | int] = []
+        path: Steps = ()
         value, schemas, is_safe = self._tree, [self._schema], True
-        is_tag = False  # the previous step selected a variant, and is not in the file
+        chosen: list[Schema] = []
         for step in steps:
-            variants = self._variants(schemas)
-            is_tag = not is_tag and (
-                len(variants) > 1 or any("discriminator" in schema for schema in schemas)
-            )
-            if is_tag:
-                schemas = self._chosen(schemas, str(step)) or variants
-                continue
-            if not _contains(value, step):
-                break
-            is_safe = is_safe and (is_safe_to_print(step) or step in _known(variants))
-            path += [step] if is_safe else []
-            value, schemas = value[step], list(_members(variants, step))
+            chosen = [] if chosen else self._chosen(schemas, step)
+            if chosen:
+                schemas = chosen
+            elif _contains(value, step):  # or else it names a type of a union
+                variants = self._variants(schemas)
+                is_safe = is_safe and (is_safe_to_print(step) or step in _known(variants))
+                path = (*path, step) if is_safe else path
+                value, schemas = value[step], list(_members(variants, step))
         if missing and is_safe:
-            path.append(steps[-1])
+            path = (*path, steps[-1])
+        tags = (each["discriminator"] for each in schemas if "discriminator" in each)
+        tag: Schema = next(tags, {"propertyName": "", "mapping": ()})
         known = _known(self._variants(schemas))
-        choices = (each["discriminator"] for each in schemas if "discriminator" in each)
-        choice: Schema = next(choices, {"propertyName": "", "mapping": ()})
-        return Location(tuple(path), value, known, choice["propertyName"], list(choice["mapping"]))
-
-    def _resolved(self, schema: Schema) -> Schema:
-        while "$ref" in schema:
-            schema = self._schema["$defs"][schema["$ref"].rpartition("/")[2]]
-        return schema
+        return Location(path, value, known, tag["propertyName"], list(tag["mapping"]))
 
     def _variants(self, schemas: Iterable[Schema]) -> list[Schema]:
         found: list[Schema] = []
-        for schema in map(self._resolved, schemas):
-            members = schema.get("anyOf") or schema.get("oneOf")
-            if members and "properties" not in schema:
-                found += self._variants(members)
+        for schema in schemas:
+            if "$ref" in schema:
+                name = schema["$ref"].rpartition("/")[2]
+                found += self._variants([self._schema["$defs"][name]])
+            elif "properties" not in schema and (inner := schema.get("anyOf", schema.get("oneOf"))):
+                found += self._variants(inner)
             else:
                 found.append(schema)
         return found
 
-    def _chosen(self, schemas: Iterable[Schema], tag: str) -> list[Schema]:
+    def _chosen(self, schemas: Iterable[Schema], tag: str | int) -> list[Schema]:
+        """Return the variant that pydantic names by its tag, which is not in the file."""
         mappings = [each["discriminator"]["mapping"] for each in schemas if "discriminator" in each]
         return [{"$ref": mapping[tag]} for mapping in mappings if tag in mapping]
 

@@ -6,7 +6,6 @@ No message repeats a value, which may be a secret.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -19,11 +18,10 @@ from tornado_idv.config.locations import (
     Location,
     Schema,
     SchemaLocator,
-    Steps,
     dotted,
     is_safe_to_print,
 )
-from tornado_idv.errors import Problem
+from tornado_idv.errors import ConfigError, Problem
 
 _PYDANTIC = frozenset(get_args(ErrorType))
 _MESSAGES = {
@@ -60,6 +58,7 @@ _EXPECTED = {
     "time": "a time or duration",
     "timezone": "a time with its time zone",
     "tuple": "a list",
+    "union": "a mapping",
     "url": "a URL",
     "uuid": "a UUID",
 }
@@ -69,78 +68,61 @@ def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> It
     """Yield a problem for every error that pydantic found in ``tree``."""
     locator = SchemaLocator(schema, tree)
     details = error.errors(include_url=False, include_input=False)
-    misspelt = set(_misspelt(locator, details))
-    # pydantic reports a list in which every item is wrong as too short as well.
-    around = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
+    unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
+    meant = {
+        steps: _suggest(str(steps[-1]), locator.locate(steps[:-1]).known)
+        for steps in unknown[: ConfigError.MAX_LINES]  # each takes 0.1 ms
+    }
+    # A misspelt setting is missing under its name, and a list of wrong items is too short.
+    follow_ups = {("missing", (*steps[:-1], name)) for steps, name in meant.items()}
+    for steps in (detail["loc"] for detail in details):
+        follow_ups |= {("too_short", steps[:end]) for end in range(len(steps))}
     for detail in details:
         kind, steps = detail["type"], detail["loc"]
-        if (kind, steps) in misspelt or (kind == "too_short" and steps in around):
+        if (kind, steps) in follow_ups:
             continue
-        location = _location(locator, detail)
-        path = location.path
-        mark: yaml_loader.Mark = location.value.mark
-        if kind == "extra_forbidden":
-            name = location.value.key(steps[-1])
-            path, mark = (*path, name) if is_safe_to_print(name) else path, name.mark
-        yield Problem(file, *mark, dotted(path), _message(detail, location))
+        is_unknown = kind == "extra_forbidden"
+        location = locator.locate(steps[:-1] if is_unknown else steps, missing=kind == "missing")
+        path, value = location.path, location.value
+        if is_unknown:
+            value = value.key(steps[-1])
+            path = (*path, value) if is_safe_to_print(value) else path
+            text = _unknown(value, meant.get(steps), location.known)
+        elif kind.startswith("union_tag_") and isinstance(value, yaml_loader.Mapping):
+            members: dict[Any, Any] = value
+            path, value = (*path, location.tag), members.get(location.tag, value)
+            text = _choice(location, value)
+        else:
+            text = _message(detail, value)
+        mark: yaml_loader.Mark = value.mark
+        yield Problem(file, *mark, dotted(path), text)
 
 
-def _misspelt(
-    locator: SchemaLocator, details: Sequence[ErrorDetails]
-) -> Iterator[tuple[str, Steps]]:
-    """Errors about a missing setting that is there under a misspelt name."""
-    unknown = (detail for detail in details if detail["type"] == "extra_forbidden")
-    for detail in unknown:
-        *around, name = detail["loc"]
-        setting = _suggest(str(name), _location(locator, detail).known)
-        yield from [("missing", (*around, setting))] if setting else []
-
-
-def _location(locator: SchemaLocator, detail: ErrorDetails) -> Location:
-    if detail["type"] == "extra_forbidden":
-        return locator.locate(detail["loc"][:-1])
-    location = locator.locate(detail["loc"], missing=detail["type"] == "missing")
-    is_tag = detail["type"].startswith("union_tag_")
-    if is_tag and isinstance(location.value, yaml_loader.Mapping):
-        members: dict[Any, Any] = location.value
-        value = members.get(location.tag, members)
-        return replace(location, path=(*location.path, location.tag), value=value)
-    return location
-
-
-def _message(error: ErrorDetails, location: Location) -> str:
-    """Return what is wrong at ``location``."""
+def _message(error: ErrorDetails, value: Any) -> str:
+    """Return what is wrong with a value."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in _MESSAGES:
         return _MESSAGES[kind].format_map(context)
     if kind in ("literal_error", "enum"):
         return f"must be {context['expected']}".replace("'", "")
-    if kind == "extra_forbidden":
-        return _unknown(str(error["loc"][-1]), location.known)
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        is_tag = location.path[-1] == location.tag
-        return _choice(location) if is_tag else _expected("model", location.value)
-    if kind in _PYDANTIC:
-        return _expected(kind, location.value)
-    return error["msg"]  # a plugin's own message
+    return _expected(kind, value) if kind in _PYDANTIC else error["msg"]  # a plugin's own message
 
 
-def _choice(location: Location) -> str:
+def _choice(location: Location, value: Any) -> str:
     known = f"the {location.tag}s are {', '.join(location.choices)}"
-    if isinstance(location.value, yaml_loader.Mapping):
+    if value is location.value:
         return f"is missing; {known}"
-    near = get_close_matches(str(location.value), location.choices, n=1, cutoff=0.7)
+    near = get_close_matches(str(value), location.choices, n=1, cutoff=0.7)
     hint = f'did you mean "{near[0]}"? ' if near else ""
     return f"unknown {location.tag}; {hint}{known}"
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    near = _suggest(name, known)
-    if near is None:
+def _unknown(name: str, meant: str | None, known: Sequence[str]) -> str:
+    if meant is None:
         return f"unknown setting; known here are {', '.join(known)}"
-    if name.startswith(f"{near}:"):
-        return f'a space is missing after the colon of "{near}"'
-    return f'unknown setting; did you mean "{near}"?'
+    if name.startswith(f"{meant}:"):
+        return f'a space is missing after the colon of "{meant}"'
+    return f'unknown setting; did you mean "{meant}"?'
 
 
 def _suggest(name: str, known: Sequence[str]) -> str | None:
