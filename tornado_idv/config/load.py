@@ -113,11 +113,11 @@ def _validate(
     resolved = Resolved(source.tree(), file, base_dir, environ)
     tree = resolved.tree
     found = list(cross_checks(tree, file))
-    shared = (str(value_at(tree, each, "kind")) for each in ("shared_cache", "shared_limits"))
     backends = value_at(tree, "backends")
-    entries = backends if isinstance(backends, list) else []
-    used = {str(value_at(each, "kind")) for each in entries}
-    model, settings = settings_type(kinds, used, *shared), None
+    sections = [*backends] if isinstance(backends, list) else []
+    sections += [value_at(tree, "shared_cache"), value_at(tree, "shared_limits")]
+    model = settings_type(kinds, {str(value_at(each, "kind")) for each in sections})
+    settings = None
     context = {
         "base_dir": base_dir,
         "profile_site": _first_site(tree),
