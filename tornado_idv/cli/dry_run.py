@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tornado_idv import yaml_loader
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.locations import dotted
+from tornado_idv.config.problems import dotted
 from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import (
     ConfigError,

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from tornado_idv import yaml_loader
 from tornado_idv.config.checks import cross_checks, is_demo, value_at
 from tornado_idv.config.kinds import settings_type
-from tornado_idv.config.locations import dotted
-from tornado_idv.config.problems import problems
+from tornado_idv.config.problems import dotted, problems
 from tornado_idv.config.references import Resolved
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tornado_idv import yaml_loader
-from tornado_idv.config.locations import Steps, dotted, is_safe_to_print
+from tornado_idv.config.problems import Steps, dotted, is_safe_to_print
 from tornado_idv.errors import Problem
 from tornado_idv.files import read_text
 
