@@ -44,7 +44,6 @@ class StoreFollower:
         self._clock = clock
         self._status: Hashable | None = None
         self._settled_at = 0.0
-        self._revision = ""
         self._snapshot = EMPTY
         self.keys: Sequence[ApiKey] = ()
         """The keys that were read last."""
@@ -61,16 +60,12 @@ class StoreFollower:
         if status is not None and status == self._status and now >= self._settled_at:
             return None
         with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
-            revision = store.revision()
-            snapshot = self._snapshot
-            if revision != self._revision:
-                store.check()
-                snapshot = store.api_keys(snapshot)
+            snapshot = store.api_keys(self._snapshot)
         if status != self._status:
             self._status, self._settled_at = status, now + _SETTLE_TIME
-        if revision == self._revision:
+        if snapshot is self._snapshot:
             return None
-        self._revision, self._snapshot = revision, snapshot
+        self._snapshot = snapshot
         self.keys = list(snapshot.keys.values())
         return self.keys
 

@@ -122,15 +122,16 @@ def _limit(expires: float | None) -> float:
 class Snapshot:
     """All keys of a store at one time, as they are authenticated by each of their tokens.
 
-    ``keys`` are by the digests of the tokens. ``state`` is what a later read is compared with (see
-    `KeyDatabase.changed_rows`).
+    ``keys`` are by the digests of the tokens. ``revision`` is that of the store, and ``state`` what
+    a later read is compared with (see `KeyDatabase.changed_rows`).
     """
 
     keys: Mapping[bytes, ApiKey]
+    revision: str | None
     state: object
 
 
-EMPTY = Snapshot({}, None)
+EMPTY = Snapshot({}, None, None)
 """Nothing was read yet."""
 
 

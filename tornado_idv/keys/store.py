@@ -139,11 +139,15 @@ class KeyStore:
     def api_keys(self, known: Snapshot) -> Snapshot:
         """Return the keys as they are authenticated by each of their tokens.
 
-        ``known`` is what was returned before: only what has changed since is read, and a key that
-        has not is the same object. Raises `KeyStoreError`.
+        ``known`` is what was returned before: only what has changed since is read, and what has
+        not is the same object. Raises `KeyStoreError`.
         """
         with self._database.reading():
-            return self._read_api_keys(known)
+            revision = self.revision()
+            if revision == known.revision:
+                return known
+            self._database.check()
+            return self._read_api_keys(revision, known)
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
@@ -242,7 +246,7 @@ class KeyStore:
         for row in self._database.execute(f"{_KEYS} {condition} ORDER BY id", values):
             yield self._convert(row[0], to_record, row, tokens.pop(row[0], ()))
 
-    def _read_api_keys(self, known: Snapshot) -> Snapshot:
+    def _read_api_keys(self, revision: str, known: Snapshot) -> Snapshot:
         changed, rows, state = self._database.changed_rows(_API_KEYS, known.state)
         keys: dict[bytes, ApiKey] = {}
         if changed is not None:
@@ -255,10 +259,11 @@ class KeyStore:
         finally:
             del rows  # a cursor in a traceback would keep the store locked
         if changed is not None and len(keys) != self._count("tokens JOIN keys USING (id)"):
-            return self._read_api_keys(Snapshot(known.keys, None))  # a change was not logged
+            # A change was not logged.
+            return self._read_api_keys(revision, Snapshot(known.keys, None, None))
         if len({key.id for key in keys.values()}) < self.count():
             raise InvalidRowError(f"{self._name}: a key in it is not valid: it has no token")
-        return Snapshot(keys, state)
+        return Snapshot(keys, revision, state)
 
     def _count(self, tables: str) -> int:
         ((count,),) = self._database.execute(f"SELECT count(*) FROM {tables}")  # noqa: S608 - constant

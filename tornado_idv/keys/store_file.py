@@ -101,21 +101,54 @@ class KeyStoreFile(KeyStoreLocation):
         with _clear_errors(path), closing(_connect(path, busy_timeout)) as database:
             database.execute(f"PRAGMA query_only = {read_only}")
             database.execute("PRAGMA trusted_schema = OFF")
-            _check_version(database, path)
+            (application_id,) = database.execute("PRAGMA application_id").fetchone()
+            if application_id != APPLICATION_ID:
+                raise KeyStoreError(f"{path}: {_NO_STORE} but another SQLite database")
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version != VERSION:
+                raise KeyStoreError(
+                    f"{path}: the key store was written by another tornado-idv (version {version} "
+                    f"of its schema, this one knows {VERSION})"
+                )
             # Otherwise a large change locks readers out while it is prepared.
             database.execute("PRAGMA cache_spill = OFF")
             yield database
 
     @contextmanager
     def creating(self) -> Iterator[_Database | None]:
-        """Create a file, which only this user can read; it gets its name when it is complete."""
-        if os.path.lexists(self.setting):
+        """Create a file, which only this user can read; it gets its name when it is complete.
+
+        Raises `UncertainChangeError` if fsync fails after that.
+        """
+        path, has_name = self.setting, False
+        if os.path.lexists(path):
             yield None
             return
-        with _draft(self.setting) as database:
-            database.executescript(SCHEMA)
-            with database.writing():
-                yield database
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            try:
+                with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
+                    database.executescript(SCHEMA)
+                    with database.writing():
+                        yield database
+                os.link(draft, path)
+                has_name = True
+            finally:
+                draft.unlink()
+            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except FileExistsError:
+            text = "another command has created the key store; run this one again"
+            raise KeyStoreExistsError(f"{path}: {text}") from None
+        except OSError as error:
+            if has_name:
+                raise UncertainChangeError(f"{path}: {error.strerror}; {_NOT_DURABLE}") from None
+            text = f"the key store cannot be created: {error.strerror}"
+            raise KeyStoreError(f"{path}: {text}") from None
 
     def signature(self) -> Hashable | None:
         """Return the status of the file, and of the log of one in WAL mode."""
@@ -145,8 +178,6 @@ class _Database(sqlite3.Connection):
         ((revision,),) = self.execute("SELECT revision FROM store")
         if before is None:
             return None, self.execute(sql), revision
-        if revision == before:
-            return (), (), revision
         ids = None
         with suppress(sqlite3.Error):  # there is no log, or what is in it is not text
             ((first, oldest),) = self.execute(_FIRST_CHANGE, [before])
@@ -185,38 +216,6 @@ class _Database(sqlite3.Connection):
             raise sqlite3.DatabaseError
 
 
-@contextmanager
-def _draft(path: Path) -> Iterator[_Database]:
-    """Create the store in a temporary file, which gets the name ``path`` at the end.
-
-    Raises `KeyStoreError`, and `UncertainChangeError` if fsync fails after that.
-    """
-    has_name = False
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        try:
-            with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
-                yield database
-            os.link(draft, path)
-            has_name = True
-        finally:
-            draft.unlink()
-        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except FileExistsError:
-        raise KeyStoreExistsError(
-            f"{path}: another command has created the key store; run this one again"
-        ) from None
-    except OSError as error:
-        if has_name:
-            raise UncertainChangeError(f"{path}: {error.strerror}; {_NOT_DURABLE}") from None
-        raise KeyStoreError(f"{path}: the key store cannot be created: {error.strerror}") from None
-
-
 def _connect(path: Path, busy_timeout: float) -> _Database:
     # Mode rw: SQLite would create a store that is missing.
     uri = f"{path.absolute().as_uri()}?mode=rw"
@@ -241,16 +240,3 @@ def _clear_errors(path: Path) -> Iterator[None]:
             except OSError as general:
                 reason = f"the key store cannot be opened: {general.strerror}"
         raise KeyStoreError(f"{path}: {reason}") from None
-
-
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `KeyStoreError` unless this is a key store whose schema this version knows."""
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    if application_id != APPLICATION_ID:
-        raise KeyStoreError(f"{path}: {_NO_STORE} but another SQLite database")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != VERSION:
-        raise KeyStoreError(
-            f"{path}: the key store was written by another tornado-idv (version {version} of its "
-            f"schema, this one knows {VERSION})"
-        )
