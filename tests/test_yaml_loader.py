@@ -163,7 +163,9 @@ def test_32_levels_are_accepted() -> None:
     ids=["lists", "mappings", "dashes", "names"],
 )
 def test_deep_nesting_is_rejected(content: bytes) -> None:
-    assert "nested deeper" in problem(content)
+    reported = problem(content)
+    # libyaml 0.2.6 has a limit of its own for brackets, and reads that far ahead.
+    assert "nested deeper" in reported or "maximum nesting depth" in reported
 
 
 def test_an_alias_bomb_is_rejected_at_its_first_anchor() -> None:
