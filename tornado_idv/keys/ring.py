@@ -89,13 +89,10 @@ class KeyRing:
         that is equal stays the same object, by which limits and packet cache know it; so do those
         of a store (see `KeyStore.api_keys`). May be called in another thread.
         """
-        ids, digests = {key.id for key in configured}, {key.digest for key in configured}
-        keys = {
-            key.digest: key for key in stored if key.id not in ids and key.digest not in digests
-        }
+        ids, known = {key.id for key in configured}, self._keys
+        keys = {key.digest: key for key in stored if key.id not in ids}
         for key in configured:
-            known = self._keys.get(key.digest)
-            keys[key.digest] = known if known is not None and known == key else key
+            keys[key.digest] = known[key.digest] if known.get(key.digest) == key else key
         return keys
 
     def replace(self, keys: dict[bytes, ApiKey]) -> None:
