@@ -66,16 +66,13 @@ def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> No
 
 def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
     """Reject wrappers of the hooks of a lookup, and observers that would have to be awaited."""
-    hook = manager.hook
-    for each in [*hook.idv_identify.get_hookimpls(), *hook.idv_lookup_finished.get_hookimpls()]:
+    observers = manager.hook.idv_lookup_finished.get_hookimpls()
+    for each in [*manager.hook.idv_identify.get_hookimpls(), *observers]:
+        name = f"{each.plugin_name}: {each.function.__name__}"
         if each.wrapper or each.hookwrapper:
-            raise TypeError(f"{each.plugin_name}: {each.function.__name__} must not be a wrapper")
-    for observer in hook.idv_lookup_finished.get_hookimpls():
-        if inspect.iscoroutinefunction(observer.function):
-            raise TypeError(
-                f"{observer.plugin_name}: idv_lookup_finished must be a plain function, "
-                "not a coroutine function"
-            )
+            raise TypeError(f"{name} must not be a wrapper")
+        if each in observers and inspect.iscoroutinefunction(each.function):
+            raise TypeError(f"{name} must be a plain function, not a coroutine function")
 
 
 class Classes(Mapping[str, type[T]], Generic[T]):

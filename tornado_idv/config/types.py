@@ -6,6 +6,7 @@ No message repeats a value, which may be a secret.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv6Network, ip_address, ip_network
@@ -56,11 +57,6 @@ class Matches:
         return text
 
 
-def _site(text: str) -> str:
-    ProfileSite.parse(text)
-    return text
-
-
 def is_ip_address(text: str) -> bool:
     """Return whether ``text`` is an IPv4 or IPv6 address, the latter without brackets."""
     try:
@@ -80,10 +76,15 @@ def is_host(text: str) -> bool:
     return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None
 
 
-def _host(text: str) -> str:
-    if not is_host(text):
-        raise ValueError("must be an IP address or the name of a host, without a port")
-    return text
+def _check(accepts: Callable[[Any], object], message: str = "") -> AfterValidator:
+    """Leave a value as it is, if it is accepted, or else report ``message``."""
+
+    def check(value: Any) -> Any:
+        if not accepts(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
 
 
 def _network(text: str) -> str:
@@ -96,12 +97,6 @@ def _network(text: str) -> str:
     if ip_address(text.partition("/")[0]) != network.network_address:
         raise ValueError("not a network's first address; write it like 10.0.0.0/8")
     return text
-
-
-def _body_limit(size: int) -> int:
-    if not 1 <= size <= _MAX_BODY:
-        raise ValueError("must be from 1B to 1MiB")
-    return size
 
 
 def _workers(value: object) -> object:
@@ -129,12 +124,6 @@ def _moment(value: object) -> object:
         raise ValueError("not a date and time; write it like 2027-01-01T00:00:00Z") from None
 
 
-def _aware(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError("the time zone is missing; add Z for UTC, as in 2027-01-01T00:00:00Z")
-    return moment
-
-
 def check_order(not_before: datetime | None, expires: datetime | None) -> datetime | None:
     """Return ``expires``; raises `ValueError` unless it is later than ``not_before``."""
     if expires is not None and not_before is not None and expires <= not_before:
@@ -142,10 +131,12 @@ def check_order(not_before: datetime | None, expires: datetime | None) -> dateti
     return expires
 
 
-Site = Annotated[str, AfterValidator(_site)]
+Site = Annotated[str, _check(ProfileSite.parse)]
 """A profile site, as `ProfileSite.parse` reads it."""
 
-Host = Annotated[str, AfterValidator(_host)]
+Host = Annotated[
+    str, _check(is_host, "must be an IP address or the name of a host, without a port")
+]
 """An address or a host name to listen on."""
 
 KeyId = Annotated[str, Matches(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
@@ -159,7 +150,7 @@ Network = Annotated[
 ]
 """An IP address, or a network with its prefix length."""
 
-BodyLimit = Annotated[Size, AfterValidator(_body_limit)]
+BodyLimit = Annotated[Size, _check(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")]
 """A size from one byte to one mebibyte."""
 
 Timeout = Annotated[Duration, Field(gt=0)]
@@ -196,7 +187,10 @@ Workers = Annotated[
 Moment = Annotated[
     datetime,
     BeforeValidator(_moment),
-    AfterValidator(_aware),
+    _check(
+        lambda moment: moment.tzinfo,
+        "the time zone is missing; add Z for UTC, as in 2027-01-01T00:00:00Z",
+    ),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 """A point in time with its time zone."""
