@@ -24,6 +24,7 @@ from tornado_idv.errors import (
     StartError,
 )
 from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
+from tornado_idv.keys.record import EMPTY
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.service.keys import key_conflicts
@@ -74,8 +75,7 @@ def _try_key_store(path: Path, auth: AuthSettings, offered: Offered, result: Dry
             closing(locate_store(auth.store, offered)) as location,
             location.opened(read_only=True) as store,
         ):
-            store.check()
-            stored = [key for record in store.records() for key in record.api_keys()]
+            stored = store.api_keys(EMPTY).keys.values()
             warnings = location.warnings()
     except KeyStoreError as error:
         result.problems.append(_problem(path, "auth", "store", message=str(error)))

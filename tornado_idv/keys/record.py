@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -83,23 +83,6 @@ class KeyRecord(Struct, frozen=True, gc=False):
         if now >= self.valid_until:
             return "expired"
         return "valid" if self.not_before is None or now >= self.not_before else "not valid yet"
-
-    def api_keys(self) -> Iterator[ApiKey]:
-        """Yield the key as it is authenticated by each of its tokens."""
-        rejected = "revoked" if self.revoked is not None else "disabled" if self.disabled else None
-        for token in self.tokens:
-            expires = min(_limit(self.expires), _limit(token.expires))
-            yield ApiKey(
-                self.id,
-                token.digest,
-                self.owner,
-                _scope_set(self.scopes),
-                never_before() if self.not_before is None else self.not_before,
-                never_before() if rejected else expires,  # always expired
-                self.requests,
-                self.misses,
-                rejected=rejected,
-            )
 
 
 def in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
@@ -195,5 +178,15 @@ def to_api_key(row: Sequence[Any]) -> ApiKey:
     key_id, token_digest, token_expires, *columns, disabled, revoked = row
     token = Token(token_digest, 0.0, token_expires)
     record = to_record((key_id, 0.0, *columns, "", disabled, revoked, None), (token,))
-    (key,) = record.api_keys()
-    return key
+    rejected = "revoked" if record.revoked is not None else "disabled" if record.disabled else None
+    return ApiKey(
+        record.id,
+        token_digest,
+        record.owner,
+        _scope_set(record.scopes),
+        never_before() if record.not_before is None else record.not_before,
+        never_before() if rejected else record.valid_until,  # always expired
+        record.requests,
+        record.misses,
+        rejected=rejected,
+    )

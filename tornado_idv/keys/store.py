@@ -230,10 +230,6 @@ class KeyStore:
         with self._database.writing():
             self._database.executemany(_PUT_LAST_USED, rows)
 
-    def check(self) -> None:
-        """Raise `KeyStoreError` if the database is damaged, as far as it can tell."""
-        self._database.check()
-
     def _find(self, key_id: str) -> KeyRecord:
         for record in list(self._read("WHERE id = ?", (key_id,))):
             return record

@@ -34,14 +34,6 @@ CREATE TABLE last_used (id TEXT PRIMARY KEY NOT NULL, time REAL NOT NULL) WITHOU
 CREATE TABLE changes (number INTEGER PRIMARY KEY, revision TEXT, id TEXT);
 """
 
-_TRIGGERS = "".join(
-    # Also where an operator changes rows without our commands.
-    f"CREATE TRIGGER {table}_{event} AFTER {event} ON {table} "  # noqa: S608 - constants
-    "BEGIN UPDATE store SET revision = hex(randomblob(16)); END;\n"
-    for table in ("keys", "tokens")
-    for event in ("INSERT", "UPDATE", "DELETE")
-)
-
 _CHANGED_IDS = {
     ("keys", "INSERT"): "SELECT NEW.id AS key_id",
     ("keys", "UPDATE"): "SELECT OLD.id AS key_id UNION SELECT NEW.id",
@@ -53,9 +45,12 @@ _CHANGED_IDS = {
     "SELECT id FROM tokens WHERE digest = NEW.digest",
     ("tokens", "DELETE"): "SELECT OLD.id AS key_id",
 }
-# The keys of each change, and the revision of the store before it.
-_LOG = "".join(
+# Also where an operator changes rows without our commands: the log has the keys of each change, and
+# the revision of the store before it.
+_TRIGGERS = "".join(
     f"""
+CREATE TRIGGER {table}_{event} AFTER {event} ON {table}
+BEGIN UPDATE store SET revision = hex(randomblob(16)); END;
 CREATE TRIGGER log_{table}_{event} BEFORE {event} ON {table} BEGIN
     INSERT INTO changes (revision, id) SELECT revision, key_id FROM store, ({ids});
     DELETE FROM changes WHERE number <= (SELECT max(number) FROM changes) - {_CHANGES_KEPT};
@@ -67,4 +62,4 @@ END;
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};
-{_TABLES}{_TRIGGERS}{_LOG}"""
+{_TABLES}{_TRIGGERS}"""
