@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from tornado_idv.identifiers import ProfileSite
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.options import Duration, Size, WholeNumber
+from tornado_idv.options import Duration, Size, WholeNumber, text_schema
 from tornado_idv.units import RATE, Rate, parse_rate
 
 _LABEL = "[A-Za-z0-9_-]{1,63}"
@@ -159,13 +159,7 @@ Timeout = Annotated[Duration, Field(gt=0)]
 RateLimit = Annotated[
     Rate,
     BeforeValidator(_rate),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": f"^{RATE.pattern}$",
-            "examples": ["100/second", "300/10 minutes"],
-        }
-    ),
+    text_schema(RATE, "100/second", "300/10 minutes"),
 ]
 """A rate, written ``100/second``, ``60/minute`` or ``300/10 minutes``."""
 
