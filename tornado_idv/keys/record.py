@@ -70,9 +70,18 @@ class KeyRecord(Struct, frozen=True, gc=False):
     last_used: float | None = None
 
     @property
+    def ends(self) -> dict[bytes, float]:
+        """When each token, by its digest, or the key itself expires; infinite without a limit."""
+        end = never_after() if self.expires is None else self.expires
+        return {
+            token.digest: end if token.expires is None else min(token.expires, end)
+            for token in self.tokens
+        }
+
+    @property
     def valid_until(self) -> float:
-        """When the last of its tokens expires, or the key itself; infinite without a limit."""
-        return min(_limit(self.expires), max(_limit(token.expires) for token in self.tokens))
+        """When the last of its tokens expires."""
+        return max(self.ends.values())
 
     def state(self, now: float) -> State:
         """Return whether the key is valid at ``now``, or why not."""
@@ -95,10 +104,6 @@ def check_text(text: str) -> str:
     if len(text) > MAX_TEXT or not text.isprintable():
         raise ValueError(f"must be at most {MAX_TEXT} printable characters")
     return text
-
-
-def _limit(expires: float | None) -> float:
-    return never_after() if expires is None else expires
 
 
 @dataclass(frozen=True, repr=False, slots=True)
