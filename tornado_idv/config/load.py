@@ -100,17 +100,15 @@ def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
 
     Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
     """
-    tree = ConfigFile.read(path).tree()
-    return frozenset(Resolved(tree, str(path), path.absolute().parent, environ).values)
+    return frozenset(Resolved(ConfigFile.read(path).tree(), path, environ).values)
 
 
 def _validate(
     source: ConfigFile, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
     """Return the settings, if they are valid, the missing references and all other problems."""
-    file, base_dir = str(source.path), source.path.absolute().parent
-    resolved = Resolved(source.tree(), file, base_dir, environ)
-    tree = resolved.tree
+    resolved = Resolved(source.tree(), source.path, environ)
+    tree, file = resolved.tree, str(source.path)
     found = list(cross_checks(tree, file))
     backends = value_at(tree, "backends")
     sections = [*backends] if isinstance(backends, list) else []
@@ -118,7 +116,7 @@ def _validate(
     model = settings_type(kinds, {str(value_at(each, "kind")) for each in sections})
     settings = None
     context = {
-        "base_dir": base_dir,
+        "base_dir": resolved.base_dir,
         "profile_site": _first_site(tree),
         "nickname_case": value_at(tree, "identifiers", "nickname_case"),
         "demo": is_demo(tree),

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
-from tornado_idv.config.parts import load_admin_settings
+from tornado_idv.config.parts import AdminPart, load_part
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import require_file
 from tornado_idv.interfaces.commands import Exit
@@ -53,7 +53,7 @@ def admin_request(
     it. Raises `StartError` where it names no admin listener, and `AdminUnavailable`, also if there
     is no response within ``timeout`` seconds.
     """
-    settings = load_admin_settings(config_path, os.environ)
+    settings = load_part(AdminPart, config_path, os.environ).admin
     if settings is None:
         advice = "add: admin: {port: 8081}, and restart the service"
         raise StartError(f"{config_path} has no admin listener; {advice}")
