@@ -101,7 +101,7 @@ async def _open(kinds: Mapping[str, type[AnyBackend]], options: BackendOptions) 
         async with open_backends(build_backends(kinds, [options])):
             return []
     except ConfigError as error:
-        return error.lines(error.problems)
+        return str(error).splitlines()
     except IdvError as error:
         return [str(error)]
 

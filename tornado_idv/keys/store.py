@@ -142,12 +142,11 @@ class KeyStore:
         ``known`` is what was returned before: only what has changed since is read, and what has
         not is the same object. Raises `KeyStoreError`.
         """
+        if self.revision() == known.revision:
+            return known
         with self._database.reading():
-            revision = self.revision()
-            if revision == known.revision:
-                return known
             self._database.check()
-            return self._read_api_keys(revision, known)
+            return self._read_api_keys(self.revision(), known)
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
