@@ -143,7 +143,6 @@ class FileSecret(SecretStr):
         return hash(self._path)
 
     def get_secret_value(self) -> str:
-        """Return the secret as it is now."""
         now = self._timer()
         if now - self._checked_at >= self.check_interval:
             self._checked_at = now

@@ -31,6 +31,7 @@ _HINTS = {
         "; a value that begins with * & or ! needs quotes"
     ),
 }
+"""The most frequent cause of an error of the parser."""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -63,7 +64,6 @@ class Mapping(dict[Text, Any]):
     mark: Mark
 
     def key(self, name: str) -> Text | None:
-        """Return a key with its mark."""
         if not hasattr(self, "_keys"):
             self._keys = {key: key for key in self}
         return self._keys.get(name)
@@ -119,33 +119,26 @@ class _Reader:
 
     def document(self) -> Any:
         try:
-            return self._root()
+            next(self._events)
+            if isinstance(next(self._events), yaml.StreamEndEvent):
+                empty = Mapping()
+                empty.mark = Mark(1, 1)
+                return empty
+            root = self._value(next(self._events), 1)
+            next(self._events)
+            end = next(self._events)
         except yaml.MarkedYAMLError as error:
             place = error.problem_mark or error.context_mark
             mark = _mark(place) if place else Mark(1, 1)
-            raise self._problem(mark, f"not valid YAML: {self._hint(error)}") from None
+            reason = f"{error.problem}{_HINTS.get(str(error.problem), '')}"
+            at = error.problem_mark.index if error.problem_mark else 0
+            if "cannot start any token" in reason and self._text[at : at + 1] == "\t":
+                reason = "a tab; YAML is indented with spaces"
+            raise self._problem(mark, f"not valid YAML: {reason}") from None
         except yaml.YAMLError:
             match = yaml.reader.Reader.NON_PRINTABLE.search(self._text)
             mark = _end(self._text[: match.start()] if match else "")
             raise self._problem(mark, "not valid YAML: a control character") from None
-
-    def _hint(self, error: yaml.MarkedYAMLError) -> str:
-        """The parser's message, and its most frequent cause."""
-        problem = str(error.problem)
-        place = error.problem_mark.index if error.problem_mark else 0
-        if "cannot start any token" in problem and self._text[place : place + 1] == "\t":
-            return "a tab; YAML is indented with spaces"
-        return f"{problem}{_HINTS.get(problem, '')}"
-
-    def _root(self) -> Any:
-        next(self._events)
-        if isinstance(next(self._events), yaml.StreamEndEvent):
-            empty = Mapping()
-            empty.mark = Mark(1, 1)
-            return empty
-        root = self._value(next(self._events), 1)
-        next(self._events)
-        end = next(self._events)
         if not isinstance(end, yaml.StreamEndEvent):
             raise self._problem(_mark(end.start_mark), "a second document; one is read")
         return root

@@ -47,7 +47,6 @@ class ConfigFile:
         return cls(path, require_file(path), signature, port)
 
     def port_for(self, settings: Settings) -> int:
-        """Return the port of the public listener."""
         return settings.server.port if self.port is None else self.port
 
     def load(self, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:

@@ -115,7 +115,6 @@ def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> It
 
 
 def _message(error: ErrorDetails, value: Any) -> str:
-    """Return what is wrong with a value."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in _MESSAGES:
         return _MESSAGES[kind].format_map(context)

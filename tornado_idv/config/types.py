@@ -131,44 +131,22 @@ def check_order(not_before: datetime | None, expires: datetime | None) -> dateti
     return expires
 
 
+Timeout = Annotated[Duration, Field(gt=0)]
+Count = Annotated[WholeNumber, Field(ge=1)]
+CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
+BodyLimit = Annotated[Size, _check(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")]
+KeyId = Annotated[str, Matches(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
+Sha256 = Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")]
 Site = Annotated[str, _check(ProfileSite.parse)]
-"""A profile site, as `ProfileSite.parse` reads it."""
-
 Host = Annotated[
     str, _check(is_host, "must be an IP address or the name of a host, without a port")
 ]
-"""An address or a host name to listen on."""
-
-KeyId = Annotated[str, Matches(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
-"""The public name of a key."""
-
-Sha256 = Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")]
-"""A digest, in hexadecimal digits."""
-
 Network = Annotated[
     str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), AfterValidator(_network)
 ]
-"""An IP address, or a network with its prefix length."""
-
-BodyLimit = Annotated[Size, _check(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")]
-"""A size from one byte to one mebibyte."""
-
-Timeout = Annotated[Duration, Field(gt=0)]
-"""A duration greater than zero."""
-
 RateLimit = Annotated[
-    Rate,
-    BeforeValidator(_rate),
-    text_schema(RATE, "100/second", "300/10 minutes"),
+    Rate, BeforeValidator(_rate), text_schema(RATE, "100/second", "300/10 minutes")
 ]
-"""A rate, written ``100/second``, ``60/minute`` or ``300/10 minutes``."""
-
-CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
-"""A number of digits that a card number may have."""
-
-Count = Annotated[WholeNumber, Field(ge=1)]
-"""A whole number greater than zero."""
-
 Workers = Annotated[
     int | Literal["auto"],
     BeforeValidator(_workers),
@@ -177,7 +155,6 @@ Workers = Annotated[
     ),
 ]
 """A number of processes, or ``auto``: one for each CPU."""
-
 Moment = Annotated[
     datetime,
     BeforeValidator(_moment),
@@ -187,4 +164,3 @@ Moment = Annotated[
     ),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
-"""A point in time with its time zone."""

@@ -111,7 +111,6 @@ class KeyStore:
         raise KeyStoreError(f"{self._name}: the key store is damaged; restore it from a backup")
 
     def count(self) -> int:
-        """Return the number of keys."""
         return self._count("keys")
 
     @contextmanager
