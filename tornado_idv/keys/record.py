@@ -94,6 +94,10 @@ class KeyRecord(Struct, frozen=True, gc=False):
         return "valid" if self.not_before is None or now >= self.not_before else "not valid yet"
 
 
+COLUMNS = tuple(each for each in KeyRecord.__struct_fields__ if each not in ("tokens", "last_used"))
+"""The columns of the table of keys."""
+
+
 def in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
     """Return tokens in the order of a `KeyRecord`."""
     return tuple(sorted(tokens, key=lambda token: (token.created, token.digest)))
@@ -124,20 +128,10 @@ EMPTY = Snapshot({}, None, None)
 
 
 def to_values(record: KeyRecord) -> tuple[Any, ...]:
-    """Return the columns of a key."""
-    rates = (record.requests, record.misses)
-    return (
-        record.id,
-        record.created,
-        record.owner,
-        " ".join(record.scopes),
-        record.not_before,
-        record.expires,
-        *(rate and format_rate(rate) for rate in rates),
-        record.note,
-        record.disabled,
-        record.revoked,
-    )
+    """Return the `COLUMNS` of a key."""
+    values = {name: getattr(record, name) for name in COLUMNS}
+    values |= {name: format_rate(values[name]) for name in ("requests", "misses") if values[name]}
+    return tuple({**values, "scopes": " ".join(record.scopes)}.values())
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ from tornado_idv.keys.api_key import KEY_ID, ApiKey
 from tornado_idv.keys.copying import Changes, compare
 from tornado_idv.keys.record import (
     API_KEY_COLUMNS,
+    COLUMNS,
     EMPTY,
     KeyRecord,
     Snapshot,
@@ -26,11 +27,9 @@ from tornado_idv.keys.record import (
 )
 
 _T = TypeVar("_T")
-_COLUMNS = (
-    "id, created, owner, scopes, not_before, expires, requests, misses, note, disabled, revoked"
-)
+_COLUMNS = ", ".join(COLUMNS)
 _KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # noqa: S608 - constant
-_ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constant
+_ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - constant
 _UPDATE_KEY = "UPDATE keys SET expires = ?, disabled = ?, revoked = ? WHERE id = ?"
 _API_KEYS = f"SELECT {API_KEY_COLUMNS} FROM tokens JOIN keys USING (id)"  # noqa: S608 - constant
 _TOKENS = "SELECT id, digest, created, expires FROM tokens"
