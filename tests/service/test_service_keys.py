@@ -21,6 +21,7 @@ from support.processes.service import CONFIG, FIXTURE, KEY, Client, Reply, servi
 from tornado_idv.errors import SettingError, StartError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.ring import LatestTime
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.service import keys as service_keys
@@ -230,7 +231,7 @@ async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch
     key = ApiKey("shop", digest("shop"), expires=200.0)
     async with service_keys.open_keys([key], None, {}) as keys:
         times = [200.0]
-        monkeypatch.setattr(keys.ring, "_latest", 100.0)
+        monkeypatch.setattr(keys.ring, "_latest", LatestTime())
         monkeypatch.setattr(keys.ring, "clock", lambda: times[0])
         for _ in range(5):
             await asyncio.sleep(0)
