@@ -64,6 +64,7 @@ class Mapping(dict[Text, Any]):
     mark: Mark
 
     def key(self, name: str) -> Text | None:
+        """Return a key with its mark."""
         if not hasattr(self, "_keys"):
             self._keys = {key: key for key in self}
         return self._keys.get(name)
