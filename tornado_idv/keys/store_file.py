@@ -188,7 +188,7 @@ class KeyStoreFile(KeyStoreLocation):
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             try:
                 with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
-                    database.executescript(_SCHEMA)
+                    database.executescript(f"BEGIN; {_SCHEMA} COMMIT")
                     with database.writing():
                         yield database
                 os.link(draft, path)
