@@ -7,7 +7,7 @@ their text is shown to operators.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -149,15 +149,11 @@ class ConfigError(StartError):
     MAX_LINES: ClassVar[int] = 100
 
     def __init__(self, *problems: Problem) -> None:
-        super().__init__("\n".join(self.lines(problems)))
+        lines = [str(problem) for problem in problems[: self.MAX_LINES]]
+        if more := problems[self.MAX_LINES :]:
+            lines.append(f"and {len(more)} more problems")
+        super().__init__("\n".join(lines))
         self.problems = problems
-
-    @classmethod
-    def lines(cls, problems: Sequence[Problem]) -> list[str]:
-        """Return the problems as lines of text, and how many were left out."""
-        lines = [str(problem) for problem in problems[: cls.MAX_LINES]]
-        more = len(problems) - len(lines)
-        return [*lines, f"and {more} more problems"] if more else lines
 
 
 def format_traceback(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from ssl import SSLContext
 from typing import ClassVar, NamedTuple, NoReturn
@@ -142,20 +143,11 @@ class FileSecret(SecretStr):
         return hash(self._path)
 
     def get_secret_value(self) -> str:
-        """Return the secret as it is now."""
         now = self._timer()
         if now - self._checked_at >= self.check_interval:
             self._checked_at = now
-            self._check()
+            with suppress(OSError, ValueError):
+                signature = FileSignature.of(self._path)
+                if signature != self._signature and (text := read_text(self._path)):
+                    self._text, self._signature = text, signature
         return self._text
-
-    def _check(self) -> None:
-        try:
-            signature = FileSignature.of(self._path)
-            if signature == self._signature:
-                return
-            text = read_text(self._path)
-        except (OSError, ValueError):
-            return
-        if text:
-            self._text, self._signature = text, signature

@@ -139,11 +139,16 @@ class Identifiers:
 
     def parse_card(self, text: str) -> ByCard:
         """Reads a card number: ASCII digits and nothing else; zeros in front count."""
-        if not _is_digits(text):
-            raise InvalidFormat("card_not_digits")
-        if not self._has_card_length(text):
-            raise InvalidFormat("card_length")
+        reason = self._card_fault(text)
+        if reason is not None:
+            raise InvalidFormat(reason)
         return ByCard(text)
+
+    def _card_fault(self, text: str) -> str | None:
+        if not (text.isascii() and text.isdigit()):  # digits of other scripts are no card number
+            return "card_not_digits"
+        fewest, most = self.card_length
+        return None if fewest <= len(text) <= most else "card_length"
 
     def parse_any(self, text: str) -> Query:
         """Reads what a person types: digits are a card number, the rest is input."""
@@ -151,11 +156,7 @@ class Identifiers:
 
     def accepts(self, user: User) -> bool:
         """Return whether a record's nickname and card number are such as can be asked for."""
-        return (
-            self._nickname(user.nickname) is not None
-            and _is_digits(user.card_number)
-            and self._has_card_length(user.card_number)
-        )
+        return not (self._nickname(user.nickname) is None or self._card_fault(user.card_number))
 
     def profile_url(self, user: User) -> str:
         """The user's own profile URL, or the one that follows from the nickname."""
@@ -176,12 +177,3 @@ class Identifiers:
             if any(site.pattern.match(f"{each}://{host}{site.path}/m/") for each in _DEFAULT_PORT):
                 reason = "other_scheme"
         return reason
-
-    def _has_card_length(self, text: str) -> bool:
-        fewest, most = self.card_length
-        return fewest <= len(text) <= most
-
-
-def _is_digits(text: str) -> bool:
-    """Return whether ``text`` is ASCII digits; those of other scripts are no card number."""
-    return text.isascii() and text.isdigit()

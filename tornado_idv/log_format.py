@@ -28,7 +28,6 @@ def _as_text(value: object) -> str:
 _encoder = Encoder(enc_hook=_as_text)
 _PLAIN = re.compile(r"[!#-<>-~]+")
 """A value that is readable without quotes: visible ASCII, no ``"`` and no ``=``."""
-_OWN_LOGGERS = "tornado_idv."
 _COLORS = {"debug": 34, "info": 32, "warning": 33, "error": 31, "critical": 31}
 
 
@@ -69,7 +68,7 @@ def _text_line(record: Record, level_format: str) -> str:
     shown = level_format.format(level, color=_COLORS.get(level, 0))
     event = _printable(fields.pop("event")).replace("\n", "\n    ")
     parts = [fields.pop("timestamp"), f"[{shown}]", event]
-    if fields["logger"].startswith(_OWN_LOGGERS):
+    if fields["logger"].startswith("tornado_idv."):
         del fields["logger"]
     parts += [f"{name}={_text_value(value)}" for name, value in fields.items()]
     return f"{' '.join(parts)}\n"

@@ -49,7 +49,8 @@ def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
-def _text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
+def text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
+    """Describe text that a whole pattern matches."""
     return WithJsonSchema(
         {"type": "string", "pattern": f"^{pattern.pattern}$", "examples": list(examples)}
     )
@@ -122,11 +123,11 @@ Duration = Annotated[
     float,
     _from_text(parse_duration),
     Field(ge=0, le=_TEN_YEARS),
-    _text_schema(DURATION, "250ms", "30s", "5m"),
+    text_schema(DURATION, "250ms", "30s", "5m"),
 ]
 """Seconds, written ``250ms``, ``30s``, ``5m``, ``1h`` or ``7d``."""
 
-Size = Annotated[int, _from_text(parse_size), Field(ge=0), _text_schema(SIZE, "16KiB")]
+Size = Annotated[int, _from_text(parse_size), Field(ge=0), text_schema(SIZE, "16KiB")]
 """Bytes, written ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``."""
 
 ConfigPath = Annotated[

@@ -66,16 +66,13 @@ def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> No
 
 def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
     """Reject wrappers of the hooks of a lookup, and observers that would have to be awaited."""
-    hook = manager.hook
-    for each in [*hook.idv_identify.get_hookimpls(), *hook.idv_lookup_finished.get_hookimpls()]:
+    observers = manager.hook.idv_lookup_finished.get_hookimpls()
+    for each in [*manager.hook.idv_identify.get_hookimpls(), *observers]:
+        name = f"{each.plugin_name}: {each.function.__name__}"
         if each.wrapper or each.hookwrapper:
-            raise TypeError(f"{each.plugin_name}: {each.function.__name__} must not be a wrapper")
-    for observer in hook.idv_lookup_finished.get_hookimpls():
-        if inspect.iscoroutinefunction(observer.function):
-            raise TypeError(
-                f"{observer.plugin_name}: idv_lookup_finished must be a plain function, "
-                "not a coroutine function"
-            )
+            raise TypeError(f"{name} must not be a wrapper")
+        if each in observers and inspect.iscoroutinefunction(each.function):
+            raise TypeError(f"{name} must be a plain function, not a coroutine function")
 
 
 class Classes(Mapping[str, type[T]], Generic[T]):
@@ -142,16 +139,13 @@ def _offered(hook: pluggy.HookCaller, what: str) -> dict[str, Any]:
     found: dict[str, type[Any] | str] = {}
     try:
         all_offered = hook()
-    except ImportError as error:
-        raise StartError(f"a plugin cannot be loaded: {error}") from error
     except Exception as error:
-        raise StartError(f"a plugin cannot be loaded: {_cause(error)}") from error
+        cause = str(error) if isinstance(error, ImportError) else _cause(error)
+        raise StartError(f"a plugin cannot be loaded: {cause}") from error
     for offered in reversed(all_offered):
         if not isinstance(offered, Mapping):
-            shape = type(offered).__name__
-            raise StartError(
-                f"a plugin cannot be loaded: {hook.name} returned a {shape}, no mapping"
-            )
+            text = f"{hook.name} returned a {type(offered).__name__}, no mapping"
+            raise StartError(f"a plugin cannot be loaded: {text}")
         for name in offered.keys() & found.keys():
             first, second = Classes(found).module(name), Classes(offered).module(name)
             raise StartError(
@@ -169,20 +163,19 @@ def build_backends(
 
     Raises `StartError` if one cannot be created.
     """
-    return [_build(kinds[each.kind], each) for each in options]
-
-
-def _build(kind: type[AnyBackend], options: BackendOptions) -> AnyBackend:
-    try:
-        backend = kind(options)
-    except IdvError:
-        raise
-    except Exception as error:  # noqa: BLE001 a plugin may raise anything
-        raise StartError(f"backend {options.name} cannot be created: {_cause(error)}") from None
-    if not hasattr(backend, "options"):
-        text = f"the __init__ of {kind.__name__} must call super().__init__(options)"
-        raise StartError(f"backend {options.name} cannot be created: {text}")
-    return backend
+    backends: list[AnyBackend] = []
+    for each in options:
+        kind = kinds[each.kind]
+        try:
+            backends.append(kind(each))
+        except IdvError:
+            raise
+        except Exception as error:  # noqa: BLE001 a plugin may raise anything
+            raise StartError(f"backend {each.name} cannot be created: {_cause(error)}") from None
+        if not hasattr(backends[-1], "options"):
+            text = f"the __init__ of {kind.__name__} must call super().__init__(options)"
+            raise StartError(f"backend {each.name} cannot be created: {text}")
+    return backends
 
 
 @asynccontextmanager

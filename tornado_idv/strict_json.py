@@ -11,7 +11,6 @@ import math
 from itertools import accumulate
 from typing import Any, NoReturn
 
-_WHITESPACE = " \t\n\r"
 # Brackets as steps of the depth: signed bytes, 1 and -1. Everything else is deleted.
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
@@ -34,7 +33,7 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
     Raises `ValueError`, whose text and attributes may hold parts of the document.
     """
     text = document if isinstance(document, str) else document.decode("utf-8")
-    text = text.strip(_WHITESPACE)
+    text = text.strip(" \t\n\r")
     if len(text) > max_depth:
         _check_depth(text, max_depth)
     decoder = _NUMBER_KEEPER if keep_numbers else _DECODER

@@ -31,6 +31,7 @@ _HINTS = {
         "; a value that begins with * & or ! needs quotes"
     ),
 }
+"""The most frequent cause of an error of the parser."""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -119,42 +120,32 @@ class _Reader:
 
     def document(self) -> Any:
         try:
-            return self._root()
+            next(self._events)
+            if isinstance(next(self._events), yaml.StreamEndEvent):
+                empty = Mapping()
+                empty.mark = Mark(1, 1)
+                return empty
+            root = self._value(next(self._events), 1)
+            next(self._events)
+            end = next(self._events)
         except yaml.MarkedYAMLError as error:
             place = error.problem_mark or error.context_mark
             mark = _mark(place) if place else Mark(1, 1)
-            raise self._problem(mark, f"not valid YAML: {self._hint(error)}") from None
+            reason = f"{error.problem}{_HINTS.get(str(error.problem), '')}"
+            at = error.problem_mark.index if error.problem_mark else 0
+            if "cannot start any token" in reason and self._text[at : at + 1] == "\t":
+                reason = "a tab; YAML is indented with spaces"
+            raise self._problem(mark, f"not valid YAML: {reason}") from None
         except yaml.YAMLError:
-            message = "not valid YAML: a control character"
-            raise self._problem(self._first_unprintable(), message) from None
-
-    def _hint(self, error: yaml.MarkedYAMLError) -> str:
-        """The parser's message, and its most frequent cause."""
-        problem = str(error.problem)
-        place = error.problem_mark.index if error.problem_mark else 0
-        if "cannot start any token" in problem and self._text[place : place + 1] == "\t":
-            return "a tab; YAML is indented with spaces"
-        return f"{problem}{_HINTS.get(problem, '')}"
-
-    def _first_unprintable(self) -> Mark:
-        match = yaml.reader.Reader.NON_PRINTABLE.search(self._text)
-        return _end(self._text[: match.start()] if match else "")
-
-    def _root(self) -> Any:
-        next(self._events)
-        if isinstance(next(self._events), yaml.StreamEndEvent):
-            empty = Mapping()
-            empty.mark = Mark(1, 1)
-            return empty
-        root = self._value(next(self._events), 1)
-        next(self._events)
-        end = next(self._events)
+            match = yaml.reader.Reader.NON_PRINTABLE.search(self._text)
+            mark = _end(self._text[: match.start()] if match else "")
+            raise self._problem(mark, "not valid YAML: a control character") from None
         if not isinstance(end, yaml.StreamEndEvent):
             raise self._problem(_mark(end.start_mark), "a second document; one is read")
         return root
 
     def _value(self, event: Any, depth: int) -> Any:
-        mark = _mark(event.start_mark)
+        mark, end = _mark(event.start_mark), event.end_mark
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             raise self._problem(mark, "anchors and aliases are refused; write the value out")
         if event.tag is not None:
@@ -163,21 +154,18 @@ class _Reader:
             raise self._problem(mark, f"nested deeper than {_MAX_DEPTH} levels")
         value: Text | Items | Mapping
         if isinstance(event, yaml.ScalarEvent):
-            if not self._quotes_span_lines and _spans_lines(event):
+            is_quoted = event.style in {"'", '"'}
+            if is_quoted and end.line >= mark.line and not self._quotes_span_lines:
                 raise self._problem(mark, "a quote is not closed on its line")
             value = Text(event.value)
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = self._items(depth)
+            value = Items()
+            while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+                value.append(self._value(event, depth + 1))
         else:
             value = self._mapping(depth)
         value.mark = mark
         return value
-
-    def _items(self, depth: int) -> Items:
-        items = Items()
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, depth + 1))
-        return items
 
     def _mapping(self, depth: int) -> Mapping:
         mapping = Mapping()
@@ -195,10 +183,6 @@ class _Reader:
 
     def _problem(self, mark: Mark, message: str) -> ConfigError:
         return ConfigError(Problem(self._file, *mark, "", message))
-
-
-def _spans_lines(event: Any) -> bool:
-    return event.style in {"'", '"'} and event.end_mark.line > event.start_mark.line
 
 
 def _end(text: str) -> Mark:

@@ -48,15 +48,16 @@ class Followed:
         self.tokens = make_store(path, *key_ids)
         self.follower = StoreFollower(KeyStoreFile(path), lambda: self.now, lambda: self.now)
         self.ring = KeyRing([], lambda: self.now)
-        self.ring.replace(self.ring.merged(self.follower.read() or [], []))
+        self.follower.read()
+        self.ring.replace(self.ring.merged(self.follower.keys, []))
 
     def poll(self) -> bool:
         """Poll 250 ms later; return whether the keys have changed."""
         self.now += 0.25
-        keys = self.follower.poll()
-        if keys is not None:
-            self.ring.replace(self.ring.merged(keys, []))
-        return keys is not None
+        before = self.follower.keys
+        self.follower.poll()
+        self.ring.replace(self.ring.merged(self.follower.keys, []))
+        return self.follower.keys is not before
 
     def rejection(self, key_id: str) -> str | None:
         """Return why the token of a key is rejected, if it is."""
@@ -110,10 +111,9 @@ def test_change_of_one_of_many_keys_leaves_the_others_as_they_are(
     with open_store(followed.path) as opened:
         opened.revoke("partner", CREATED)
     monkeypatch.setattr(sqlite3, "connect", connect)
-    with monkeypatch.context() as patched:  # one more change while the first ones are read
-        patched.setattr(KeyStore, "check", lambda _: add(followed.path, record("late", "late")))
-        assert followed.poll()
-    followed.poll()
+    assert followed.poll()
+    add(followed.path, record("late", "late"))
+    assert followed.poll()
     assert sorted(converted) == ["late", "new", "partner"]
     assert len(rows) < 50
     held = [
@@ -215,7 +215,9 @@ def by_digest(keys: Sequence[ApiKey]) -> dict[bytes, ApiKey]:
 
 def stored_keys(path: Path) -> dict[bytes, ApiKey]:
     """Read all keys, as a service does when it starts."""
-    return by_digest(StoreFollower(KeyStoreFile(path)).read() or [])
+    follower = StoreFollower(KeyStoreFile(path))
+    follower.read()
+    return by_digest(follower.keys)
 
 
 def test_key_without_a_token_leaves_all_keys_in_force(followed: Followed) -> None:

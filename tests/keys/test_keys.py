@@ -328,6 +328,7 @@ def test_last_use_is_recorded_for_valid_keys_only() -> None:
     clock.now = 101.0
     assert ring.find(key.digest, ring.clock()) is key
     assert ring.last_used == {"shop": 101.0}
+    ring.notice_time()
     clock.now = 99.0
     ring.authenticate("bearer", TOKEN)
     assert ring.last_used == {"shop": 101.0}

@@ -258,7 +258,7 @@ def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
     limiter = KeyLimiter(HUNDRED, clock=clock)
     assert allowed(limits_of(limiter), 60) == 60
     assert allowed(limits_of(limiter, requests=Rate(200, 200)), 200) == 140
-    other_token = limiter.of(ApiKey("shop", b"another token"))
+    other_token = limiter.of(ApiKey("shop", b"another token", requests=Rate(200, 200)))
     assert other_token is not None
     assert allowed(other_token, 1) == 0
 
@@ -371,7 +371,7 @@ def test_memory_is_bounded_however_many_keys_come_and_go(clock: Ticker) -> None:
         limiter.of(key(f"key-{i}"))
         if i % 7 == 0:
             limiter.configure(Rate(i + 1, 1), None, misses_log_only=False)
-        assert len(limiter._by_digest) + len(limiter._before) <= 4
+        assert len(limiter._by_digest) <= 4
 
 
 @pytest.mark.slow
@@ -382,7 +382,7 @@ def test_55000_keys_have_places_in_the_table(clock: Ticker) -> None:
     assert all(table is limiter._tats for table, _ in places)
     at = [at for _, at in places]
     assert len(set(at)) == len(at)
-    assert all(later - earlier >= 3 for earlier, later in pairwise(sorted(at)))
+    assert all(later - earlier >= 5 for earlier, later in pairwise(sorted(at)))
 
 
 # CPython 3.12 warns if the process that runs the tests has threads.

@@ -21,6 +21,7 @@ from support.processes.service import CONFIG, FIXTURE, KEY, Client, Reply, servi
 from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError, StartError
 from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.ring import LatestTime
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.service import keys as service_keys
@@ -232,7 +233,7 @@ async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch
     )
     async with service_keys.Keys({}).opened(AuthSettings(keys=(key,))) as keys:
         times = [200.0]
-        monkeypatch.setattr(keys.ring, "_latest", 100.0)
+        monkeypatch.setattr(keys.ring, "_latest", LatestTime())
         monkeypatch.setattr(keys.ring, "clock", lambda: times[0])
         for _ in range(5):
             await asyncio.sleep(0)

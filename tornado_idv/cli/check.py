@@ -27,13 +27,14 @@ from tornado_idv.cli.common import (
     show,
 )
 from tornado_idv.config.load import ConfigFile, load, load_without_references
-from tornado_idv.config.locations import dotted
+from tornado_idv.config.problems import dotted
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
 from tornado_idv.errors import ConfigError, IdvError, Problem, SettingError
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.commands import Exit
+from tornado_idv.keys.record import EMPTY
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.registry import (
@@ -139,8 +140,7 @@ class DryRun:
                 closing(locate_store(setting, offered)) as location,
                 location.opened(read_only=True) as store,
             ):
-                store.check()
-                stored = [key for record in store.records() for key in record.api_keys()]
+                stored = store.api_keys(EMPTY).keys.values()
                 for each in location.warnings():
                     self.warn(each, "auth", "store")
             configured = [api_key(each) for each in settings.auth.keys]
@@ -153,7 +153,7 @@ class DryRun:
         try:
             yield
         except ConfigError as error:
-            self.problems += (self._problem(each, steps) for each in error.lines(error.problems))
+            self.problems += (self._problem(each, steps) for each in str(error).splitlines())
         except SettingError as error:
             self.problems.append(self._problem(str(error), error.steps))
         except IdvError as error:

@@ -16,7 +16,6 @@ from tornado_idv.config.types import is_host, is_loopback
 from tornado_idv.errors import Problem
 from tornado_idv.keys.token import digest, is_token68
 
-_BOOLEAN = TypeAdapter(bool)
 _Entry = tuple[str, yaml_loader.Mapping]
 _Value = tuple[str, yaml_loader.Mark, str]
 """A value with its path and position, in canonical form where it must be unique."""
@@ -95,6 +94,6 @@ def is_demo(tree: Any) -> bool:
     """Return whether ``demo`` is on; a malformed value is reported itself, not with every key."""
     value = value_at(tree, "demo")
     try:
-        return value is not None and _BOOLEAN.validate_python(value)
+        return value is not None and TypeAdapter(bool).validate_python(value)
     except ValidationError:
         return True

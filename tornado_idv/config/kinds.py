@@ -20,12 +20,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
-from tornado_idv.interfaces.shared import (
-    AnySharedCache,
-    AnySharedLimits,
-    SharedCacheOptions,
-    SharedLimitsOptions,
-)
+from tornado_idv.interfaces.shared import SharedCacheOptions, SharedLimitsOptions
 from tornado_idv.options import Options
 from tornado_idv.registry import BackendKinds
 
@@ -37,30 +32,23 @@ _NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
 def settings_type(
-    kinds: Mapping[str, type[AnyBackend]],
-    used: Container[str] | None = None,
-    shared_cache: str | None = None,
-    shared_limits: str | None = None,
+    kinds: Mapping[str, type[AnyBackend]], used: Container[str] | None = None
 ) -> type[Settings]:
     """Return the settings model for these kinds of backend, by their names in ``kind:``.
 
-    Only the kinds in ``used`` (default: all) are imported, and of `BackendKinds` the kinds
-    ``shared_cache`` and ``shared_limits`` (with all kinds of backends, all); the options of others
-    are not described.
+    `BackendKinds` are those of shared caches and limits, too. Only kinds with a name in ``used``
+    (default: all) are imported; the options of others are not described.
     """
-    caches = kinds.shared_caches if isinstance(kinds, BackendKinds) else {}
-    limits = kinds.shared_limits if isinstance(kinds, BackendKinds) else {}
+    others = kinds if isinstance(kinds, BackendKinds) else BackendKinds({}, {}, {})
     return _settings_type(
         _choices(kinds, used, BackendOptions),
-        _choices(caches, None if used is None else {shared_cache}, SharedCacheOptions),
-        _choices(limits, None if used is None else {shared_limits}, SharedLimitsOptions),
+        _choices(others.shared_caches, used, SharedCacheOptions),
+        _choices(others.shared_limits, used, SharedLimitsOptions),
     )
 
 
 def _choices(
-    kinds: Mapping[str, type[AnyBackend | AnySharedCache | AnySharedLimits]],
-    used: Container[str | None] | None,
-    base: type[Options],
+    kinds: Mapping[str, type[Any]], used: Container[str] | None, base: type[Options]
 ) -> _Choices:
     return tuple(
         (kind, _options_type(kind, kinds[kind], base) if used is None or kind in used else None)
@@ -83,27 +71,19 @@ def _options_type(kind: str, offered: Any, base: type[Options]) -> type[Options]
 def _settings_type(
     backends: _Choices, shared_caches: _Choices, shared_limits: _Choices
 ) -> type[Settings]:
-    fields = Settings.model_fields
-    entry: Any = _entry(BackendOptions, backends, "backend")
-    cache = _entry(SharedCacheOptions, shared_caches, "shared cache")
-    limits = _entry(SharedLimitsOptions, shared_limits, "shared limits")
+    backend: Any = _entry(BackendOptions, backends, "backend")
+    types = {
+        "backends": tuple[backend, ...],
+        "shared_cache": _entry(SharedCacheOptions, shared_caches, "shared cache") | None,
+        "shared_limits": _entry(SharedLimitsOptions, shared_limits, "shared limits") | None,
+    }
+    fields: Any = {name: (each, Settings.model_fields[name]) for name, each in types.items()}
     return create_model(
         "Settings",
         __base__=Settings,
         __doc__=Settings.__doc__,
         __cls_kwargs__=_NO_DOCSTRINGS,
-        backends=(
-            tuple[entry, ...],
-            Field(min_length=1, description=fields["backends"].description),
-        ),
-        shared_cache=(
-            cache | None,
-            Field(None, description=fields["shared_cache"].description),
-        ),
-        shared_limits=(
-            limits | None,
-            Field(None, description=fields["shared_limits"].description),
-        ),
+        **fields,
     )
 
 

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from tornado_idv import yaml_loader
 from tornado_idv.config.checks import cross_checks, is_demo, value_at
 from tornado_idv.config.kinds import settings_type
-from tornado_idv.config.locations import dotted
-from tornado_idv.config.problems import problems
+from tornado_idv.config.problems import dotted, problems
 from tornado_idv.config.references import Resolved
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
@@ -48,7 +47,6 @@ class ConfigFile:
         return cls(path, require_file(path), signature, port)
 
     def port_for(self, settings: Settings) -> int:
-        """Return the port of the public listener."""
         return settings.server.port if self.port is None else self.port
 
     def load(self, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
@@ -101,25 +99,23 @@ def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
 
     Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
     """
-    tree = ConfigFile.read(path).tree()
-    return frozenset(Resolved(tree, str(path), path.absolute().parent, environ).values)
+    return frozenset(Resolved(ConfigFile.read(path).tree(), path, environ).values)
 
 
 def _validate(
     source: ConfigFile, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
     """Return the settings, if they are valid, the missing references and all other problems."""
-    file, base_dir = str(source.path), source.path.absolute().parent
-    resolved = Resolved(source.tree(), file, base_dir, environ)
-    tree = resolved.tree
+    resolved = Resolved(source.tree(), source.path, environ)
+    tree, file = resolved.tree, str(source.path)
     found = list(cross_checks(tree, file))
-    shared = (str(value_at(tree, each, "kind")) for each in ("shared_cache", "shared_limits"))
     backends = value_at(tree, "backends")
-    entries = backends if isinstance(backends, list) else []
-    used = {str(value_at(each, "kind")) for each in entries}
-    model, settings = settings_type(kinds, used, *shared), None
+    sections = [*backends] if isinstance(backends, list) else []
+    sections += [value_at(tree, "shared_cache"), value_at(tree, "shared_limits")]
+    model = settings_type(kinds, {str(value_at(each, "kind")) for each in sections})
+    settings = None
     context = {
-        "base_dir": base_dir,
+        "base_dir": resolved.base_dir,
         "profile_site": _first_site(tree),
         "nickname_case": value_at(tree, "identifiers", "nickname_case"),
         "demo": is_demo(tree),

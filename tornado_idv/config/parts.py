@@ -21,7 +21,7 @@ from tornado_idv.files import require_file
 from tornado_idv.keys.token import digest, is_token68
 from tornado_idv.options import KeyStoreAddress, Options, WholeNumber
 
-_Part = TypeVar("_Part", bound=BaseModel)
+PartT = TypeVar("PartT", bound=BaseModel)
 
 
 class AdminSettings(Options):
@@ -33,7 +33,9 @@ class AdminSettings(Options):
     """The port to listen on; 0 takes any free port."""
 
 
-class _AdminPart(BaseModel):
+class AdminPart(BaseModel):
+    """The settings that the commands for a running service read."""
+
     admin: AdminSettings | None = None
 
 
@@ -66,34 +68,20 @@ class KeyStoreSettings(BaseModel):
     logging: _Logging = _Logging()
 
 
-def load_admin_settings(path: Path, environ: Mapping[str, str]) -> AdminSettings | None:
-    """Return ``admin`` of the file at ``path``.
+def load_part(part: type[PartT], path: Path, environ: Mapping[str, str]) -> PartT:
+    """Return these settings of the file at ``path``.
 
-    Raises `ConfigError` if the file is not YAML, and `StartError` if it cannot be read or these
-    settings are not valid.
+    Raises `ConfigError` if the file is not YAML, or ``auth.store`` is one of them and refers to
+    what is missing, and `StartError` if it cannot be read or these settings are not valid.
     """
-    return _load(_AdminPart, path, environ).admin
-
-
-def load_key_store_settings(path: Path, environ: Mapping[str, str]) -> KeyStoreSettings:
-    """Return ``auth`` and ``logging``, as `load_admin_settings`.
-
-    Raises `ConfigError` also if ``auth.store`` refers to what is missing.
-    """
-    return _load(KeyStoreSettings, path, environ)
-
-
-def _load(part: type[_Part], path: Path, environ: Mapping[str, str]) -> _Part:
-    base_dir = path.absolute().parent
-    tree = yaml_loader.read(require_file(path), str(path))
-    resolved = Resolved(tree, str(path), base_dir, environ)
+    resolved = Resolved(yaml_loader.read(require_file(path), str(path)), path, environ)
     names = [*part.model_fields]
     if "auth" in names:
         wrong = (*resolved.absent, *resolved.invalid)
         if problems := [each for each in wrong if each.path == "auth.store"]:
             raise ConfigError(*problems)
     try:
-        return part.model_validate(resolved.tree, context={"base_dir": base_dir})
+        return part.model_validate(resolved.tree, context={"base_dir": resolved.base_dir})
     except ValidationError:
         name = " or ".join(names)
         raise StartError(f"{path}: {name} is not valid; see tornado-idv check") from None

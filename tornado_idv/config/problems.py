@@ -1,30 +1,29 @@
 """Turns validation errors into problems with their positions in the file.
 
+pydantic's locations contain the tags of unions, which are not in the file. Following a
+location through the JSON Schema and the file at the same time leaves them out.
+
 No message repeats a value, which may be a secret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from tornado_idv import yaml_loader
-from tornado_idv.config.locations import (
-    Location,
-    Schema,
-    SchemaLocator,
-    Steps,
-    dotted,
-    is_safe_to_print,
-)
-from tornado_idv.errors import Problem
+from tornado_idv.errors import ConfigError, Problem
 
+Schema = Mapping[str, Any]
+Steps = tuple[str | int, ...]
+
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]{0,39}", re.ASCII)
 _PYDANTIC = frozenset(get_args(ErrorType))
 _MESSAGES = {
     "assertion_error": "{error}",
@@ -60,87 +59,85 @@ _EXPECTED = {
     "time": "a time or duration",
     "timezone": "a time with its time zone",
     "tuple": "a list",
+    "union": "a mapping",
     "url": "a URL",
     "uuid": "a UUID",
 }
+
+
+def is_safe_to_print(step: str | int) -> bool:
+    """Return whether a step of a path is an index, or looks like the name of a setting.
+
+    Another name may contain a secret: without the space after a colon, YAML reads
+    ``token:idv_...`` as one name.
+    """
+    return isinstance(step, int) or _PLAIN.fullmatch(step) is not None
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """Return a path in the usual notation, like ``backends[1].columns.nickname``."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(steps).removeprefix(".")
 
 
 def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> Iterator[Problem]:
     """Yield a problem for every error that pydantic found in ``tree``."""
     locator = SchemaLocator(schema, tree)
     details = error.errors(include_url=False, include_input=False)
-    misspelt = set(_misspelt(locator, details))
-    # pydantic reports a list in which every item is wrong as too short as well.
-    around = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
+    unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
+    meant = {
+        steps: _suggest(str(steps[-1]), locator.locate(steps[:-1]).known)
+        for steps in unknown[: ConfigError.MAX_LINES]  # each takes 0.1 ms
+    }
+    # A misspelt setting is missing under its name, and a list of wrong items is too short.
+    follow_ups = {("missing", (*steps[:-1], name)) for steps, name in meant.items()}
+    for steps in (detail["loc"] for detail in details):
+        follow_ups |= {("too_short", steps[:end]) for end in range(len(steps))}
     for detail in details:
         kind, steps = detail["type"], detail["loc"]
-        if (kind, steps) in misspelt or (kind == "too_short" and steps in around):
+        if (kind, steps) in follow_ups:
             continue
-        location = _location(locator, detail)
-        path = location.path
-        mark: yaml_loader.Mark = location.value.mark
-        if kind == "extra_forbidden":
-            name = location.value.key(steps[-1])
-            path, mark = (*path, name) if is_safe_to_print(name) else path, name.mark
-        yield Problem(file, *mark, dotted(path), _message(detail, location))
+        is_unknown = kind == "extra_forbidden"
+        location = locator.locate(steps[:-1] if is_unknown else steps, missing=kind == "missing")
+        path, value = location.path, location.value
+        if is_unknown:
+            value = value.key(steps[-1])
+            path = (*path, value) if is_safe_to_print(value) else path
+            text = _unknown(value, meant.get(steps), location.known)
+        elif kind.startswith("union_tag_") and isinstance(value, yaml_loader.Mapping):
+            members: dict[Any, Any] = value
+            path, value = (*path, location.tag), members.get(location.tag, value)
+            text = _choice(location, value)
+        else:
+            text = _message(detail, value)
+        mark: yaml_loader.Mark = value.mark
+        yield Problem(file, *mark, dotted(path), text)
 
 
-def _misspelt(
-    locator: SchemaLocator, details: Sequence[ErrorDetails]
-) -> Iterator[tuple[str, Steps]]:
-    """Errors about a missing setting that is there under a misspelt name."""
-    unknown = (detail for detail in details if detail["type"] == "extra_forbidden")
-    for detail in unknown:
-        *around, name = detail["loc"]
-        setting = _suggest(str(name), _location(locator, detail).known)
-        yield from [("missing", (*around, setting))] if setting else []
-
-
-def _location(locator: SchemaLocator, detail: ErrorDetails) -> Location:
-    if detail["type"] == "extra_forbidden":
-        return locator.locate(detail["loc"][:-1])
-    location = locator.locate(detail["loc"], missing=detail["type"] == "missing")
-    is_tag = detail["type"].startswith("union_tag_")
-    if is_tag and isinstance(location.value, yaml_loader.Mapping):
-        members: dict[Any, Any] = location.value
-        value = members.get(location.tag, members)
-        return replace(location, path=(*location.path, location.tag), value=value)
-    return location
-
-
-def _message(error: ErrorDetails, location: Location) -> str:
-    """Return what is wrong at ``location``."""
+def _message(error: ErrorDetails, value: Any) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind in _MESSAGES:
         return _MESSAGES[kind].format_map(context)
     if kind in ("literal_error", "enum"):
         return f"must be {context['expected']}".replace("'", "")
-    if kind == "extra_forbidden":
-        return _unknown(str(error["loc"][-1]), location.known)
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        is_tag = location.path[-1] == location.tag
-        return _choice(location) if is_tag else _expected("model", location.value)
-    if kind in _PYDANTIC:
-        return _expected(kind, location.value)
-    return error["msg"]  # a plugin's own message
+    return _expected(kind, value) if kind in _PYDANTIC else error["msg"]  # a plugin's own message
 
 
-def _choice(location: Location) -> str:
+def _choice(location: Location, value: Any) -> str:
     known = f"the {location.tag}s are {', '.join(location.choices)}"
-    if isinstance(location.value, yaml_loader.Mapping):
+    if value is location.value:
         return f"is missing; {known}"
-    near = get_close_matches(str(location.value), location.choices, n=1, cutoff=0.7)
+    near = get_close_matches(str(value), location.choices, n=1, cutoff=0.7)
     hint = f'did you mean "{near[0]}"? ' if near else ""
     return f"unknown {location.tag}; {hint}{known}"
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    near = _suggest(name, known)
-    if near is None:
+def _unknown(name: str, meant: str | None, known: Sequence[str]) -> str:
+    if meant is None:
         return f"unknown setting; known here are {', '.join(known)}"
-    if name.startswith(f"{near}:"):
-        return f'a space is missing after the colon of "{near}"'
-    return f'unknown setting; did you mean "{near}"?'
+    if name.startswith(f"{meant}:"):
+        return f'a space is missing after the colon of "{meant}"'
+    return f'unknown setting; did you mean "{meant}"?'
 
 
 def _suggest(name: str, known: Sequence[str]) -> str | None:
@@ -163,3 +160,85 @@ def _expected(kind: str, value: Any) -> str:
     elif expected in ("a mapping", "a list"):
         actual = ", not text" if value else "; it is empty"
     return f"must be {expected}{actual}"
+
+
+class Location(NamedTuple):
+    """A location in the file, as far as it exists there.
+
+    ``path`` ends before the first name that must not be printed. ``value`` is the value
+    there, or for a missing one, the value that contains it. ``known`` are the settings known
+    in it, ``choices`` the values of its member ``tag`` that select a variant.
+    """
+
+    path: Steps
+    value: Any
+    known: Sequence[str]
+    tag: str
+    choices: Sequence[str]
+
+
+class SchemaLocator:
+    """Finds locations in one file with the schema of its settings."""
+
+    def __init__(self, schema: Schema, tree: Any) -> None:
+        self._schema = schema
+        self._tree = tree
+
+    def locate(self, steps: Steps, *, missing: bool = False) -> Location:
+        """Return the location in the file; with ``missing`` its last step is not there."""
+        path: Steps = ()
+        value, schemas, is_safe = self._tree, [self._schema], True
+        chosen: list[Schema] = []
+        for step in steps:
+            chosen = [] if chosen else self._chosen(schemas, step)
+            if chosen:
+                schemas = chosen
+            elif _contains(value, step):  # or else it names a type of a union
+                variants = self._variants(schemas)
+                is_safe = is_safe and (is_safe_to_print(step) or step in _known(variants))
+                path = (*path, step) if is_safe else path
+                value, schemas = value[step], list(_members(variants, step))
+        if missing and is_safe:
+            path = (*path, steps[-1])
+        tags = (each["discriminator"] for each in schemas if "discriminator" in each)
+        tag: Schema = next(tags, {"propertyName": "", "mapping": ()})
+        known = _known(self._variants(schemas))
+        return Location(path, value, known, tag["propertyName"], list(tag["mapping"]))
+
+    def _variants(self, schemas: Iterable[Schema]) -> list[Schema]:
+        found: list[Schema] = []
+        for schema in schemas:
+            if "$ref" in schema:
+                name = schema["$ref"].rpartition("/")[2]
+                found += self._variants([self._schema["$defs"][name]])
+            elif "properties" not in schema and (inner := schema.get("anyOf", schema.get("oneOf"))):
+                found += self._variants(inner)
+            else:
+                found.append(schema)
+        return found
+
+    def _chosen(self, schemas: Iterable[Schema], tag: str | int) -> list[Schema]:
+        """Return the variant that pydantic names by its tag, which is not in the file."""
+        mappings = [each["discriminator"]["mapping"] for each in schemas if "discriminator" in each]
+        return [{"$ref": mapping[tag]} for mapping in mappings if tag in mapping]
+
+
+def _known(variants: Iterable[Schema]) -> list[str]:
+    return [name for each in variants for name in each.get("properties", ())]
+
+
+def _contains(value: Any, step: int | str) -> bool:
+    if isinstance(value, yaml_loader.Items):
+        return isinstance(step, int) and step < len(value)
+    return isinstance(value, yaml_loader.Mapping) and step in value
+
+
+def _members(variants: Iterable[Schema], step: int | str) -> Iterable[Schema]:
+    for variant in variants:
+        if isinstance(step, int):
+            items = variant.get("prefixItems", ())
+            inner = items[step] if step < len(items) else variant.get("items")
+        else:
+            inner = variant.get("properties", {}).get(step, variant.get("additionalProperties"))
+        if isinstance(inner, Mapping):
+            yield inner

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tornado_idv import yaml_loader
-from tornado_idv.config.locations import Steps, dotted, is_safe_to_print
+from tornado_idv.config.problems import Steps, dotted, is_safe_to_print
 from tornado_idv.errors import Problem
 from tornado_idv.files import read_text
 
@@ -26,14 +26,15 @@ class _AbsentError(ValueError):
 class Resolved:
     """``tree`` is a copy in which references are replaced, unless a value has one that cannot be.
 
-    A relative path is relative to ``base_dir``; one newline at the end of a file is dropped.
+    Relative paths are relative to ``base_dir``, the folder of the configuration at ``path``; one
+    newline at the end of a file is dropped.
     ``absent`` are references to unset variables and unreadable files, ``invalid`` are those
     that are wrong on every machine. ``values`` are what the others refer to: mostly secrets.
     """
 
-    def __init__(self, tree: Any, file: str, base_dir: Path, environ: Mapping[str, str]) -> None:
-        self._file = file
-        self._base_dir = base_dir
+    def __init__(self, tree: Any, path: Path, environ: Mapping[str, str]) -> None:
+        self.base_dir = path.absolute().parent
+        self._file = str(path)
         self._environ = environ
         self.absent: list[Problem] = []
         self.invalid: list[Problem] = []
@@ -69,7 +70,7 @@ class Resolved:
         replaced = yaml_loader.Text(_REFERENCE.sub(replace, text))
         if whole is not None and whole["source"] == "file":
             replaced = yaml_loader.FileText(replaced)
-            replaced.path = self._base_dir / whole["name"]
+            replaced.path = self.base_dir / whole["name"]
         replaced.mark = text.mark
         return replaced if is_resolved else text
 
@@ -82,7 +83,7 @@ class Resolved:
             )
         name, is_variable = match["name"], match["source"] == "env"
         try:
-            value = self._environ[name] if is_variable else read_text(self._base_dir / name)
+            value = self._environ[name] if is_variable else read_text(self.base_dir / name)
         except KeyError:
             raise _AbsentError(f"the environment variable {name} is not set") from None
         except OSError as error:

@@ -78,24 +78,19 @@ def json_schema(kinds: Mapping[str, type[AnyBackend]]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4)
-def schema_of(model: type[Settings]) -> Mapping[str, Any]:
+def schema_of(model: type[Settings]) -> Schema:
     """Return the schema of a settings model; it must not be changed."""
     return model.model_json_schema(schema_generator=_Generator)
 
 
-def _for_editors(schema: Mapping[str, Any]) -> Schema:
+def _for_editors(node: Any) -> Any:
     """Return a copy of a schema that accepts every spelling of the same text."""
-    copy = dict(schema)
-    for name in ("$defs", "properties"):
-        if name in copy:
-            copy[name] = {key: _for_editors(each) for key, each in copy[name].items()}
-    for name in ("anyOf", "oneOf", "prefixItems"):
-        if name in copy:
-            copy[name] = [_for_editors(each) for each in copy[name]]
-    for name in ("additionalProperties", "items"):
-        if isinstance(copy.get(name), dict):
-            copy[name] = _for_editors(copy[name])
-    if "discriminator" in copy:
+    if isinstance(node, list):
+        return [_for_editors(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    copy = {name: _for_editors(each) for name, each in node.items()}
+    if "discriminator" in copy and "oneOf" in copy:
         name = copy["discriminator"]["propertyName"]
         chosen = {"type": "string", "pattern": _REFERENCE}
         copy["oneOf"].append({"type": "object", "properties": {name: chosen}, "required": [name]})
@@ -103,9 +98,9 @@ def _for_editors(schema: Mapping[str, Any]) -> Schema:
 
 
 def _with_spellings(schema: Schema) -> Schema:
-    """The schema of a scalar, widened; any other as it is."""
+    """The schema of a scalar, widened; any other, and a mapping of names to schemas, as it is."""
     kind = schema.get("type")
-    if "enum" in schema or "format" in schema:
+    if isinstance(schema.get("enum"), list) or isinstance(schema.get("format"), str):
         words = {name: schema.pop(name) for name in ("enum", "format", "type") if name in schema}
         return {**schema, "anyOf": [words, {"type": "string", "pattern": _REFERENCE}]}
     if kind == "string" and "const" not in schema:

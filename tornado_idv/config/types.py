@@ -6,6 +6,7 @@ No message repeats a value, which may be a secret.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv6Network, ip_address, ip_network
@@ -23,7 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from tornado_idv.identifiers import ProfileSite
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.options import Duration, Size, WholeNumber
+from tornado_idv.options import Duration, Size, WholeNumber, text_schema
 from tornado_idv.units import RATE, Rate, parse_rate
 
 _LABEL = "[A-Za-z0-9_-]{1,63}"
@@ -56,11 +57,6 @@ class Matches:
         return text
 
 
-def _site(text: str) -> str:
-    ProfileSite.parse(text)
-    return text
-
-
 def is_ip_address(text: str) -> bool:
     """Return whether ``text`` is an IPv4 or IPv6 address, the latter without brackets."""
     try:
@@ -80,10 +76,15 @@ def is_host(text: str) -> bool:
     return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None
 
 
-def _host(text: str) -> str:
-    if not is_host(text):
-        raise ValueError("must be an IP address or the name of a host, without a port")
-    return text
+def _check(accepts: Callable[[Any], object], message: str = "") -> AfterValidator:
+    """Leave a value as it is, if it is accepted, or else report ``message``."""
+
+    def check(value: Any) -> Any:
+        if not accepts(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
 
 
 def _network(text: str) -> str:
@@ -96,12 +97,6 @@ def _network(text: str) -> str:
     if ip_address(text.partition("/")[0]) != network.network_address:
         raise ValueError("not a network's first address; write it like 10.0.0.0/8")
     return text
-
-
-def _body_limit(size: int) -> int:
-    if not 1 <= size <= _MAX_BODY:
-        raise ValueError("must be from 1B to 1MiB")
-    return size
 
 
 def _workers(value: object) -> object:
@@ -129,12 +124,6 @@ def _moment(value: object) -> object:
         raise ValueError("not a date and time; write it like 2027-01-01T00:00:00Z") from None
 
 
-def _aware(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError("the time zone is missing; add Z for UTC, as in 2027-01-01T00:00:00Z")
-    return moment
-
-
 def check_order(not_before: datetime | None, expires: datetime | None) -> datetime | None:
     """Return ``expires``; raises `ValueError` unless it is later than ``not_before``."""
     if expires is not None and not_before is not None and expires <= not_before:
@@ -142,48 +131,22 @@ def check_order(not_before: datetime | None, expires: datetime | None) -> dateti
     return expires
 
 
-Site = Annotated[str, AfterValidator(_site)]
-"""A profile site, as `ProfileSite.parse` reads it."""
-
-Host = Annotated[str, AfterValidator(_host)]
-"""An address or a host name to listen on."""
-
+Timeout = Annotated[Duration, Field(gt=0)]
+Count = Annotated[WholeNumber, Field(ge=1)]
+CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
+BodyLimit = Annotated[Size, _check(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")]
 KeyId = Annotated[str, Matches(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
-"""The public name of a key."""
-
 Sha256 = Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")]
-"""A digest, in hexadecimal digits."""
-
+Site = Annotated[str, _check(ProfileSite.parse)]
+Host = Annotated[
+    str, _check(is_host, "must be an IP address or the name of a host, without a port")
+]
 Network = Annotated[
     str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), AfterValidator(_network)
 ]
-"""An IP address, or a network with its prefix length."""
-
-BodyLimit = Annotated[Size, AfterValidator(_body_limit)]
-"""A size from one byte to one mebibyte."""
-
-Timeout = Annotated[Duration, Field(gt=0)]
-"""A duration greater than zero."""
-
 RateLimit = Annotated[
-    Rate,
-    BeforeValidator(_rate),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": f"^{RATE.pattern}$",
-            "examples": ["100/second", "300/10 minutes"],
-        }
-    ),
+    Rate, BeforeValidator(_rate), text_schema(RATE, "100/second", "300/10 minutes")
 ]
-"""A rate, written ``100/second``, ``60/minute`` or ``300/10 minutes``."""
-
-CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
-"""A number of digits that a card number may have."""
-
-Count = Annotated[WholeNumber, Field(ge=1)]
-"""A whole number greater than zero."""
-
 Workers = Annotated[
     int | Literal["auto"],
     BeforeValidator(_workers),
@@ -192,11 +155,12 @@ Workers = Annotated[
     ),
 ]
 """A number of processes, or ``auto``: one for each CPU."""
-
 Moment = Annotated[
     datetime,
     BeforeValidator(_moment),
-    AfterValidator(_aware),
+    _check(
+        lambda moment: moment.tzinfo,
+        "the time zone is missing; add Z for UTC, as in 2027-01-01T00:00:00Z",
+    ),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
-"""A point in time with its time zone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from msgspec.structs import replace
 
@@ -58,13 +57,13 @@ def _conflict(source: KeyRecord, copy: KeyRecord) -> str | None:
         return "it is revoked here only; revoke it in the other store, too"
     if source.revoked is None and copy.disabled and not source.disabled:
         return "it is disabled here only; enable it here, or disable it in the other store, too"
-    ends = _ends(source)
-    if any(digest not in ends for digest in _ends(copy)):
+    ends = source.ends
+    if any(digest not in ends for digest in copy.ends):
         return (
             "it was rotated here, or twice in the other store, over 30 days apart; issue a key "
             "with another id and revoke it in both"
         )
-    if any(ends[digest] > end for digest, end in _ends(copy).items()):
+    if any(ends[digest] > end for digest, end in copy.ends.items()):
         return (
             "a token of it expires earlier here; issue a key with another id and revoke it in both"
         )
@@ -78,7 +77,7 @@ def _with_removed(source: KeyRecord, copy: KeyRecord, now: float) -> KeyRecord:
     token of a copy, issued with the key, came from the source: a rotation here would have kept it
     and added one. Of other tokens it is not known which store they were added in.
     """
-    ends = _ends(copy)
+    ends = copy.ends
     digests = {token.digest for token in source.tokens}
     was_rotated = len(copy.tokens) > 1 or copy.tokens[0].created != copy.created
     removed = [
@@ -99,12 +98,3 @@ def _is_same(one: KeyRecord, other: KeyRecord) -> bool:
 def _unchangeable(record: KeyRecord) -> KeyRecord:
     """Return the record without what commands change."""
     return replace(record, tokens=(), expires=None, disabled=False, revoked=None, last_used=None)
-
-
-def _ends(record: KeyRecord) -> dict[bytes, float]:
-    """Return when each token, by its digest, is no longer valid."""
-    limit = inf if record.expires is None else record.expires
-    return {
-        token.digest: min(limit, inf if token.expires is None else token.expires)
-        for token in record.tokens
-    }

@@ -44,40 +44,33 @@ class StoreFollower:
         self._clock = clock
         self._status: Hashable | None = None
         self._settled_at = 0.0
-        self._revision = ""
         self._snapshot = EMPTY
         self.keys: Sequence[ApiKey] = ()
         """The keys that were read last."""
         self._written: dict[str, float] = {}
         self._write_failed = False
 
-    def read(self) -> Sequence[ApiKey] | None:
-        """Return the keys of the store if they have changed since the last call.
+    def read(self) -> None:
+        """Read what has changed since the last call; raises `KeyStoreError`.
 
-        A key that has not changed is the same object. Raises `KeyStoreError`.
+        A key that has not changed is the same object, as are all ``keys`` if none has.
         """
         status = self.location.signature()
         now = self._timer()
         if status is not None and status == self._status and now >= self._settled_at:
-            return None
+            return
         with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
-            revision = store.revision()
-            snapshot = self._snapshot
-            if revision != self._revision:
-                store.check()
-                snapshot = store.api_keys(snapshot)
+            snapshot = store.api_keys(self._snapshot)
         if status != self._status:
             self._status, self._settled_at = status, now + _SETTLE_TIME
-        if revision == self._revision:
-            return None
-        self._revision, self._snapshot = revision, snapshot
-        self.keys = list(snapshot.keys.values())
-        return self.keys
+        if snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            self.keys = list(snapshot.keys.values())
 
-    def poll(self) -> Sequence[ApiKey] | None:
+    def poll(self) -> None:
         """Do as `read`, but log a failure, once, and try again at the next call."""
         try:
-            keys = self.read()
+            self.read()
         except KeyStoreError as error:
             self._status = None
             if self.error is None:
@@ -87,11 +80,10 @@ class StoreFollower:
                 text = "%s; until it can be read, the keys read before stay in force, unchanged"
                 _log.error(text, reason)
                 self.error, self.since = reason, self._clock()
-            return None
-        if self.error is not None:
-            _log.info("%s: the key store can be read again", self.location.name)
-            self.error, self.since = None, self._clock()
-        return keys
+        else:
+            if self.error is not None:
+                _log.info("%s: the key store can be read again", self.location.name)
+                self.error, self.since = None, self._clock()
 
     def write_last_used(self, times: Mapping[str, float], *, is_last: bool = False) -> None:
         """Write when keys of the store were last used; log a failure, once, and the last one."""
@@ -107,10 +99,9 @@ class StoreFollower:
             with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
                 store.write_last_used(later)
         except KeyStoreError as error:
-            if is_last:
-                _log.warning("%s; when keys were last used is not written", error)
-            elif not self._write_failed:
-                _log.warning("%s; when keys were last used is written later", error)
+            if is_last or not self._write_failed:
+                outcome = "not written" if is_last else "written later"
+                _log.warning("%s; when keys were last used is %s", error, outcome)
             self._write_failed = True
         else:
             self._written.update(later)

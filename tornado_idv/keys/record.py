@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -70,9 +70,18 @@ class KeyRecord(Struct, frozen=True, gc=False):
     last_used: float | None = None
 
     @property
+    def ends(self) -> dict[bytes, float]:
+        """When each token, by its digest, or the key itself expires; infinite without a limit."""
+        end = never_after() if self.expires is None else self.expires
+        return {
+            token.digest: end if token.expires is None else min(token.expires, end)
+            for token in self.tokens
+        }
+
+    @property
     def valid_until(self) -> float:
-        """When the last of its tokens expires, or the key itself; infinite without a limit."""
-        return min(_limit(self.expires), max(_limit(token.expires) for token in self.tokens))
+        """When the last of its tokens expires."""
+        return max(self.ends.values())
 
     def state(self, now: float) -> State:
         """Return whether the key is valid at ``now``, or why not."""
@@ -84,22 +93,9 @@ class KeyRecord(Struct, frozen=True, gc=False):
             return "expired"
         return "valid" if self.not_before is None or now >= self.not_before else "not valid yet"
 
-    def api_keys(self) -> Iterator[ApiKey]:
-        """Yield the key as it is authenticated by each of its tokens."""
-        rejected = "revoked" if self.revoked is not None else "disabled" if self.disabled else None
-        for token in self.tokens:
-            expires = min(_limit(self.expires), _limit(token.expires))
-            yield ApiKey(
-                self.id,
-                token.digest,
-                self.owner,
-                _scope_set(self.scopes),
-                never_before() if self.not_before is None else self.not_before,
-                never_before() if rejected else expires,  # always expired
-                self.requests,
-                self.misses,
-                rejected=rejected,
-            )
+
+COLUMNS = tuple(each for each in KeyRecord.__struct_fields__ if each not in ("tokens", "last_used"))
+"""The columns of the table of keys."""
 
 
 def in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
@@ -114,41 +110,28 @@ def check_text(text: str) -> str:
     return text
 
 
-def _limit(expires: float | None) -> float:
-    return never_after() if expires is None else expires
-
-
 @dataclass(frozen=True, repr=False, slots=True)
 class Snapshot:
     """All keys of a store at one time, as they are authenticated by each of their tokens.
 
-    ``keys`` are by the digests of the tokens. ``state`` is what a later read is compared with (see
-    `KeyDatabase.changed_rows`).
+    ``keys`` are by the digests of the tokens. ``revision`` is that of the store, and ``state`` what
+    a later read is compared with (see `KeyDatabase.changed_rows`).
     """
 
     keys: Mapping[bytes, ApiKey]
+    revision: str | None
     state: object
 
 
-EMPTY = Snapshot({}, None)
+EMPTY = Snapshot({}, None, None)
 """Nothing was read yet."""
 
 
 def to_values(record: KeyRecord) -> tuple[Any, ...]:
-    """Return the columns of a key."""
-    rates = (record.requests, record.misses)
-    return (
-        record.id,
-        record.created,
-        record.owner,
-        " ".join(record.scopes),
-        record.not_before,
-        record.expires,
-        *(rate and format_rate(rate) for rate in rates),
-        record.note,
-        record.disabled,
-        record.revoked,
-    )
+    """Return the `COLUMNS` of a key."""
+    values = {name: getattr(record, name) for name in COLUMNS}
+    values |= {name: format_rate(values[name]) for name in ("requests", "misses") if values[name]}
+    return tuple({**values, "scopes": " ".join(record.scopes)}.values())
 
 
 @lru_cache(maxsize=64)
@@ -194,5 +177,15 @@ def to_api_key(row: Sequence[Any]) -> ApiKey:
     key_id, token_digest, token_expires, *columns, disabled, revoked = row
     token = Token(token_digest, 0.0, token_expires)
     record = to_record((key_id, 0.0, *columns, "", disabled, revoked, None), (token,))
-    (key,) = record.api_keys()
-    return key
+    rejected = "revoked" if record.revoked is not None else "disabled" if record.disabled else None
+    return ApiKey(
+        record.id,
+        token_digest,
+        record.owner,
+        _scope_set(record.scopes),
+        never_before() if record.not_before is None else record.not_before,
+        never_before() if rejected else record.valid_until,  # always expired
+        record.requests,
+        record.misses,
+        rejected=rejected,
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import cycle
-from math import copysign
 from mmap import mmap
 from operator import itemgetter
 from random import sample
@@ -57,33 +57,30 @@ class KeyRing:
     ) -> None:
         self._keys = {key.digest: key for key in keys}
         self.clock = clock
-        self._shared = latest or LatestTime()
-        self._latest = self._shared.seconds[0]
-        self._overview: tuple[frozenset[str], dict[str, float]] | None = None
+        self._latest = latest or LatestTime()
         self.last_used: dict[str, float] = {}
         """When each key was last used, by its id, in Unix time."""
 
     @property
     def ids(self) -> frozenset[str]:
         """The ids of all keys, also of those that are not valid."""
-        return self._ids_and_expirations()[0]
+        return self._overview[0]
 
     def expirations(self) -> Mapping[str, float]:
         """Return when each key that expires does, by its id, in Unix time; the earliest first.
 
         Of a key with several tokens, that is when the last of them expires.
         """
-        return self._ids_and_expirations()[1]
+        return self._overview[1]
 
-    def _ids_and_expirations(self) -> tuple[frozenset[str], dict[str, float]]:
-        """Return both, computed once per change: with 100,000 keys it takes 0.2 s."""
-        if self._overview is None:
-            times: dict[str, float] = {}
-            for key in self._keys.values():
-                times[key.id] = max(key.expires, times.get(key.id, -math.inf))
-            finite = (each for each in times.items() if math.isfinite(each[1]))
-            self._overview = frozenset(times), dict(sorted(finite, key=itemgetter(1, 0)))
-        return self._overview
+    @cached_property
+    def _overview(self) -> tuple[frozenset[str], dict[str, float]]:
+        """Both, computed once per change: with 100,000 keys it takes 0.2 s."""
+        times: dict[str, float] = {}
+        for key in self._keys.values():
+            times[key.id] = max(key.expires, times.get(key.id, -math.inf))
+        finite = (each for each in times.items() if math.isfinite(each[1]))
+        return frozenset(times), dict(sorted(finite, key=itemgetter(1, 0)))
 
     def merged(self, stored: Iterable[ApiKey], configured: Sequence[ApiKey]) -> dict[bytes, ApiKey]:
         """Return the map of these keys, for `replace`.
@@ -92,28 +89,23 @@ class KeyRing:
         that is equal stays the same object, by which limits and packet cache know it; so do those
         of a store (see `KeyStore.api_keys`). May be called in another thread.
         """
-        ids, digests = {key.id for key in configured}, {key.digest for key in configured}
-        keys = {
-            key.digest: key for key in stored if key.id not in ids and key.digest not in digests
-        }
+        ids, known = {key.id for key in configured}, self._keys
+        keys = {key.digest: key for key in stored if key.id not in ids}
         for key in configured:
-            known = self._keys.get(key.digest)
-            keys[key.digest] = known if known is not None and known == key else key
+            keys[key.digest] = known[key.digest] if known.get(key.digest) == key else key
         return keys
 
     def replace(self, keys: dict[bytes, ApiKey]) -> None:
         """Replace all keys at once by a map that `merged` returned."""
         self._keys = keys
-        self._overview = None
+        vars(self).pop("_overview", None)
 
     def notice_time(self) -> None:
-        """Look at the clock: what has expired by now stays expired."""
-        self._advance(self.clock())
+        """Look at the clock: what has expired by now stays expired.
 
-    def _advance(self, now: float) -> float:
-        """Return the latest time that was seen, also by the other processes, or is seen now."""
-        self._latest = self._shared.advance(max(now, self._latest))
-        return self._latest
+        For regular calls, as `find` writes nothing to shared memory.
+        """
+        self._latest.advance(self.clock())
 
     def find(self, computed: bytes, now: float) -> ApiKey | None:
         """Return the key whose token has this digest, if it is valid now; it counts as used.
@@ -121,15 +113,9 @@ class KeyRing:
         ``now`` is the time of ``clock``. Whatever is not valid takes the same time.
         """
         key = self._keys.get(computed, next(_DECOYS))
-        latest = now
-        if now < self._latest or now < self._shared.seconds[0]:
-            latest = self._advance(now)
-        else:
-            self._latest = now  # shared by `_advance`: a write to shared memory per hit would cost
-        # As `ApiKey.is_valid`, without a call.
-        if copysign(1.0, now - key.not_before) <= copysign(1.0, latest - key.expires):
+        if not key.is_valid(now, self._latest.seconds[0]):
             return None
-        self.last_used[key.id] = latest
+        self.last_used[key.id] = now
         return key
 
     def authenticate(self, scheme: str, token: str) -> ApiKey:
@@ -144,7 +130,7 @@ class KeyRing:
         computed = digest(token[: MAX_LENGTH + 1])
         key = self._keys.get(computed, next(_DECOYS))
         now = self.clock()
-        latest = self._advance(now)
+        latest = self._latest.advance(now)
         if not key.is_valid(now, latest):
             raise RejectedKey(key, latest, computed, scheme, token)
         if scheme != "bearer" or not is_token68(token):

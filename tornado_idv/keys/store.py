@@ -15,6 +15,7 @@ from tornado_idv.keys.api_key import KEY_ID, ApiKey
 from tornado_idv.keys.copying import Changes, compare
 from tornado_idv.keys.record import (
     API_KEY_COLUMNS,
+    COLUMNS,
     EMPTY,
     KeyRecord,
     Snapshot,
@@ -26,11 +27,9 @@ from tornado_idv.keys.record import (
 )
 
 _T = TypeVar("_T")
-_COLUMNS = (
-    "id, created, owner, scopes, not_before, expires, requests, misses, note, disabled, revoked"
-)
+_COLUMNS = ", ".join(COLUMNS)
 _KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # noqa: S608 - constant
-_ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constant
+_ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - constant
 _UPDATE_KEY = "UPDATE keys SET expires = ?, disabled = ?, revoked = ? WHERE id = ?"
 _API_KEYS = f"SELECT {API_KEY_COLUMNS} FROM tokens JOIN keys USING (id)"  # noqa: S608 - constant
 _TOKENS = "SELECT id, digest, created, expires FROM tokens"
@@ -111,7 +110,6 @@ class KeyStore:
         raise KeyStoreError(f"{self._name}: the key store is damaged; restore it from a backup")
 
     def count(self) -> int:
-        """Return the number of keys."""
         return self._count("keys")
 
     @contextmanager
@@ -139,11 +137,14 @@ class KeyStore:
     def api_keys(self, known: Snapshot) -> Snapshot:
         """Return the keys as they are authenticated by each of their tokens.
 
-        ``known`` is what was returned before: only what has changed since is read, and a key that
-        has not is the same object. Raises `KeyStoreError`.
+        ``known`` is what was returned before: only what has changed since is read, and what has
+        not is the same object. Raises `KeyStoreError`.
         """
+        if self.revision() == known.revision:
+            return known
         with self._database.reading():
-            return self._read_api_keys(known)
+            self._database.check()
+            return self._read_api_keys(self.revision(), known)
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
@@ -226,10 +227,6 @@ class KeyStore:
         with self._database.writing():
             self._database.executemany(_PUT_LAST_USED, rows)
 
-    def check(self) -> None:
-        """Raise `KeyStoreError` if the database is damaged, as far as it can tell."""
-        self._database.check()
-
     def _find(self, key_id: str) -> KeyRecord:
         for record in list(self._read("WHERE id = ?", (key_id,))):
             return record
@@ -242,7 +239,7 @@ class KeyStore:
         for row in self._database.execute(f"{_KEYS} {condition} ORDER BY id", values):
             yield self._convert(row[0], to_record, row, tokens.pop(row[0], ()))
 
-    def _read_api_keys(self, known: Snapshot) -> Snapshot:
+    def _read_api_keys(self, revision: str, known: Snapshot) -> Snapshot:
         changed, rows, state = self._database.changed_rows(_API_KEYS, known.state)
         keys: dict[bytes, ApiKey] = {}
         if changed is not None:
@@ -255,10 +252,11 @@ class KeyStore:
         finally:
             del rows  # a cursor in a traceback would keep the store locked
         if changed is not None and len(keys) != self._count("tokens JOIN keys USING (id)"):
-            return self._read_api_keys(Snapshot(known.keys, None))  # a change was not logged
+            # A change was not logged.
+            return self._read_api_keys(revision, Snapshot(known.keys, None, None))
         if len({key.id for key in keys.values()}) < self.count():
             raise InvalidRowError(f"{self._name}: a key in it is not valid: it has no token")
-        return Snapshot(keys, state)
+        return Snapshot(keys, revision, state)
 
     def _count(self, tables: str) -> int:
         ((count,),) = self._database.execute(f"SELECT count(*) FROM {tables}")  # noqa: S608 - constant

@@ -22,8 +22,68 @@ from pydantic import SecretStr
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 from tornado_idv.files import FileSignature
 from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
-from tornado_idv.keys.store_schema import APPLICATION_ID, SCHEMA, VERSION
 
+_APPLICATION_ID = 0x6964766B
+"""Marks a database as a key store; ASCII ``idvk``."""
+_VERSION = 1
+_CHANGES_KEPT = 10_000
+"""Changed rows of keys and tokens that are logged; after more, a service reads all keys again."""
+
+_TABLES = """
+CREATE TABLE store (revision TEXT NOT NULL);
+INSERT INTO store VALUES (hex(randomblob(16)));
+CREATE TABLE keys (
+    id TEXT PRIMARY KEY NOT NULL,
+    created REAL NOT NULL,
+    owner TEXT NOT NULL,
+    scopes TEXT NOT NULL,
+    not_before REAL,
+    expires REAL,
+    requests TEXT,
+    misses TEXT,
+    note TEXT NOT NULL,
+    disabled INTEGER NOT NULL,
+    revoked REAL
+) WITHOUT ROWID;
+CREATE TABLE tokens (
+    digest BLOB PRIMARY KEY NOT NULL,
+    id TEXT NOT NULL REFERENCES keys,
+    created REAL NOT NULL,
+    expires REAL
+) WITHOUT ROWID;
+CREATE TABLE last_used (id TEXT PRIMARY KEY NOT NULL, time REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE changes (number INTEGER PRIMARY KEY, revision TEXT, id TEXT);
+"""
+
+_CHANGED_IDS = {
+    ("keys", "INSERT"): "SELECT NEW.id AS key_id",
+    ("keys", "UPDATE"): "SELECT OLD.id AS key_id UNION SELECT NEW.id",
+    ("keys", "DELETE"): "SELECT OLD.id AS key_id",
+    # With REPLACE, a token that is already there is deleted without a trigger for that.
+    ("tokens", "INSERT"): "SELECT NEW.id AS key_id UNION "
+    "SELECT id FROM tokens WHERE digest = NEW.digest",
+    ("tokens", "UPDATE"): "SELECT OLD.id AS key_id UNION SELECT NEW.id UNION "
+    "SELECT id FROM tokens WHERE digest = NEW.digest",
+    ("tokens", "DELETE"): "SELECT OLD.id AS key_id",
+}
+# Also where an operator changes rows without our commands: the log has the keys of each change, and
+# the revision of the store before it.
+_TRIGGERS = "".join(
+    f"""
+CREATE TRIGGER {table}_{event} AFTER {event} ON {table}
+BEGIN UPDATE store SET revision = hex(randomblob(16)); END;
+CREATE TRIGGER log_{table}_{event} BEFORE {event} ON {table} BEGIN
+    INSERT INTO changes (revision, id) SELECT revision, key_id FROM store, ({ids});
+    DELETE FROM changes WHERE number <= (SELECT max(number) FROM changes) - {_CHANGES_KEPT};
+END;
+"""  # noqa: S608 - constants
+    for (table, event), ids in _CHANGED_IDS.items()
+)
+
+_SCHEMA = f"""
+PRAGMA application_id = {_APPLICATION_ID};
+PRAGMA user_version = {_VERSION};
+{_TABLES}{_TRIGGERS}"""
 _FIRST_CHANGE = """
 SELECT min(number), (SELECT min(number) FROM changes) FROM changes WHERE revision = ?
 """
@@ -43,7 +103,6 @@ _NO_STORE = "the file is not a key store"
 _OPEN_TO_OTHERS = "other users have access to the key store; chmod 600 takes it away"
 _REASONS = {
     sqlite3.SQLITE_BUSY: "the key store is locked by another process",
-    sqlite3.SQLITE_LOCKED: "the key store is locked by another process",
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _NO_STORE,
     sqlite3.SQLITE_ERROR: _DAMAGED,
@@ -101,25 +160,54 @@ class KeyStoreFile(KeyStoreLocation):
         with _clear_errors(path), closing(_connect(path, busy_timeout)) as database:
             database.execute(f"PRAGMA query_only = {read_only}")
             database.execute("PRAGMA trusted_schema = OFF")
-            _check_version(database, path)
+            (application_id,) = database.execute("PRAGMA application_id").fetchone()
+            if application_id != _APPLICATION_ID:
+                raise KeyStoreError(f"{path}: {_NO_STORE} but another SQLite database")
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version != _VERSION:
+                raise KeyStoreError(
+                    f"{path}: the key store was written by another tornado-idv (version {version} "
+                    f"of its schema, this one knows {_VERSION})"
+                )
             # Otherwise a large change locks readers out while it is prepared.
             database.execute("PRAGMA cache_spill = OFF")
             yield database
 
     @contextmanager
     def creating(self) -> Iterator[_Database | None]:
-        """Create a file, which only this user can read; it gets its name when it is complete."""
-        if os.path.lexists(self.setting):
+        """Create a file, which only this user can read; it gets its name when it is complete.
+
+        Raises `UncertainChangeError` if fsync fails after that.
+        """
+        path, has_name = self.setting, False
+        if os.path.lexists(path):
             yield None
             return
-        with _draft(self.setting) as database, database.writing():
-            statement = ""
-            for line in SCHEMA.splitlines(keepends=True):  # `executescript` would commit
-                statement += line
-                if sqlite3.complete_statement(statement):
-                    database.execute(statement)
-                    statement = ""
-            yield database
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            try:
+                with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
+                    database.executescript(f"BEGIN; {_SCHEMA} COMMIT")
+                    with database.writing():
+                        yield database
+                os.link(draft, path)
+                has_name = True
+            finally:
+                draft.unlink()
+            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except FileExistsError:
+            text = "another command has created the key store; run this one again"
+            raise KeyStoreExistsError(f"{path}: {text}") from None
+        except OSError as error:
+            if has_name:
+                raise UncertainChangeError(f"{path}: {error.strerror}; {_NOT_DURABLE}") from None
+            text = f"the key store cannot be created: {error.strerror}"
+            raise KeyStoreError(f"{path}: {text}") from None
 
     def signature(self) -> Hashable | None:
         """Return the status of the file, and of the log of one in WAL mode."""
@@ -149,8 +237,6 @@ class _Database(sqlite3.Connection):
         ((revision,),) = self.execute("SELECT revision FROM store")
         if before is None:
             return None, self.execute(sql), revision
-        if revision == before:
-            return (), (), revision
         ids = None
         with suppress(sqlite3.Error):  # there is no log, or what is in it is not text
             ((first, oldest),) = self.execute(_FIRST_CHANGE, [before])
@@ -189,38 +275,6 @@ class _Database(sqlite3.Connection):
             raise sqlite3.DatabaseError
 
 
-@contextmanager
-def _draft(path: Path) -> Iterator[_Database]:
-    """Create the store in a temporary file, which gets the name ``path`` at the end.
-
-    Raises `KeyStoreError`, and `UncertainChangeError` if fsync fails after that.
-    """
-    has_name = False
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        try:
-            with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
-                yield database
-            os.link(draft, path)
-            has_name = True
-        finally:
-            draft.unlink()
-        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except FileExistsError:
-        raise KeyStoreExistsError(
-            f"{path}: another command has created the key store; run this one again"
-        ) from None
-    except OSError as error:
-        if has_name:
-            raise UncertainChangeError(f"{path}: {error.strerror}; {_NOT_DURABLE}") from None
-        raise KeyStoreError(f"{path}: the key store cannot be created: {error.strerror}") from None
-
-
 def _connect(path: Path, busy_timeout: float) -> _Database:
     # Mode rw: SQLite would create a store that is missing.
     uri = f"{path.absolute().as_uri()}?mode=rw"
@@ -245,16 +299,3 @@ def _clear_errors(path: Path) -> Iterator[None]:
             except OSError as general:
                 reason = f"the key store cannot be opened: {general.strerror}"
         raise KeyStoreError(f"{path}: {reason}") from None
-
-
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `KeyStoreError` unless this is a key store whose schema this version knows."""
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    if application_id != APPLICATION_ID:
-        raise KeyStoreError(f"{path}: {_NO_STORE} but another SQLite database")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != VERSION:
-        raise KeyStoreError(
-            f"{path}: the key store was written by another tornado-idv (version {version} of its "
-            f"schema, this one knows {VERSION})"
-        )

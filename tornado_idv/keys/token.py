@@ -16,8 +16,6 @@ import zlib
 MAX_LENGTH = 512
 _MIN_LENGTH = 16
 _TOKEN68 = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
-_ALPHABET = string.ascii_letters + string.digits
-_SECRET_LENGTH = 32
 _OURS = re.compile(r"(?P<checked>idv_[A-Za-z0-9.-]+_[A-Za-z0-9]+)_(?P<crc>[0-9a-f]{8})", re.ASCII)
 
 
@@ -33,7 +31,7 @@ def digest(token: str) -> bytes:
 
 def issue(key_id: str) -> str:
     """Return a new token for the key with this id."""
-    secret = "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))
+    secret = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(32))
     checked = f"idv_{key_id}_{secret}"
     return f"{checked}_{_crc(checked)}"
 

@@ -103,14 +103,15 @@ class LimitExchange:
     async def _exchange_all(self, uses: Sequence[KeyUse], since: float) -> None:
         for start in range(0, len(uses) or 1, _BATCH):
             batch, now = uses[start : start + _BATCH], self._clock()
-            named = [LimitUse(_name(each), each.events * each.limit.interval) for each in batch]
+            named = [
+                # With another rate another count begins.
+                LimitUse(
+                    f"{limit.name} {limit.rate.count}/{limit.rate.seconds} {limits.key.id}",
+                    events * limit.interval,
+                )
+                for limits, limit, events in batch
+            ]
             ahead = await self._shared.exchange(now - since, named)
             # By the time before the exchange, so that its duration delays no request.
             for use, seconds in zip(batch, ahead, strict=True):
                 self._limiter.advance(use, now + seconds)
-
-
-def _name(use: KeyUse) -> str:
-    """Return what stands for a limit; with another rate another count begins."""
-    rate = use.limit.rate
-    return f"{use.limit.name} {rate.count}/{rate.seconds} {use.limits.key.id}"

@@ -21,10 +21,6 @@ from mmap import mmap
 from tornado_idv.limits.key_limits import Exceeded, Limit
 from tornado_idv.units import Rate
 
-_PLACES = 65_536
-_NETWORK_BYTES = 8
-_TWO_HASHES = struct.Struct("<II")
-
 
 class FailedAuthLimiter:
     """Limits requests without a good key, by their client's address; without a rate, none.
@@ -36,21 +32,21 @@ class FailedAuthLimiter:
         self,
         rate: Rate | None,
         *,
-        places: int = _PLACES,
+        places: int = 65_536,
         clock: Callable[[], float] = time.monotonic,
         secret: bytes | None = None,
     ) -> None:
-        self._rate = rate
-        self._limit = Limit("failed_auth", rate) if rate else None
+        self._limit: Limit | None = None
         self._places = places
         self._clock = clock
         self._secret = secrets.token_bytes(16) if secret is None else secret
         self._tats = memoryview(mmap(-1, 2 * places * 8)).cast("d")
+        self.configure(rate)
 
     def configure(self, rate: Rate | None) -> None:
         """Change the rate; failures that were counted with another one are discarded."""
-        if rate != self._rate:
-            self._rate, self._limit = rate, Limit("failed_auth", rate) if rate else None
+        if rate != (self._limit and self._limit.rate):
+            self._limit = Limit("failed_auth", rate) if rate else None
             self._tats.cast("B")[:] = bytes(self._tats.nbytes)
 
     def acquire(self, address: str) -> Exceeded | None:
@@ -76,7 +72,7 @@ class FailedAuthLimiter:
     def _find_places(self, address: str) -> tuple[int, int]:
         counted = address.encode()
         if ":" in address:
-            counted = socket.inet_pton(socket.AF_INET6, address)[:_NETWORK_BYTES]
+            counted = socket.inet_pton(socket.AF_INET6, address)[:8]
         hashed = blake2b(counted, digest_size=8, key=self._secret).digest()
-        first, second = _TWO_HASHES.unpack(hashed)
+        first, second = struct.unpack("<II", hashed)
         return first % self._places, self._places + second % self._places

@@ -176,7 +176,7 @@ def failure(error: Exception, at: float) -> ReloadResult:
     code = FAILED
     match error:
         case ConfigError():
-            code, problems = INVALID, tuple(error.lines(error.problems))
+            code, problems = INVALID, tuple(str(error).splitlines())
         case IdvError():
             problems = (str(error),)
         case TimeoutError():

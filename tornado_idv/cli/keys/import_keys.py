@@ -20,7 +20,7 @@ from pydantic import (
 from tornado_idv import strict_json
 from tornado_idv.cli.common import RefusedError, counted, report, with_progress
 from tornado_idv.cli.keys.store import Target, check_moment, create_option, on_store
-from tornado_idv.config.locations import dotted, is_safe_to_print
+from tornado_idv.config.problems import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, RateLimit, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope

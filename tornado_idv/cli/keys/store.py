@@ -19,7 +19,7 @@ import click
 
 from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
-from tornado_idv.config.parts import load_key_store_settings
+from tornado_idv.config.parts import KeyStoreSettings, load_part
 from tornado_idv.errors import UncertainChangeError
 from tornado_idv.interfaces.commands import Exit, ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
@@ -150,7 +150,7 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
                 "--store: must be a file; set a URL, which may hold a password, as auth.store"
             )
         return Target(KeyStoreFile(store_path), as_json)
-    settings = load_key_store_settings(config_path, os.environ)
+    settings = load_part(KeyStoreSettings, config_path, os.environ)
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
         raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
