@@ -342,8 +342,15 @@ async def test_replaced_certificate_is_used(
         folder.pair(newcomers.issue_cert("us.example"))
         await failure_of(made, POST)
         ticker.now += 1
+        await failure_of(made, POST)
+        await looked(made._client._tls)
         assert (await ask(made)).status == 200
     assert caplog.messages == ["backend crm: TLS files reloaded"]
+
+
+async def looked(tls: Tls) -> None:
+    assert tls._checking is not None
+    await asyncio.wait_for(tls._checking, 5)
 
 
 async def test_unusable_replacement_leaves_the_old_files_in_use(
@@ -359,13 +366,17 @@ async def test_unusable_replacement_leaves_the_old_files_in_use(
         spoil()
         ticker.now += 1
         assert tls.context() is first
+        await looked(tls)
         assert tls.context() is first
     folder.ca(authority)
     ticker.now += 1
+    tls.context()
+    await looked(tls)
     assert tls.context() is not first
     assert [message.split(": ")[:2] for message in caplog.messages] == [
         ["backend crm", "TLS files not reloaded"]
     ] * 2
+    await tls.close()
 
 
 async def test_tls_older_than_1_2_is_not_used(
@@ -384,6 +395,7 @@ async def test_tls_older_than_1_2_is_not_used(
     tls = Tls(options(ca_file=str(folder.ca(authority))), "crm")
     await tls.open()
     assert tls.context().minimum_version == ssl.TLSVersion.TLSv1_2
+    await tls.close()
 
 
 async def test_files_are_checked_once_a_second(
@@ -408,4 +420,23 @@ async def test_files_are_checked_once_a_second(
         ticker.now += 0.5
         tls.context()
         bare.context()
+        if tls._checking is not None:
+            await looked(tls)
     assert len(looks) == 2
+    assert bare._checking is None
+
+
+async def test_closing_cancels_a_check(authority: trustme.CA, folder: Folder) -> None:
+    """There is one at a time."""
+    ticker = Ticker()
+    tls = Tls(options(ca_file=str(folder.ca(authority))), "crm", ticker)
+    await tls.open()
+    ticker.now += 1
+    tls.context()
+    looking = tls._checking
+    ticker.now += 1
+    tls.context()
+    assert tls._checking is looking
+    await tls.close()
+    assert looking is not None
+    assert looking.done()

@@ -81,14 +81,17 @@ def try_upstream(
     sys.exit(codes[record["outcome"]])
 
 
+class _Stderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        # Without the exception, whose text may hold the fields of a request.
+        click.echo(f"warning: {record.getMessage()}", err=True)
+
+
 @contextmanager
 def _warnings_on_stderr() -> Iterator[None]:
     """Print warnings that are logged within, and nothing else of the log."""
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("warning: %(message)s"))
     root = logging.getLogger()
-    before, root.handlers = root.handlers, [handler]
+    before, root.handlers = root.handlers, [_Stderr(logging.WARNING)]
     try:
         yield
     finally:

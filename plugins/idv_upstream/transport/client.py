@@ -188,6 +188,7 @@ class Client:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+        await self._tls.close()
 
     async def send(self, request: Request, wants_body: WantsBody) -> Response:
         """Send one request with a complete URL, once.

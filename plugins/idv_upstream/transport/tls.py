@@ -10,8 +10,10 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
@@ -53,8 +55,6 @@ class TlsOptions(Options):
 class Tls:
     """The SSL context of one backend; ``timer`` gives seconds."""
 
-    _context: ssl.SSLContext
-
     def __init__(
         self, options: TlsOptions, name: str, timer: Callable[[], float] = time.monotonic
     ) -> None:
@@ -63,37 +63,60 @@ class Tls:
         self._timer = timer
         files = (options.ca_file, options.cert_file, options.key_file)
         self._files = [file for file in files if file is not None]
-        self._loaded: list[FileSignature | None] = []
+        self._checking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Load the files; raises `StartError` for one that cannot be used."""
-        await asyncio.to_thread(self._load)
+        self._loaded, self._context = await asyncio.to_thread(self._load)
+        self._check_at = self._timer() + _CHECK_INTERVAL
         if not self._options.verify:
             _log.warning(
                 "backend %s: tls.verify is false: certificates are not verified", self._name
             )
 
+    async def close(self) -> None:
+        """Cancel a check of the files."""
+        if self._checking is not None:
+            self._checking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._checking
+
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection; the files are checked once a second."""
+        """Return the context for a new connection.
+
+        At most once a second this checks the files for changes, in a thread: the next
+        request uses what they hold then, and this one does not wait.
+        """
         if self._files and self._timer() >= self._check_at:
-            before = self._context
-            try:
-                self._load()
-            except StartError as error:
-                # A certificate and its key are seldom replaced at once: the next check tries again.
-                _log.warning("backend %s: TLS files not reloaded: %s", self._name, error)
-            if self._context is not before:
-                _log.info("backend %s: TLS files reloaded", self._name)
+            self._check_at = self._timer() + _CHECK_INTERVAL
+            if self._checking is None or self._checking.done():
+                self._checking = asyncio.create_task(self._check())
         return self._context
 
-    def _load(self) -> None:
-        """Load the files, if they have changed."""
-        self._check_at = self._timer() + _CHECK_INTERVAL
-        # First, so that a change while they are read is seen.
-        found = [FileSignature.find(file) for file in self._files]
-        if not found or found != self._loaded:
-            self._context = (_context if self._files else _shared_context)(self._options)
-            self._loaded = found
+    async def _check(self) -> None:
+        if await asyncio.to_thread(_signatures, self._files) == self._loaded:
+            return
+        try:
+            self._loaded, self._context = await asyncio.to_thread(self._load)
+        except StartError as error:
+            # A certificate and its key are seldom replaced at once: the next check tries again.
+            _log.warning("backend %s: TLS files not reloaded: %s", self._name, error)
+        else:
+            _log.info("backend %s: TLS files reloaded", self._name)
+
+    def _load(self) -> tuple[Any, ssl.SSLContext]:
+        signatures = _signatures(self._files)  # first, so that a change while they are read is seen
+        return signatures, (_context if self._files else _shared_context)(self._options)
+
+
+def _signatures(files: list[Path]) -> list[FileSignature | None]:
+    return [FileSignature.find(file) for file in files]
+
+
+@cache
+def _shared_context(options: TlsOptions) -> ssl.SSLContext:
+    """For backends without files: to load the authorities of the system takes long."""
+    return _context(options)
 
 
 def _context(options: TlsOptions) -> ssl.SSLContext:
@@ -103,7 +126,7 @@ def _context(options: TlsOptions) -> ssl.SSLContext:
         require_file(options.ca_file)  # the errors of the TLS library do not name the file
         try:
             context = ssl.create_default_context(cafile=options.ca_file)
-        except (ssl.SSLError, ValueError):
+        except (OSError, ValueError):
             raise StartError(f"{options.ca_file}: no certificates in PEM form") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # the system may allow older ones
     if options.cert_file is not None:
@@ -112,7 +135,3 @@ def _context(options: TlsOptions) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-_shared_context = cache(_context)
-"""For backends without files: to load the authorities of the system takes long."""
