@@ -115,7 +115,7 @@ class Counted:
     def second(self, code: str = "ok", seconds: float = 0.001, times: int = 0) -> Sample:
         """Count responses, and return the sample at the end of this second."""
         for _ in range(times):
-            self.state.counters.responses_of("identify/url", code).add(seconds)
+            self.state.counters.responses["identify/url", code].add(seconds)
         self.ticker.now += 1
         self._sample()
         return Sample(**self.history.latest)  # type: ignore[arg-type]

@@ -169,11 +169,11 @@ def _count(report: Report, at: float) -> _Totals:
     return _Totals(
         at=at,
         statuses=statuses,
-        buckets=sum_buckets(each for _, each in responses),
+        buckets=sum_buckets(each.buckets for _, each in responses),
         hits=lookups["hit"],
         stale=lookups["stale"],
         lookups=sum(lookups.values()),
-        backends={name: each.durations.buckets() for name, each in counters.backends.items()},
+        backends={name: [*each.durations.buckets] for name, each in counters.backends.items()},
     )
 
 

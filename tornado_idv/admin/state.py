@@ -111,7 +111,7 @@ class ServiceState:
         return Purge(queries=(parse_query(self.identifiers, target),))
 
     def _backend(self, guard: Guard) -> BackendReport:
-        counted = self.counters.backend(guard.name)
+        counted = self.counters.backends[guard.name]
         users, problem = _read(guard.backend)
         return BackendReport(
             name=guard.name,

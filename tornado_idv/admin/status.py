@@ -104,7 +104,7 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
         "problem": backend.problem,
         "in_flight": backend.in_flight,
         "users": backend.users,
-        "calls": dict(counters.backend(backend.name).results),
+        "calls": dict(counters.backends[backend.name].results),
     }
 
 

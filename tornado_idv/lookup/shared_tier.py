@@ -71,7 +71,7 @@ class SharedTier:
     ) -> None:
         self.cache = cache
         self.clock = clock
-        self.counted = (counters or Counters()).backend(SHARED_CACHE)
+        self.counted = (counters or Counters()).backends[SHARED_CACHE]
         self._breaker = CircuitBreaker(_BREAKER, timer)
         self._added = 0
         self._delivered = 0

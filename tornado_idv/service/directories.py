@@ -154,7 +154,7 @@ class Directories:
         """
         before, self._settings = self._settings, settings
         for backend in opened:
-            self._counters.backend(backend.name).failing_since = None
+            self._counters.backends[backend.name].failing_since = None
         if before is None:
             self.current = after
             after.start_refreshing()
