@@ -13,8 +13,8 @@ from support.http.http_server import until
 from support.processes.admin import ask_admin
 from support.processes.process import eventually
 from support.processes.service import Client
+from tornado_idv.admin.handlers import FILE_ROUTES
 from tornado_idv.admin.history import History, Sample, quantile, sampled
-from tornado_idv.admin.listener import FILE_ROUTES
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
 from tornado_idv.metrics.counters import BOUNDS

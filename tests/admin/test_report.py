@@ -109,8 +109,8 @@ def test_backend_that_fails_is_not_available_though_its_circuit_is_closed() -> N
 def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
     report = merge(
         [
-            ProcessReport([], {"found": 1}, {"IDLE": 2}, None, 0.25),
-            ProcessReport([], {"found": 3}, {"IDLE": 1, "READING": 1}, None, 0.75),
+            ProcessReport([], {"found": 1}, {"IDLE": 2}, max_lag=0.25),
+            ProcessReport([], {"found": 3}, {"IDLE": 1, "READING": 1}, max_lag=0.75),
         ]
     )
     assert report.cache_entries == {"found": 4}
@@ -120,8 +120,8 @@ def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
 
 def test_key_store_fails_if_one_worker_cannot_read_it() -> None:
     good, bad = PartReport(None, 1.0), PartReport("the key store is gone", 2.0)
-    report = merge([ProcessReport(key_store=each) for each in (good, bad, good)])
-    assert report.key_store == bad
+    report = merge([ProcessReport(parts={"key store": each}) for each in (good, bad, good)])
+    assert report.parts == {"key store": bad}
 
 
 def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
@@ -137,7 +137,7 @@ def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
 
 def test_shared_limits_fail_if_one_worker_cannot_exchange() -> None:
     good, bad = PartReport(None, 1.0), PartReport("no response in time", 2.0)
-    process = merge([ProcessReport(shared_limits=each) for each in (good, bad, good)])
+    process = merge([ProcessReport(parts={"shared limits": each}) for each in (good, bad, good)])
     report = Report("ready", 1, 0.0, process, Counters())
     assert report.parts == report.degraded() == ["shared limits"]
 

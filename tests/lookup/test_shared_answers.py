@@ -563,14 +563,13 @@ async def test_a_refresh_ahead_calls_the_backend(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
         await both.find_in_first()
         ticker.now += 250
-        async with both.first.refreshing():
-            source = both.backends[0].source
-            source.hold()
-            both.first.get_cached(QUERY)
-            await asyncio.wait_for(source.begun.wait(), timeout=5)
-            both.cache.entries.clear()
-            source.release()
-            await until(lambda: both.cache.entries)
+        source = both.backends[0].source
+        source.hold()
+        both.first.get_cached(QUERY)
+        await asyncio.wait_for(source.begun.wait(), timeout=5)
+        both.cache.entries.clear()
+        source.release()
+        await until(lambda: both.cache.entries)
         await both.second.find(QUERY)
         assert counts(both.backends) == [2, 0]
 
@@ -584,9 +583,8 @@ async def test_a_refresh_ahead_uses_what_another_replica_refreshed(ticker: Ticke
         await both.second.find(QUERY)
         await both.stored()
         ticker.now += 150
-        async with both.first.refreshing():
-            both.first.get_cached(QUERY)
-            await until(lambda: both.first.cache.counters.refreshes["ok"])
+        both.first.get_cached(QUERY)
+        await until(lambda: both.first.cache.counters.refreshes["ok"])
         assert counts(both.backends) == [1, 1]
         assert await lifetime(both.first, ticker, 149)
         assert not await lifetime(both.first, ticker, 1)

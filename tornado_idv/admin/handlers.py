@@ -25,21 +25,8 @@ _PURGE_PENDING = (
     "Purged here, but the shared cache has not received it: other services may still serve what it "
     "named. It is repeated until the service stops; see shared_cache.pending_purges of /status.json"
 )
-
-
+_STATIC = files("tornado_idv.admin") / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
-PAGE_FILES = (
-    "status.css",
-    "status.js",
-    "api.js",
-    "charts.js",
-    "explain.js",
-    "format.js",
-    "panels.js",
-    "problems.js",
-    "uPlot.iife.min.js",
-    "uPlot.min.css",
-)
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; connect-src 'self';"
     " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -196,4 +183,23 @@ class PageFileHandler(AdminHandler):
 
 @cache
 def _read(name: str) -> str:
-    return (files("tornado_idv.admin") / "static" / name).read_text(encoding="utf-8")
+    return (_STATIC / name).read_text(encoding="utf-8")
+
+
+ROUTES: dict[str, type[AdminHandler]] = {
+    "/": RootHandler,
+    "/health/live": LiveHandler,
+    "/health/ready": ReadyHandler,
+    "/metrics": MetricsHandler,
+    "/status": PageHandler,
+    "/status.json": StatusHandler,
+    "/status/history.json": HistoryHandler,
+    "/cache/purge": PurgeHandler,
+    "/explain": ExplainHandler,
+    "/reload": ReloadHandler,
+}
+FILE_ROUTES: dict[str, type[AdminHandler]] = {
+    f"/status/{each.name}": PageFileHandler
+    for each in _STATIC.iterdir()
+    if each.name.endswith((".js", ".css"))
+}

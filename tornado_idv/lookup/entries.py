@@ -26,7 +26,7 @@ class Entry(Struct, eq=False, gc=False):
 
     It is fresh until ``fresh_until`` and may be served stale until ``stale_until``. A hit
     before ``next_check`` only returns the answer; a later one also updates the LRU order, and
-    from ``refresh_at`` on queues a refresh.
+    from ``refresh_at`` on starts a refresh.
     """
 
     answer: Answer

@@ -18,6 +18,8 @@ from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.deadlines import DeadlineQueue
 from tornado_idv.model import Answer, Query
 
+_MAX_REFRESHES = 4
+_MAX_WAITING_REFRESHES = 1000
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
 """Return an answer that is fresh for longer than so many seconds; raises `LookupFailed`."""
 
@@ -66,6 +68,8 @@ class SingleFlight:
         self._on_answer = on_answer
         self._calls: dict[str, _Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # also of calls that are not current
+        self._refreshes: set[asyncio.Task[None]] = set()
+        self._refresh_slots = asyncio.Semaphore(_MAX_REFRESHES)
         self._deadlines = DeadlineQueue(self._time_out)
 
     def add(self, query: Query) -> asyncio.Future[Answer]:
@@ -85,13 +89,26 @@ class SingleFlight:
         self._deadlines.add(waiter, loop.time() + self._timeout)
         return future
 
+    def start_refresh(self, query: Query) -> None:
+        """Renew a cached answer in the background, unless too many refreshes wait."""
+        if len(self._refreshes) < _MAX_WAITING_REFRESHES:
+            task = asyncio.get_running_loop().create_task(self.refresh(query))
+            self._refreshes.add(task)
+            task.add_done_callback(self._refreshes.discard)
+
     async def refresh(self, query: Query) -> None:
         """Renew a cached answer, unless a lookup is running; wait until the timeout."""
-        if self._find(query) is None:
-            limits = self._cache.limits
-            call = self._start(query, limits.ttl * (1 - limits.refresh_ahead))
-            await asyncio.wait([call.task], timeout=self._timeout)
-            self._detach(call)
+        async with self._refresh_slots:
+            if self._find(query) is None:
+                limits = self._cache.limits
+                call = self._start(query, limits.ttl * (1 - limits.refresh_ahead))
+                await asyncio.wait([call.task], timeout=self._timeout)
+                self._detach(call)
+
+    def stop_refreshing(self) -> None:
+        """Start none of the refreshes that wait."""
+        for task in self._refreshes:
+            task.cancel()
 
     @property
     def queries(self) -> list[Query]:

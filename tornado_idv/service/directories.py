@@ -49,7 +49,7 @@ async def open_directory(
     directory = _make_directory(
         settings, manager, backends, Counters(), on_backend_result=on_backend_result
     )
-    async with open_backends(backends), directory.refreshing():
+    async with open_backends(backends):
         yield directory
 
 
@@ -157,7 +157,6 @@ class Directories:
             self._counters.backends[backend.name].failing_since = None
         if before is None:
             self.current = after
-            after.start_refreshing()
         elif after is not self.current:
             previous, self.current = self.current, after
             after.replace(previous, kept)
@@ -173,7 +172,7 @@ class Directories:
         """Close all backends, without waiting for lookups."""
         self._closing.set_result(None)
         await asyncio.gather(*self._leaving.values())
-        await asyncio.gather(*self.current.stop_refreshing(), return_exceptions=True)
+        self.current.stop_refreshing()
         for guard in reversed(self.current.guards):
             await close_backend(guard.backend)
 
