@@ -7,9 +7,8 @@ from typing import Any
 
 from tornado_idv.interfaces.shared import Purge, SharedResult
 from tornado_idv.lookup.cache import AnswerCache
-from tornado_idv.lookup.circuit_breaker import Permit
 from tornado_idv.lookup.shared_tier import SharedTier
-from tornado_idv.model import Answer, ByNickname, Query, SharedAnswer, User
+from tornado_idv.model import Answer, Query, SharedAnswer, User
 
 Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
 """Ask the backends; raises `LookupFailed`."""
@@ -46,18 +45,13 @@ class SharedAnswers:
         """Purge for every process."""
         self._tier.purge(purge)
 
-    def look_up(self, ask: Ask, query: Query, min_ttl: float) -> Coroutine[Any, Any, Answer]:
+    async def look_up(self, ask: Ask, query: Query, min_ttl: float) -> Answer:
         """Return the shared answer, if it is fresh for longer than ``min_ttl`` s, or a new one.
 
         A shared answer that is stale is kept in the cache, in case the backends fail.
         """
-        # Without a coroutine of its own: while the circuit breaker is open this is all it costs.
-        permit = self._tier.try_acquire()
-        return ask(query) if permit is None else self._look_up(permit, query, ask, min_ttl)
-
-    async def _look_up(self, permit: Permit, query: Query, ask: Ask, min_ttl: float) -> Answer:
         started, purges = self._cache.timer(), self._cache.purges
-        result = await self._tier.get(permit, self._scope, query)
+        result = await self._tier.get(self._scope, query)
         if result is None:
             return await ask(query)
         # What a purge removed while it was read must not be kept here.
@@ -94,13 +88,11 @@ class SharedAnswers:
     def _is_valid(self, query: Query, shared: SharedAnswer) -> bool:
         """Return whether it can be an answer of this directory, and to this query."""
         user = shared.user
-        if user is None:
-            return True
-        if isinstance(query, ByNickname):
-            matches = user.nickname == query.nickname
-        else:
-            matches = user.card_number == query.card_number
-        return matches and shared.backend in self._backends and self._accepts(user)
+        return user is None or (
+            query.text in (f"@{user.nickname}", user.card_number)
+            and shared.backend in self._backends
+            and self._accepts(user)
+        )
 
     def _to_answer(self, shared: SharedAnswer, ttl: float) -> Answer:
         user, limits = shared.user, self._cache.limits

@@ -91,21 +91,16 @@ class SharedTier:
         """Why nothing is read, though the circuit breaker may be closed."""
         return "a purge cannot be delivered" if self._purge_failure else None
 
-    def try_acquire(self) -> Permit | None:
-        """Return a permit for one `get`, ``None`` if nothing is to be read now."""
+    async def get(self, scope: str, query: Query) -> SharedResult | None:
+        """Return what is stored, ``None`` if that could not be determined in time."""
         # What is stored may be older than a purge that is delivered while it is read.
         permit = None if self.pending_purges else self._breaker.try_acquire()
-        if permit is None:
-            self.counted.results["skipped"] += 1
-        return permit
-
-    async def get(self, permit: Permit, scope: str, query: Query) -> SharedResult | None:
-        """Return what is stored, ``None`` if that could not be determined in time."""
-        result = await self._call(permit, lambda: self.cache.get(scope, query), "failed")
-        if result is not None and self.pending_purges:
-            self.counted.results["skipped"] += 1
-            return None
-        return result
+        if permit is not None:
+            result = await self._call(permit, lambda: self.cache.get(scope, query), "failed")
+            if result is None or not self.pending_purges:
+                return result
+        self.counted.results["skipped"] += 1
+        return None
 
     def put(self, scope: str, query: Query, result: SharedResult) -> None:
         """Store an answer in the background."""
