@@ -132,14 +132,14 @@ class ServiceState:
         return BackendReport(
             name=name,
             kind=kind,
-            breaker=source.breaker,
+            breaker=source.breaker.state,
             in_flight=source.in_flight,
             users=users,
             failing_since=counted.failing_since,
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,
             problem=problem,
-            next_probe=source.next_probe,
+            next_probe=source.breaker.next_probe,
         )
 
 

@@ -42,14 +42,13 @@ class Chain:
         self._encode = encode
         self._timeout = timeout
         self._timer = cache.timer
-        served = {
-            kind: [each.backend.options for each in guards if kind in each.backend.serves]
-            for kind in get_args(Query)
-        }
-        self._negative_ttls = {
-            kind: _shortest(cache.limits.negative_ttl, [each.negative_ttl for each in options])
-            for kind, options in served.items()
-        }
+        default = cache.limits.negative_ttl
+        self._negative_ttls: dict[type[Query], float] = {}
+        for kind in get_args(Query):
+            backends = [each.backend for each in guards if kind in each.backend.serves]
+            own = [each.options.negative_ttl for each in backends]
+            ttls = (default if ttl is None else ttl for ttl in own)
+            self._negative_ttls[kind] = min(ttls, default=default)
         self._identify_hooks = hook_callers(manager, "idv_identify")
 
     async def find(self, query: Query) -> Answer:
@@ -180,8 +179,3 @@ def hook_callers(manager: pluggy.PluginManager, hook: str) -> list[pluggy.HookCa
         manager.subset_hook_caller(hook, plugins - {each.plugin})
         for each in reversed(getattr(manager.hook, hook).get_hookimpls())
     ]
-
-
-def _shortest(default: float, own: Sequence[float | None]) -> float:
-    """Return the shortest of the backends' own times; ``default`` stands for one without."""
-    return min((default if each is None else each for each in own), default=default)

@@ -113,13 +113,13 @@ class Directory:
         """Purge cached answers here, the shared ones, and those of all who share them."""
         self.cache.apply(purge)
         if self._shared is not None:
-            self._shared.purge(purge)
+            self._shared.tier.purge(purge)
 
     def _follow_changes(self) -> None:
         for guard in self.guards:
             guard.backend.on_change(partial(self._purge_from, guard.name))
         if self._shared is not None:
-            self._shared.follow(self.cache.apply)
+            self._shared.tier.cache.on_purge(self.cache.apply)
 
     def _purge_from(self, changed: str, *queries: Query) -> None:
         """Purge cached answers of this backend and of every later one, which it may pre-empt.

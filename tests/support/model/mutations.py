@@ -191,7 +191,7 @@ BUGS = (
     Bug(
         "an open breaker is reported as not known",
         "guard",
-        Change("Guard._find", "wait = self._breaker.next_probe", "return None"),
+        Change("Guard._find", "wait = self.breaker.next_probe", "return None"),
         seed=3,
     ),
     Bug(
@@ -225,7 +225,11 @@ BUGS = (
     Bug(
         "another user than requested is accepted",
         "guard",
-        Change("Guard._validated", "not matches", "False"),
+        Change(
+            "Guard._validated",
+            "query.text not in (f'@{user.nickname}', user.card_number)",
+            "False",
+        ),
         seed=3,
     ),
     Bug(
@@ -239,8 +243,8 @@ BUGS = (
         "guard",
         Change(
             "Guard._find",
-            "report = self._breaker.succeeded",
-            "report = self._breaker.succeeded if answer else self._breaker.failed",
+            "report = self.breaker.succeeded",
+            "report = self.breaker.succeeded if answer else self.breaker.failed",
         ),
         seed=2,
     ),
@@ -302,8 +306,8 @@ BUGS = (
         "negative TTLs of backends are ignored",
         "chain",
         Change(
-            "_shortest",
-            "min((default if each is None else each for each in own), default=default)",
+            "Chain.__init__",
+            "min(ttls, default=default)",
             "default",
         ),
         seed=18,
