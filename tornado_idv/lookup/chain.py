@@ -111,8 +111,7 @@ class Chain:
             with _plugin_errors():
                 of_plugin = hook(query=query, deadline=deadline)
             for each in of_plugin:
-                # A caller may join until the deadline, and then waits as long again.
-                yield _until(deadline + self._timeout, each)
+                yield _until(deadline, each)
 
 
 @contextmanager

@@ -162,9 +162,8 @@ class Directories:
             after.replace(previous, kept)
             in_use = {guard.backend for guard in after.guards}
             removed = [each.backend for each in previous.guards if each.backend not in in_use]
-            # A plugin's coroutine may run for twice as long; what ignores its timeout is not
-            # waited for.
-            max_wait = 2 * before.server.request_timeout + 1
+            # The shared cache may take 1 s more; what ignores its timeout is not waited for.
+            max_wait = before.server.request_timeout + 2
             # The task begins later, and then waits for this directory too.
             self._leaving[previous] = asyncio.create_task(self._leave(previous, removed, max_wait))
 

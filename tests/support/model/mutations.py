@@ -179,10 +179,10 @@ BUGS = (
         "single_flight",
         Change(
             "SingleFlight.add",
-            "self._deadlines.add(waiter, loop.time() + self._timeout)",
+            "call.waiters.append(future)",
             (
-                "self._deadlines.add(waiter, loop.time() + self._timeout)\n"
-                "stop = lambda done: done.cancelled() and waiter.call.task.cancel()\n"
+                "call.waiters.append(future)\n"
+                "stop = lambda done: done.cancelled() and call.task.cancel()\n"
                 "future.add_done_callback(stop)"
             ),
         ),
