@@ -124,7 +124,7 @@ def _explain(entry: Attributes, mapper: EntryMapper, steps: list[Step]) -> Attri
     """Add the attributes of an entry and the result of each expression to the steps."""
     record = mapper.record(entry)
     steps.append(("entry", _shown(record)))
-    for field in mapper.fields:
+    for field in mapper.fields.values():
         if field.expression is not None:
             value, text = field.expression.evaluate(record), field.text(record)
             mapped = "" if value == text else f"  ->  {_shown(text)}"

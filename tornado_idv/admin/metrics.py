@@ -16,14 +16,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 import tornado
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -71,14 +64,14 @@ class _ReportCollector(Collector):
         self._counters = report.counters
         self._expirations = keys.expirations
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[core.Metric]:
         yield from self._requests()
         yield from self._backends()
         yield from self._cache()
         yield from self._shared_cache()
         yield from self._service()
 
-    def _requests(self) -> Iterator[Metric]:
+    def _requests(self) -> Iterator[core.Metric]:
         counters = self._counters
         counts: Counter[tuple[str, str]] = Counter()
         durations: defaultdict[tuple[str, str], list[Durations]] = defaultdict(list)
@@ -102,7 +95,7 @@ class _ReportCollector(Collector):
         exchanges = counters.limit_exchanges
         yield _counter("idv_limit_exchanges", "Exchanges of shared limits.", exchanges, "result")
 
-    def _backends(self) -> Iterator[Metric]:
+    def _backends(self) -> Iterator[core.Metric]:
         backends = self._process.backends
         counted = {each.name: self._counters.backends[each.name] for each in backends}
         calls = {
@@ -124,7 +117,7 @@ class _ReportCollector(Collector):
         users = {each.name: each.users for each in backends if each.users is not None}
         yield _gauge("idv_fixture_users", "Users of a fixture.", users, "backend")
 
-    def _cache(self) -> Iterator[Metric]:
+    def _cache(self) -> Iterator[core.Metric]:
         counters = self._counters
         entries = self._process.cache_entries
         yield _gauge("idv_cache_entries", "Entries of the cache.", entries, "kind")
@@ -133,7 +126,7 @@ class _ReportCollector(Collector):
         refreshes = counters.refreshes
         yield _counter("idv_cache_refreshes", "Refreshes ahead of expiry.", refreshes, "result")
 
-    def _shared_cache(self) -> Iterator[Metric]:
+    def _shared_cache(self) -> Iterator[core.Metric]:
         shared = self._process.shared_cache
         counted = self._counters.backends[SHARED_CACHE]
         for name, text, words in _SHARED_CACHE_CALLS:
@@ -152,7 +145,7 @@ class _ReportCollector(Collector):
         state = {(): _BREAKER[shared.breaker]} if shared else {}
         yield _gauge("idv_shared_cache_breaker_state", _BREAKER_TEXT, state)
 
-    def _service(self) -> Iterator[Metric]:
+    def _service(self) -> Iterator[core.Metric]:
         report, counters = self._report, self._counters
         now = time.time()
         times = self._expirations().items()
@@ -184,16 +177,16 @@ class _ReportCollector(Collector):
             "python": platform.python_version(),
             "tornado": tornado.version,
         }
-        yield InfoMetricFamily("idv_build", "Versions.", versions)
+        yield core.InfoMetricFamily("idv_build", "Versions.", versions)
 
 
 def _labelled(
-    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    kind: type[core.CounterMetricFamily | core.GaugeMetricFamily],
     name: str,
     text: str,
     values: Mapping[LabelsT, float],
     *labels: str,
-) -> Metric:
+) -> core.Metric:
     """Return a metric with the values by those of its labels, a tuple unless there is one."""
     family = kind(name, text, labels=labels)
     for label_values, value in values.items():
@@ -201,14 +194,14 @@ def _labelled(
     return family
 
 
-_counter = partial(_labelled, CounterMetricFamily)
-_gauge = partial(_labelled, GaugeMetricFamily)
+_counter = partial(_labelled, core.CounterMetricFamily)
+_gauge = partial(_labelled, core.GaugeMetricFamily)
 
 
 def _histogram(
     name: str, text: str, values: Mapping[LabelsT, list[Durations]], *labels: str
-) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=labels)
+) -> core.Metric:
+    family = core.HistogramMetricFamily(name, text, labels=labels)
     bounds = [*map(str, BOUNDS), "+Inf"]
     for label_values, durations in values.items():
         counts = accumulate(sum_buckets(each.buckets for each in durations))
