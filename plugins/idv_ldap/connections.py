@@ -42,17 +42,12 @@ class Connections:
 
     @property
     def problem(self) -> str | None:
-        return None if self._usable else self._last_failure.reason
+        return None if self._usable else self._failure.reason
 
     @property
     def _usable(self) -> list[Connection]:
         """The connections that are not lost, as far as is known."""
         return [each for each in self._open if not each.lost.done()]
-
-    @property
-    def _last_failure(self) -> LookupFailed:
-        """Why no connection is usable: that of the last one, or of the last attempt to connect."""
-        return [*self._open][-1].lost.result() if self._open else self._failure
 
     async def open(self) -> None:
         """Connect; raises `Broken` for what is not repaired by waiting.
@@ -77,7 +72,7 @@ class Connections:
             except LookupFailed:
                 if not connection.lost.done() or attempt:
                     raise
-        failure = self._last_failure.copy()
+        failure = self._failure.copy()
         failure.counts_against_breaker = False
         raise failure
 

@@ -407,6 +407,8 @@ async def test_response_that_arrives_in_part_is_waited_for(
                 assert str(results[-1]).startswith("unavailable: ")
                 await asyncio.sleep(0.01)
                 results.append(await outcome(backend, ByNickname("bob")))
+            # The relay must not be closed while the other connection is made by it.
+            await until(lambda: len(backend._connections._open) == 2)
 
 
 async def test_second_server_is_used_while_the_first_is_away_and_no_longer(

@@ -12,13 +12,10 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer
 
 
-class Epoch:
+class Epoch(Struct, eq=False, gc=False):
     """The time between two purges of one backend: expiring it drops all its entries at once."""
 
-    __slots__ = ("expired",)
-
-    def __init__(self) -> None:
-        self.expired = False
+    expired: bool = False
 
 
 class Entry(Struct, eq=False, gc=False):

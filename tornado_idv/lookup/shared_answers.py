@@ -57,26 +57,25 @@ class SharedAnswers:
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
     ) -> Answer | None:
         """Return the answer if it is fresh for long enough; keep a stale one in the cache."""
-        if shared is None or not self._is_valid(query, shared):
+        if shared is None:
+            return None
+        user = shared.user
+        # It must be an answer of this directory, and to this query.
+        if user is not None and not (
+            query.text in (f"@{user.nickname}", user.card_number)
+            and shared.backend in self.backends
+            and self.accepts(user)
+        ):
             return None
         now = self.tier.clock()
         ttl = shared.fresh_until - now
         if ttl > min_ttl:
             return self._to_answer(shared, ttl)
-        if may_keep and shared.user is not None and shared.stale_until > now:
+        if may_keep and user is not None and shared.stale_until > now:
             stale = self._to_answer(shared, 0.0)
             lifetime = min(shared.stale_until - now, self.cache.limits.stale_if_error)
             self.cache.keep_stale(query, stale, lifetime)
         return None
-
-    def _is_valid(self, query: Query, shared: SharedAnswer) -> bool:
-        """Return whether it can be an answer of this directory, and to this query."""
-        user = shared.user
-        return user is None or (
-            query.text in (f"@{user.nickname}", user.card_number)
-            and shared.backend in self.backends
-            and self.accepts(user)
-        )
 
     def _to_answer(self, shared: SharedAnswer, ttl: float) -> Answer:
         user, limits = shared.user, self.cache.limits

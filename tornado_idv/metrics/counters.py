@@ -11,6 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec import Struct, field, to_builtins
+
 Record = dict[str, Any]
 
 BOUNDS = (
@@ -23,17 +25,14 @@ SHARED_CACHE = "shared cache"
 """The name by which the shared cache is counted; no backend can have it."""
 
 
-class Durations:
+class Durations(Struct, eq=False):
     """Histogram of the durations of events.
 
     ``buckets`` are the numbers of events; the last has no upper bound. ``seconds`` is the sum.
     """
 
-    __slots__ = ("buckets", "seconds")
-
-    def __init__(self) -> None:
-        self.buckets = sum_buckets(())
-        self.seconds = 0.0
+    buckets: list[int] = field(default_factory=lambda: sum_buckets(()))
+    seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
         """Count an event; most are within the first bound."""
@@ -45,12 +44,8 @@ class Durations:
         """The number of events."""
         return sum(self.buckets)
 
-    def to_record(self) -> Record:
-        """Return the counts as JSON has them."""
-        return {"buckets": self.buckets, "seconds": self.seconds}
-
     def merge(self, record: Record) -> None:
-        """Add the counts of another process, as `to_record` returned them."""
+        """Add the counts of another process, as JSON has them."""
         self.buckets = sum_buckets([self.buckets, record["buckets"]])
         self.seconds += record["seconds"]
 
@@ -142,9 +137,9 @@ class Counters:
         """Return what only grows, as JSON has it."""
         return {
             **{name: getattr(self, name) for name in (*_BY_WORD, *_TOTALS)},
-            "responses": [(*key, each.to_record()) for key, each in self.responses.items()],
+            "responses": [(*key, to_builtins(each)) for key, each in self.responses.items()],
             "backends": [
-                (name, each.results, each.durations.to_record())
+                (name, each.results, to_builtins(each.durations))
                 for name, each in self.backends.items()
             ],
         }
