@@ -39,7 +39,7 @@ from tornado_idv import (
     User,
 )
 
-_VERSION = b"3"
+_VERSION = b"2"
 _TAG_SIZE = 32
 
 
@@ -78,7 +78,7 @@ _CONNECT_TIMEOUT = 1.0
 _KEPT_PURGES = 1000
 _KEPT_FOR = 86400
 """Seconds for which a purge is kept."""
-_BEGIN = """#!lua flags=allow-oom
+_BEGIN = """
 local present = redis.call('GET', KEYS[1]) or '0'
 if tonumber(present) ~= tonumber(ARGV[1]) then
   return present
@@ -88,8 +88,7 @@ redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
 redis.call('PUBLISH', ARGV[4], ARGV[2])
 """
 """Begins a generation, keeps its purge and publishes it, unless the present generation is another
-one, which is returned. One script: a failover leaves all of it or nothing. It takes a few bytes
-also of a server that is full, since a purge must reach all processes.
+one, which is returned. One script: a failover or a full server leaves all of it or nothing.
 """
 
 
@@ -121,6 +120,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._is_following = False
         self._state = asyncio.Lock()
         self._log = PurgeLog()
+        self._announced: Purge | None = None
         self._has_warned = False
         self._listener: asyncio.Task[None] | None = None
 
@@ -154,11 +154,15 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         await self._client.execute("SET", key, sealed, "PXAT", math.ceil(answer.stale_until * 1000))
 
     async def purge(self, purge: Purge) -> None:
-        """Begin a generation, keep the purge, and publish it to all who listen.
+        """Begin a generation, keep the purge, and announce it to all who listen.
 
         Or leave that to other processes, if generations that they begin meanwhile name the same.
         """
-        message = await self._begin(purge)
+        try:
+            message = await self._begin(purge)
+        except LookupFailed:
+            await self._announce(purge)
+            raise
         if message is not None:
             async with self._state:  # its message may come late, or never
                 await self._receive(message)
@@ -183,6 +187,17 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 if covers(map(_to_purge, kept.values()), purge):
                     return None
 
+    async def _announce(self, purge: Purge) -> None:
+        """Announce a purge without a generation: a server that is full refuses only to write.
+
+        Entries up to the present generation are not valid for all who listen.
+        """
+        if purge is not self._announced:  # it is repeated every second
+            present = await self._read_generation()
+            message = self._message(present + 1, purge, has_begun=False)
+            await self._client.execute("PUBLISH", self._channel, message)
+            self._announced = purge
+
     async def close(self) -> None:
         """Stop listening, and close every connection."""
         listener = self._listener
@@ -197,10 +212,10 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     def _kept_key(self, generation: int) -> str:
         return f"{self.options.prefix}purge:{generation % _KEPT_PURGES}"
 
-    def _message(self, generation: int, purge: Purge) -> bytes:
+    def _message(self, generation: int, purge: Purge, *, has_begun: bool = True) -> bytes:
         queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
         nonce = secrets.token_hex(8)  # two purges of one generation differ
-        record = [generation, nonce, list(purge.backends), queries]
+        record = [generation, has_begun, nonce, list(purge.backends), queries]
         return self._sealer.seal(self._channel, record)
 
     async def _listen(self) -> None:
@@ -258,8 +273,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             self._has_warned = True
         if record is None or record == self._newest:
             return
-        generation, known = record[0], self._generation
-        self._apply(generation, _to_purge(record))
+        self._apply(record[0], _to_purge(record))
+        generation, has_begun = record[:2]
+        known = self._generation
+        if not has_begun:
+            return
         if known is None or generation > known + 1:
             await self._catch_up(generation)
         elif generation == known + 1:
@@ -309,6 +327,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
 def _to_purge(record: Any) -> Purge:
     """Return the purge that a message is about."""
-    _, _, backends, queries = record
+    _, _, _, backends, queries = record
     named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
     return Purge(tuple(backends), tuple(named))

@@ -123,7 +123,7 @@ async def test_a_message_after_one_that_was_lost_purges_everything(
     monkeypatch.setattr(RedisSharedCache, "interval", 60.0)  # no comparison meanwhile
     async with replicas(server) as (first, _):
         await first.find()
-        message = [2, "", [], [[False, "bob"]]]
+        message = [2, True, "", [], [[False, "bob"]]]
         sealed = Sealer(first.cache.options.secret).seal("idv:purges", message)
         server.run("PUBLISH", "idv:purges", sealed)
         await first.wait_for(Purge())

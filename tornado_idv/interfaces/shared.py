@@ -77,7 +77,7 @@ class SharedCache(ABC, Generic[OptionsT]):
 
         Generations that other processes began since the call, and that name the same, are as good,
         if each process calls its own `purged` after it has begun one.
-        If it raises it is called again, with a purge that names the same or more.
+        If it raises it is called again: with the same object, or with another that names more.
         """
 
     async def close(self) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from tornado_idv.errors import format_traceback
@@ -23,8 +24,10 @@ _log = logging.getLogger(__name__)
 _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
 """A probe costs one lookup at most ``timeout``, so it may come often."""
 _PURGE_TIMEOUT = 1.0
-_PURGE_PAUSE = 0.5
-"""Seconds between two attempts to purge."""
+_PURGE_PAUSE = 1.0
+"""Seconds between two attempts to purge, if no further purge comes."""
+_MIN_PURGE_PAUSE = 0.25
+"""Seconds between two attempts to purge, at least."""
 _CLOSE_TIMEOUT = 1.0
 _MAX_QUERIES = 1000
 """Users that one purge may name; more are purged with everything else."""
@@ -32,13 +35,24 @@ _MAX_QUERIES = 1000
 ResultT = TypeVar("ResultT")
 
 
-def _union(purges: Sequence[Purge]) -> Purge:
-    """Return one purge of all that these name, or of everything if that is too much."""
-    queries = dict.fromkeys(query for each in purges for query in each.queries)
-    if len(queries) > _MAX_QUERIES or not all(map(any, purges)):
-        return Purge()
-    backends = dict.fromkeys(name for each in purges for name in each.backends)
-    return Purge(tuple(backends), tuple(queries))
+class _PurgeUnion:
+    """One purge of all that the added ones name, or of everything if that is too much."""
+
+    def __init__(self) -> None:
+        self._everything = False
+        self._backends: dict[str, None] = {}
+        self._queries: dict[Query, None] = {}
+
+    def add(self, purge: Purge) -> None:
+        self._backends.update(dict.fromkeys(purge.backends))
+        self._queries.update(dict.fromkeys(purge.queries))
+        self._everything |= not any(purge) or len(self._queries) > _MAX_QUERIES
+        if self._everything:
+            self._backends.clear()
+            self._queries.clear()
+
+    def purge(self) -> Purge:
+        return Purge(tuple(self._backends), tuple(self._queries))
 
 
 class SharedTier:
@@ -61,8 +75,9 @@ class SharedTier:
         self.breaker = CircuitBreaker(_BREAKER, timer)
         self._added = 0
         self._delivered = 0
-        self._unsent: list[Purge] = []
-        self._sending: asyncio.Task[None] | None = None
+        self._unsent = _PurgeUnion()
+        self._purge_added = asyncio.Event()
+        self._purge_delivered = asyncio.Event()
         self._purge_failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -102,15 +117,18 @@ class SharedTier:
         Until then nothing is read here.
         """
         self._added += 1
-        self._unsent.append(purge)
+        self._unsent.add(purge)
+        self._purge_added.set()
         if self.pending_purges == 1:
-            self._sending = self._start(self._send_purges())
+            self._start(self._send_purges())
 
     async def wait_until_purged(self) -> bool:
-        """Wait for 1 s at most until no purge is pending; return whether those so far are not."""
+        """Wait until the purges so far are delivered, for 1 s at most; return whether they are."""
         last = self._added
-        if self._sending is not None:
-            await asyncio.wait([self._sending], timeout=_PURGE_TIMEOUT)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PURGE_TIMEOUT):
+                while self._delivered < last:
+                    await self._purge_delivered.wait()
         return self._delivered >= last
 
     async def close(self) -> None:
@@ -170,12 +188,14 @@ class SharedTier:
         return result
 
     async def _send_purges(self) -> None:
-        sending: list[Purge] = []
+        sending, purge, last = _PurgeUnion(), Purge(), self._delivered
         while self.pending_purges and not is_cancelled():  # a plugin may ignore the cancellation
-            last = self._added
-            sending, self._unsent = [_union(sending + self._unsent)], []
+            self._purge_added.clear()
+            if last < self._added:  # an attempt that is repeated has the same object
+                sending.add(self._unsent.purge())
+                purge, last, self._unsent = sending.purge(), self._added, _PurgeUnion()
             try:
-                await bounded(_PURGE_TIMEOUT, self.cache.purge(sending[0]))
+                await bounded(_PURGE_TIMEOUT, self.cache.purge(purge))
             except Exception as error:  # noqa: BLE001 - as above
                 reason = failure_reason(error)
                 self.counted.results["not_purged"] += 1
@@ -187,8 +207,14 @@ class SharedTier:
                         _PURGE_PAUSE,
                     )
                 self._purge_failure = reason
-                await asyncio.sleep(_PURGE_PAUSE)
+                await asyncio.sleep(_MIN_PURGE_PAUSE)
+                with suppress(TimeoutError):
+                    pause = _PURGE_PAUSE - _MIN_PURGE_PAUSE
+                    await asyncio.wait_for(self._purge_added.wait(), pause)
             else:
                 self.counted.results["purged"] += last - self._delivered
                 self.counted.failing_since = self._purge_failure = None
-                self._delivered, sending = last, []
+                self._delivered = last
+                self._purge_delivered.set()
+                self._purge_delivered = asyncio.Event()
+                sending = _PurgeUnion()
