@@ -33,7 +33,7 @@ from support.processes.process import Invoke, command, running
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from support.processes.shell_commands import shell_commands
 from tornado_idv import BackendOptions, testing
-from tornado_idv.admin.listener import ROUTES
+from tornado_idv.admin.handlers import ROUTES
 from tornado_idv.cli import main
 from tornado_idv.cli.keys.commands import keys
 from tornado_idv.config.load import load_without_references

@@ -42,9 +42,7 @@ def connect(options: LdapOptions, uri: str) -> Any:
     """
     handle = ldap.initialize(uri)
     handle.timeout = options.connect_timeout
-    set_options(handle, options)
-    if options.start_tls or uri.startswith("ldaps:"):
-        set_tls_options(handle, options)
+    _set_options(handle, options, uri)
     if options.start_tls:
         handle.start_tls_s()
     bind = options.bind
@@ -58,9 +56,12 @@ def connect(options: LdapOptions, uri: str) -> Any:
     return handle
 
 
-def set_options(handle: Any, options: LdapOptions) -> None:
-    """Set every option that libldap would otherwise take from its surroundings."""
-    values = {
+def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
+    """Set every option that libldap would otherwise take from its surroundings.
+
+    For TLS those are which certificates are trusted, and our own; to read the former takes 10 ms.
+    """
+    values: dict[int, Any] = {
         ldap.OPT_PROTOCOL_VERSION: 3,
         ldap.OPT_REFERRALS: 0,
         ldap.OPT_DEREF: ldap.DEREF_NEVER,
@@ -68,25 +69,19 @@ def set_options(handle: Any, options: LdapOptions) -> None:
         ldap.OPT_TIMEOUT: options.connect_timeout,
         **_KEEP_ALIVE,
     }
+    if options.start_tls or uri.startswith("ldaps:"):
+        tls, paths = options.tls, ssl.get_default_verify_paths()
+        values |= {
+            ldap.OPT_X_TLS_REQUIRE_CERT: ldap.OPT_X_TLS_DEMAND,
+            ldap.OPT_X_TLS_PROTOCOL_MIN: _TLS_1_2,
+            ldap.OPT_X_TLS_CACERTFILE: str(tls.ca_file or paths.cafile or paths.openssl_cafile),
+        }
+        if tls.cert_file is not None and tls.key_file is not None:
+            values[ldap.OPT_X_TLS_CERTFILE] = str(tls.cert_file)
+            values[ldap.OPT_X_TLS_KEYFILE] = str(tls.key_file)
+        values[ldap.OPT_X_TLS_NEWCTX] = 0  # last: it reads those before it
     for option, value in values.items():
         handle.set_option(option, value)
-
-
-def set_tls_options(handle: Any, options: LdapOptions) -> None:
-    """Set which certificates are trusted, and our own; to read those of the system takes 10 ms."""
-    tls = options.tls
-    paths = ssl.get_default_verify_paths()
-    values = {
-        ldap.OPT_X_TLS_REQUIRE_CERT: ldap.OPT_X_TLS_DEMAND,
-        ldap.OPT_X_TLS_PROTOCOL_MIN: _TLS_1_2,
-        ldap.OPT_X_TLS_CACERTFILE: str(tls.ca_file or paths.cafile or paths.openssl_cafile),
-    }
-    if tls.cert_file is not None and tls.key_file is not None:
-        values[ldap.OPT_X_TLS_CERTFILE] = str(tls.cert_file)
-        values[ldap.OPT_X_TLS_KEYFILE] = str(tls.key_file)
-    for option, value in values.items():
-        handle.set_option(option, value)
-    handle.set_option(ldap.OPT_X_TLS_NEWCTX, 0)  # last: it reads those before it
 
 
 class Connection:

@@ -32,8 +32,9 @@ class Connections:
     def __init__(self, options: LdapOptions, on_available: Callable[[], None]) -> None:
         self._options = options
         self._on_available = on_available
-        self._open: list[Connection] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._open: dict[Connection, float] = {}
+        """When each is to be replaced, in seconds of the loop's clock."""
+        self._keeper: asyncio.Task[None] | None = None
         self._failure: LookupFailed = Unavailable("the backend is not open")
         self._refusal: LookupFailed | None = None
         self._refused_until = 0.0
@@ -41,32 +42,23 @@ class Connections:
 
     @property
     def problem(self) -> str | None:
-        return None if self._usable else self._last_failure.reason
+        return None if self._usable else self._failure.reason
 
     @property
     def _usable(self) -> list[Connection]:
         """The connections that are not lost, as far as is known."""
         return [each for each in self._open if not each.lost.done()]
 
-    @property
-    def _last_failure(self) -> LookupFailed:
-        """Why no connection is usable: that of the last one, or of the last attempt to connect."""
-        return self._open[-1].lost.result() if self._open else self._failure
-
     async def open(self) -> None:
         """Connect; raises `Broken` for what is not repaired by waiting.
 
         A server that cannot be reached is logged, and connected to as soon as it can be.
         """
-        first: Connection | None = None
         try:
-            first = await self._connect()
+            self._open[await self._connect()] = self._expiry()
         except Unavailable as error:
             self._report(error)
-        else:
-            self._open.append(first)
-        for each in (first, *[None] * (_COUNT - 1)):
-            self._tasks.append(asyncio.create_task(self._keep(each)))
+        self._keeper = asyncio.create_task(self._keep())
 
     async def search(self, filter_: str, scope: int, attributes: list[str]) -> list[Attributes]:
         """Search by the connection with the fewest searches, and once more if that is lost."""
@@ -80,54 +72,54 @@ class Connections:
             except LookupFailed:
                 if not connection.lost.done() or attempt:
                     raise
-        failure = self._last_failure.copy()
+        failure = self._failure.copy()
         failure.counts_against_breaker = False
         raise failure
 
     async def close(self) -> None:
         """Close all connections."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
         self._failure = Unavailable("the backend is closed")
         for connection in self._open:
             connection.lose(self._failure)
         self._open.clear()
 
-    async def _keep(self, connection: Connection | None) -> None:
-        """Keep one connection open: restore it when it is lost, replace it when it is old."""
+    async def _keep(self) -> None:
+        """Restore connections that are lost, and replace those that are old."""
         while True:
-            if connection is None:
-                try:
-                    connection = await self._connect()
-                except LookupFailed as error:
-                    self._report(error)
-                    await asyncio.sleep(RETRY_INTERVAL)
+            for each in [each for each in self._open if each.lost.done()]:
+                self._failure = each.lost.result()
+                del self._open[each]
+            oldest = min(self._open, key=self._open.__getitem__, default=None)
+            if oldest is not None and len(self._open) == _COUNT:
+                rest = self._open[oldest] - asyncio.get_running_loop().time()
+                every = [each.lost for each in self._open]
+                done, _ = await asyncio.wait(
+                    every, timeout=max(rest, 0.0), return_when=asyncio.FIRST_COMPLETED
+                )
+                if done:
                     continue
-                self._add(connection)
-            age = self._options.max_age * random.uniform(0.9, 1.1)  # noqa: S311
-            done, _ = await asyncio.wait([connection.lost], timeout=age)
-            if done:
-                self._failure = connection.lost.result()
-                self._open.remove(connection)
-                connection = None
-                continue
+                self._open[oldest] = self._expiry()  # if it cannot be replaced now
             try:
-                successor = await self._connect()
+                connection = await self._connect()
             except LookupFailed as error:
                 self._report(error)
+                await asyncio.sleep(RETRY_INTERVAL)
                 continue
-            self._add(successor)
-            self._open.remove(connection)
-            connection.retire()
-            connection = successor
+            if not self._usable:
+                _log.info("backend %s: connected to %s", self._options.name, connection.uri)
+            self._open[connection] = self._expiry()
+            self._failure = _LOST  # so that the next outage is logged, too
+            self._on_available()
+            if oldest is not None and len(self._open) > _COUNT:
+                del self._open[oldest]
+                oldest.retire()
 
-    def _add(self, connection: Connection) -> None:
-        if not self._usable:
-            _log.info("backend %s: connected to %s", self._options.name, connection.uri)
-        self._open.append(connection)
-        self._failure = _LOST  # so that the next outage is logged, too
-        self._on_available()
+    def _expiry(self) -> float:
+        age = self._options.max_age * random.uniform(0.9, 1.1)  # noqa: S311
+        return asyncio.get_running_loop().time() + age
 
     async def _connect(self) -> Connection:
         """Connect to the first server that responds; raises the error of the first.

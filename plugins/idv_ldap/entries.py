@@ -43,14 +43,11 @@ class EntryMapper:
 
     def __init__(self, options: LdapOptions) -> None:
         response = options.response
-        self._nickname = MappedField("nickname", response.nickname)
-        self._card_number = MappedField("card_number", response.card_number)
-        self._plan = MappedField("plan", response.plan)
-        self._profile_url = MappedField("profile_url", response.profile_url)
+        names = ("nickname", "card_number", "plan", "profile_url")
+        self.fields = {each: MappedField(each, getattr(response, each)) for each in names}
         text = response.not_known_when
         self.not_known_when = None if text is None else Expression(text)
-        self.fields = self._nickname, self._card_number, self._plan, self._profile_url
-        expressions = [field.expression for field in self.fields] + [self.not_known_when]
+        expressions = [each.expression for each in self.fields.values()] + [self.not_known_when]
         self.attributes = sorted(
             {name for each in expressions if each is not None for name in each.members}
         ) or [_NO_ATTRIBUTES]
@@ -60,11 +57,12 @@ class EntryMapper:
         record = self.record(attributes)
         if self.not_known_when is not None and self._is_not_known(self.not_known_when, record):
             return None
+        fields = self.fields
         return User(
-            self._plan.required(record),
-            self._card_number.required(record),
-            self._nickname.required(record).removeprefix("@"),
-            self._profile_url.text(record),
+            fields["plan"].required(record),
+            fields["card_number"].required(record),
+            fields["nickname"].required(record).removeprefix("@"),
+            fields["profile_url"].text(record),
         )
 
     def _is_not_known(self, condition: Expression, record: dict[str, Any]) -> bool:

@@ -9,12 +9,15 @@ import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import click
 
-from idv_ldap.options import NOT_INSTALLED, LdapOptions
+from idv_ldap.connection import SCOPES, Attributes, Connection, connect
+from idv_ldap.entries import EntryMapper, FilterTemplate
+from idv_ldap.library import to_lookup_failed
+from idv_ldap.options import LdapOptions
 from tornado_idv import (
     Broken,
     CommandTools,
@@ -23,33 +26,27 @@ from tornado_idv import (
     LoadedConfig,
     LookupFailed,
     Query,
-    StartError,
     Unavailable,
     printable,
 )
-
-if TYPE_CHECKING:
-    from idv_ldap.connection import Attributes
-    from idv_ldap.entries import EntryMapper
 
 Step = tuple[str, str]
 
 
 def try_ldap(tools: CommandTools, path: Path, name: str, who: str, *, as_json: bool) -> NoReturn:
     """Look the user up, print each step, and exit with 0, 1 (not found) or 3 (undetermined)."""
-    with tools.exit_on_error(Exit.UNDETERMINED, as_json=as_json):
-        config = tools.read(path)
-        known = {each.name: each for each in config.backends if isinstance(each, LdapOptions)}
-        if name not in known:
-            there_are = ", ".join(known) or "none"
-            raise click.UsageError(f"no backend {name} of kind ldap; there are: {there_are}")
-        try:
-            query = config.parse(who)
-        except InvalidFormat as error:
-            raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
-        if type(query) not in known[name].searches:
-            raise click.UsageError(f"{name} does not serve this kind of query")
-        steps, result = asyncio.run(_run(known[name], query, config))
+    config = tools.read(path)
+    known = {each.name: each for each in config.backends if isinstance(each, LdapOptions)}
+    if name not in known:
+        there_are = ", ".join(known) or "none"
+        raise click.UsageError(f"no backend {name} of kind ldap; there are: {there_are}")
+    try:
+        query = config.parse(who)
+    except InvalidFormat as error:
+        raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
+    if type(query) not in known[name].searches:
+        raise click.UsageError(f"{name} does not serve this kind of query")
+    steps, result = asyncio.run(_run(known[name], query, config))
     if as_json:
         lines = [{"step": step, "result": text} for step, text in steps]
         click.echo(json.dumps({"result": result, "steps": lines}))
@@ -62,10 +59,6 @@ def try_ldap(tools: CommandTools, path: Path, name: str, who: str, *, as_json: b
 
 
 async def _run(options: LdapOptions, query: Query, config: LoadedConfig) -> tuple[list[Step], str]:
-    try:
-        from idv_ldap.entries import EntryMapper, FilterTemplate  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise StartError(f"backend {options.name}: {NOT_INSTALLED}") from None
     mapper, template = EntryMapper(options), FilterTemplate(options.searches[type(query)])
     filter_ = template.render(query.text.removeprefix("@"))
     steps: list[Step] = []
@@ -85,8 +78,6 @@ async def _run(options: LdapOptions, query: Query, config: LoadedConfig) -> tupl
 async def _search(
     options: LdapOptions, filter_: str, attributes: list[str], steps: list[Step]
 ) -> Attributes | None:
-    from idv_ldap.connection import SCOPES, Connection  # noqa: PLC0415
-
     uri, handle = await asyncio.to_thread(_connect, options, steps)
     connection = Connection(handle, uri)
     steps.append(("search", f"{filter_} below {options.base_dn} ({options.scope})"))
@@ -105,9 +96,6 @@ async def _search(
 
 def _connect(options: LdapOptions, steps: list[Step]) -> tuple[str, Any]:
     """Return the first server that responds, and the connection to it."""
-    from idv_ldap.connection import connect  # noqa: PLC0415
-    from idv_ldap.library import to_lookup_failed  # noqa: PLC0415
-
     for uri in options.uris:
         try:
             handle = connect(options, uri)
@@ -124,7 +112,7 @@ def _explain(entry: Attributes, mapper: EntryMapper, steps: list[Step]) -> Attri
     """Add the attributes of an entry and the result of each expression to the steps."""
     record = mapper.record(entry)
     steps.append(("entry", _shown(record)))
-    for field in mapper.fields:
+    for field in mapper.fields.values():
         if field.expression is not None:
             value, text = field.expression.evaluate(record), field.text(record)
             mapped = "" if value == text else f"  ->  {_shown(text)}"

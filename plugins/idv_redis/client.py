@@ -75,7 +75,7 @@ class Client:
         """Return the client for the URL, which may follow a file that has changed."""
         url = self._server.url.get_secret_value()
         if self._redis is None or url != self._url:
-            check_url(url)
+            check_url(self._server.url)
             await self.close()
             self._url, self._redis = url, self._make(url)
         return self._redis

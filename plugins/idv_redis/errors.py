@@ -7,25 +7,7 @@ from __future__ import annotations
 
 import ssl
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    ClusterError,
-    ConnectionError,  # noqa: A004 - it has no other name
-    MasterDownError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-    TimeoutError,  # noqa: A004 - it has no other name
-    TryAgainError,
-)
+from redis import exceptions
 
 from idv_redis.options import IN_CLUSTER
 from tornado_idv import Broken, LookupFailed, Unavailable
@@ -33,27 +15,35 @@ from tornado_idv import Broken, LookupFailed, Unavailable
 _UNREACHED = "the server cannot be reached, or closed the connection"
 _Reasons = tuple[tuple[type[Exception], type[LookupFailed], str], ...]
 _OF_CLUSTER: _Reasons = (
-    (ClusterDownError, Unavailable, "the cluster is down"),
-    (ClusterError, Unavailable, "the cluster is moving the key to another node"),
-    (RedisClusterException, Unavailable, "the cluster cannot be reached, or url is no node of one"),
+    (exceptions.ClusterDownError, Unavailable, "the cluster is down"),
+    (exceptions.ClusterError, Unavailable, "the cluster is moving the key to another node"),
+    (
+        exceptions.RedisClusterException,
+        Unavailable,
+        "the cluster cannot be reached, or url is no node of one",
+    ),
 )
 """What a client of a cluster raises, before the reasons that follow."""
 _REASONS: _Reasons = (
     # The first that fits counts: redis-py derives most of these from ConnectionError.
-    (AuthenticationError, Broken, "the server refuses the user or password in the url"),
-    (AuthorizationError, Broken, "the server refuses the user or password in the url"),
-    (NoPermissionError, Broken, "the user in the url may not run a command or read a key; see ACL"),
-    (BusyLoadingError, Unavailable, "the server is loading its data"),
-    (ReadOnlyError, Unavailable, "the server is a replica, and refuses this"),
-    (OutOfMemoryError, Unavailable, "the server has reached maxmemory"),
-    (AskError, Broken, IN_CLUSTER),
-    (ClusterCrossSlotError, Broken, IN_CLUSTER),
-    (ClusterDownError, Broken, IN_CLUSTER),
-    (TryAgainError, Broken, IN_CLUSTER),
-    (MasterDownError, Unavailable, "the server is a replica without its primary"),
-    (TimeoutError, Unavailable, "the server did not respond in time"),
+    (exceptions.AuthenticationError, Broken, "the server refuses the user or password in the url"),
+    (exceptions.AuthorizationError, Broken, "the server refuses the user or password in the url"),
+    (
+        exceptions.NoPermissionError,
+        Broken,
+        "the user in the url may not run a command or read a key; see ACL",
+    ),
+    (exceptions.BusyLoadingError, Unavailable, "the server is loading its data"),
+    (exceptions.ReadOnlyError, Unavailable, "the server is a replica, and refuses this"),
+    (exceptions.OutOfMemoryError, Unavailable, "the server has reached maxmemory"),
+    (exceptions.AskError, Broken, IN_CLUSTER),
+    (exceptions.ClusterCrossSlotError, Broken, IN_CLUSTER),
+    (exceptions.ClusterDownError, Broken, IN_CLUSTER),
+    (exceptions.TryAgainError, Broken, IN_CLUSTER),
+    (exceptions.MasterDownError, Unavailable, "the server is a replica without its primary"),
+    (exceptions.TimeoutError, Unavailable, "the server did not respond in time"),
     (OSError, Unavailable, _UNREACHED),
-    (ConnectionError, Unavailable, _UNREACHED),
+    (exceptions.ConnectionError, Unavailable, _UNREACHED),
 )
 _OF_SERVER = {"WRONGTYPE": "a key has another type than expected"}
 
@@ -70,10 +60,10 @@ def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFai
         return Unavailable("the TLS handshake failed; see ssl_ca_certs of the url")
     for kind, failure, reason in (*_OF_CLUSTER, *_REASONS) if in_cluster else _REASONS:
         if isinstance(error, kind):
-            waits = isinstance(error, TimeoutError) or failure is Broken
+            waits = isinstance(error, exceptions.TimeoutError) or failure is Broken
             return failure(reason, counts_against_breaker=waits)
-    if isinstance(error, ResponseError):
+    if isinstance(error, exceptions.ResponseError):
         code = str(error).partition(" ")[0]
         return Broken(_OF_SERVER.get(code, "the server rejected a command"))
-    kind_of = "the client" if isinstance(error, RedisError) else "the url"
+    kind_of = "the client" if isinstance(error, exceptions.RedisError) else "the url"
     return Broken(f"{kind_of} cannot be used: {type(error).__name__}")

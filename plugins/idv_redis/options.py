@@ -35,13 +35,9 @@ _URL = re.compile(
 """A character in a password that is not percent-encoded makes what follows look like a host."""
 
 
-def _url(secret: SecretStr) -> SecretStr:
-    check_url(secret.get_secret_value())
-    return secret
-
-
-def check_url(text: str) -> None:
-    """Raise `ValueError`, without any part of the text, for an invalid Redis URL."""
+def check_url(secret: SecretStr) -> SecretStr:
+    """Return the URL; raises `ValueError`, without any part of it, for an invalid one."""
+    text = secret.get_secret_value()
     try:
         valid = _URL.fullmatch(text) is not None and urlsplit(text).port != 0
     except ValueError:
@@ -52,6 +48,7 @@ def check_url(text: str) -> None:
             "TLS or unix:///path, and percent-encode special characters in the password (@ as %40, "
             "/ as %2F)"
         )
+    return secret
 
 
 def _secret(secret: SecretStr) -> SecretStr:
@@ -62,7 +59,7 @@ def _secret(secret: SecretStr) -> SecretStr:
 
 SharedSecret = Annotated[Secret, AfterValidator(_secret)]
 """A secret that cannot be guessed."""
-RedisUrl = Annotated[Secret, AfterValidator(_url)]
+RedisUrl = Annotated[Secret, AfterValidator(check_url)]
 """A URL of a Redis server; it may contain a password."""
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.processes.admin import ADMIN_KEY, KEY, OPEN_TO_ALL, AdminReply, admin_port, ask_admin
 from support.processes.service import EXPIRED_KEY, FIXTURE, Client, serving
-from tornado_idv.admin.listener import FILE_ROUTES, ROUTES
+from tornado_idv.admin.handlers import FILE_ROUTES, ROUTES
 from tornado_idv.service.service import Service
 
 GETS = [path for path, handler in ROUTES.items() if "GET" in handler.allowed]

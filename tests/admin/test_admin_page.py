@@ -13,8 +13,8 @@ from support.http.http_server import until
 from support.processes.admin import ask_admin
 from support.processes.process import eventually
 from support.processes.service import Client
+from tornado_idv.admin.handlers import FILE_ROUTES
 from tornado_idv.admin.history import History, Sample, quantile, sampled
-from tornado_idv.admin.listener import FILE_ROUTES
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
 from tornado_idv.metrics.counters import BOUNDS
@@ -115,7 +115,7 @@ class Counted:
     def second(self, code: str = "ok", seconds: float = 0.001, times: int = 0) -> Sample:
         """Count responses, and return the sample at the end of this second."""
         for _ in range(times):
-            self.state.counters.responses_of("identify/url", code).add(seconds)
+            self.state.counters.responses["identify/url", code].add(seconds)
         self.ticker.now += 1
         self._sample()
         return Sample(**self.history.latest)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from tornado_idv.workers.channel import Decoder, encode
 
 def counters(seconds: float) -> Counters:
     counted = Counters()
-    counted.responses_of("identify/url", "ok").add(seconds)
+    counted.responses["identify/url", "ok"].add(seconds)
     counted.auth_failures["unknown"] += 1
     counted.rate_limited["misses"] += 2
     counted.cache_lookups["hit"] += 3
@@ -17,7 +17,7 @@ def counters(seconds: float) -> Counters:
     counted.log_dropped += 5
     counted.refreshes["ok"] += 6
     counted.count_backend_call("crm", "found", "", 0.2)
-    counted.backend(SHARED_CACHE).results["hit"] += 1
+    counted.backends[SHARED_CACHE].results["hit"] += 1
     return counted
 
 
@@ -27,17 +27,17 @@ def test_merged_counters_are_the_sum() -> None:
         (record,) = Decoder().feed(encode(counters(seconds).to_record()))
         total.merge(record)
     responses = total.responses["identify/url", "ok"]
-    assert (responses.fast, responses.count) == (1, 2)
+    assert (responses.buckets[0], responses.count) == (1, 2)
     assert abs(responses.seconds - 0.30001) < 1e-9
-    assert sum(responses.buckets()) == 2
+    assert sum(responses.buckets) == 2
     assert total.auth_failures["unknown"] == 2
     assert total.rate_limited["misses"] == 4
     assert total.cache_lookups["hit"] == 6
     assert (total.evictions, total.log_dropped) == (8, 10)
     assert total.refreshes == {"ok": 12, "failed": 0}
-    assert total.backend("crm").results == {"found": 2}
-    assert total.backend("crm").durations.count == 2
-    assert total.backend(SHARED_CACHE).results == {"hit": 2}
+    assert total.backends["crm"].results == {"found": 2}
+    assert total.backends["crm"].durations.count == 2
+    assert total.backends[SHARED_CACHE].results == {"hit": 2}
 
 
 def test_merge_leaves_what_is_merged_as_it_was() -> None:
@@ -48,7 +48,7 @@ def test_merge_leaves_what_is_merged_as_it_was() -> None:
     first.merge(counters(0.3).to_record())
     second.merge(record)
     assert second.responses["identify/url", "ok"].count == 1
-    assert second.backend("crm").durations.count == 1
+    assert second.backends["crm"].durations.count == 1
 
 
 def backend(
@@ -109,8 +109,8 @@ def test_backend_that_fails_is_not_available_though_its_circuit_is_closed() -> N
 def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
     report = merge(
         [
-            ProcessReport([], {"found": 1}, {"IDLE": 2}, None, 0.25),
-            ProcessReport([], {"found": 3}, {"IDLE": 1, "READING": 1}, None, 0.75),
+            ProcessReport([], {"found": 1}, {"IDLE": 2}, max_lag=0.25),
+            ProcessReport([], {"found": 3}, {"IDLE": 1, "READING": 1}, max_lag=0.75),
         ]
     )
     assert report.cache_entries == {"found": 4}
@@ -120,8 +120,8 @@ def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
 
 def test_key_store_fails_if_one_worker_cannot_read_it() -> None:
     good, bad = PartReport(None, 1.0), PartReport("the key store is gone", 2.0)
-    report = merge([ProcessReport(key_store=each) for each in (good, bad, good)])
-    assert report.key_store == bad
+    report = merge([ProcessReport(parts={"key store": each}) for each in (good, bad, good)])
+    assert report.parts == {"key store": bad}
 
 
 def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
@@ -137,7 +137,7 @@ def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
 
 def test_shared_limits_fail_if_one_worker_cannot_exchange() -> None:
     good, bad = PartReport(None, 1.0), PartReport("no response in time", 2.0)
-    process = merge([ProcessReport(shared_limits=each) for each in (good, bad, good)])
+    process = merge([ProcessReport(parts={"shared limits": each}) for each in (good, bad, good)])
     report = Report("ready", 1, 0.0, process, Counters())
     assert report.parts == report.degraded() == ["shared limits"]
 

@@ -21,6 +21,7 @@ from support.fakes.directories import (
     failure,
     lifetime,
 )
+from support.http.http_server import until
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.interfaces.shared import Purge
@@ -405,24 +406,24 @@ async def test_a_lookup_that_takes_too_long_is_unavailable(own: float) -> None:
         await caller
 
 
-async def test_each_waiter_has_its_own_deadline_and_later_callers_start_a_new_lookup() -> None:
+async def test_lookup_has_one_deadline_for_all_and_later_callers_start_a_new_one() -> None:
     clock, own = LoopClock(), OwnDispatch(Answer(ALICE, "own"))
+    own.source.stubborn = True
     own.source.hold()
     asked = directory(plugins=[own], timeout=2)
     leader = await begin(asked, own.source)
     clock.forward(1.5)
     follower = asyncio.create_task(asked.find(QUERY))
     asyncio.get_running_loop().call_soon(clock.forward, 0.6)
-    with pytest.raises(Unavailable) as caught:
-        await leader
-    assert str(caught.value) == "no answer within 2 s"
-    assert not follower.done()
+    for caller in (leader, follower):
+        with pytest.raises(Unavailable) as caught:
+            await caller
+        assert str(caught.value) == "no answer within 2 s"
     gate, own.source.answer = own.source._gate, Answer(OTHER_ALICE, "own")
     own.source.hold().set()
     assert (await asked.find(QUERY)).user is OTHER_ALICE
     gate.set()
-    late = await follower
-    assert (late.user, late.coalesced) == (ALICE, True)
+    await asked.join()
     assert (await asked.find(QUERY)).user is OTHER_ALICE
     assert own.source.asked == 2
 
@@ -502,15 +503,14 @@ async def refreshed(asked: Directory, backend: FakeBackend, ticker: Ticker, answ
 
     The hit does not wait for that.
     """
-    async with asked.refreshing():
-        await asked.find(QUERY)
-        backend.source.answer = answer
-        backend.source.hold()
-        ticker.now += 250
-        assert (await asked.find(QUERY)).user is ALICE
-        await asyncio.wait_for(backend.source.begun.wait(), timeout=5)
-        backend.source.release()
-        await landed(asked)
+    await asked.find(QUERY)
+    backend.source.answer = answer
+    backend.source.hold()
+    ticker.now += 250
+    assert (await asked.find(QUERY)).user is ALICE
+    await asyncio.wait_for(backend.source.begun.wait(), timeout=5)
+    backend.source.release()
+    await landed(asked)
     assert backend.source.asked == 2
 
 
@@ -545,62 +545,79 @@ async def test_a_refresh_that_finds_no_user_drops_the_entry() -> None:
     assert not (await asked.find(QUERY)).found
 
 
-async def hot(asked: Directory, ticker: Ticker, count: int) -> None:
-    """So many answers are due to be asked for again."""
+async def looked_up(asked: Directory, ticker: Ticker, count: int) -> list[ByCard]:
+    """So many queries, with answers that are late in their TTL."""
     queries = [ByCard(str(number)) for number in range(count)]
     for query in queries:
         await asked.find(query)
     ticker.now += 250
-    for query in queries:
-        await asked.find(query)
+    return queries
 
 
 async def test_four_refreshes_run_at_once_and_the_others_wait() -> None:
     ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
     asked = directory(plugins=[own], ticker=ticker)
-    await hot(asked, ticker, 12)
+    queries = await looked_up(asked, ticker, 12)
     own.source.most_under_way = 0
-    async with asked.refreshing():
-        for _ in range(3):
-            own.source.hold()
-            await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-            own.source.release()
-            await landed(asked)
+    own.source.hold()
+    for query in queries:
+        asked.get_cached(query)
+    for _ in range(3):
+        await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+        own.source.release()
+        own.source.hold()
+        await landed(asked)
     assert own.source.most_under_way == 4
-    assert asked.cache.refresh_queue.empty()
+    assert own.source.asked == 24
+
+
+async def test_refreshes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tornado_idv.lookup.single_flight._MAX_WAITING_REFRESHES", 6)
+    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(plugins=[own], ticker=ticker)
+    for query in await looked_up(asked, ticker, 12):
+        asked.get_cached(query)
+    await until(lambda: own.source.asked == 18)
+    await asked.join()
+    assert own.source.asked == 18
 
 
 async def test_refreshes_that_never_end_keep_neither_others_nor_callers_waiting() -> None:
     clock, ticker, own = LoopClock(), Ticker(), OwnDispatch(Answer(ALICE, "own"))
     asked = directory(plugins=[own], ticker=ticker, timeout=2)
-    await hot(asked, ticker, 5)
-    before = asyncio.all_tasks()
+    queries = await looked_up(asked, ticker, 5)
+    own.source.stubborn = True
     gate = own.source.hold()
-    async with asked.refreshing():
-        await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-        assert own.source.under_way == 4
-        own.source.hold().set()
-        clock.forward(2.1)
-        await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-        ticker.now += 50
-        assert not (await asked.find(ByCard("0"))).stale, "it is asked for again"
+    for query in queries:
+        asked.get_cached(query)
+    await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+    assert own.source.under_way == 4
+    own.source.hold().set()
+    clock.forward(2.1)
+    await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+    ticker.now += 50
+    assert not (await asked.find(ByCard("0"))).stale, "it is asked for again"
     gate.set()
-    await asyncio.wait(asyncio.all_tasks() - before, timeout=5)
+    await asked.join()
     assert own.source.asked == 11
 
 
-async def test_a_refresh_is_not_waited_for_at_the_end() -> None:
+async def test_refreshes_that_wait_can_be_stopped() -> None:
+    """Those that run go on."""
     ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
     asked = directory(plugins=[own], ticker=ticker)
+    queries = await looked_up(asked, ticker, 6)
     before = asyncio.all_tasks()
-    await hot(asked, ticker, 2)
     own.source.hold()
-    async with asked.refreshing():
-        await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-        flights = running(asked._single_flight)
-    assert asyncio.all_tasks() == before | flights
+    for query in queries:
+        asked.get_cached(query)
+    await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+    flights = running(asked._single_flight)
+    asked.stop_refreshing()
+    await until(lambda: asyncio.all_tasks() == before | flights)
     own.source.release()
     await landed(asked)
+    assert own.source.asked == 10
 
 
 # Observers

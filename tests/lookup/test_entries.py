@@ -41,9 +41,7 @@ def test_a_purge_of_a_user_drops_what_a_scan_finds() -> None:
         assert set(entries) == expected
     while entries:
         entries.popitem()
-    for text in ("@a", "1"):
-        assert not list(entries._other_texts.find(text))
-    assert entries._other_texts._entries == {}
+    assert entries._same_user == {}
 
 
 def test_nothing_is_left_of_entries_that_were_cleared() -> None:
@@ -51,8 +49,15 @@ def test_nothing_is_left_of_entries_that_were_cleared() -> None:
     entries["@a"] = entry(User("Free", "1", "a"))
     entries.clear()
     assert not entries
-    assert entries._other_texts._entries == {}
+    assert entries._same_user == {}
     assert counters.evictions == 0
+
+
+def test_index_of_one_entry_of_a_user_has_no_set() -> None:
+    """It would take 20 MB for 100,000 entries."""
+    entries = Entries(8, Counters())
+    entries["@a"] = entry(User("Free", "1", "a"))
+    assert entries._same_user == {"1": "@a"}
 
 
 def test_purges_of_users_take_no_longer_among_many_entries() -> None:

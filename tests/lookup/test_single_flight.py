@@ -108,22 +108,26 @@ async def test_service_shutdown_cancels_the_lookup_and_every_waiter(cache: Answe
 async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_remembered(
     cache: AnswerCache,
 ) -> None:
-    """Those who wait for it go on waiting."""
+    """All who wait for it have waited for long enough."""
     old = Source(FOUND)
-    early = await held(cache, old)
-    with pytest.raises(Unavailable, match="no answer within"):
-        await fetch(cache, ALICE, old.ask, 0)
+    old.hold()
+    early = [fetch(cache, ALICE, old.ask, 0), begin(cache, old)]
+    (flight,) = running(flights(cache))
+    for caller in early:
+        with pytest.raises(Unavailable, match="no answer within"):
+            await caller
     assert await fetch(cache, ALICE, Source(ELSEWHERE).ask) is ELSEWHERE
     old.release()
-    assert await early is FOUND
+    await flight
     assert cache.get(ALICE) is ELSEWHERE
 
 
 async def test_timed_out_waiter_does_not_end_a_later_lookup(cache: AnswerCache) -> None:
     old, later = Source(FOUND), Source(ELSEWHERE)
-    early = await held(cache, old)
-    impatient = fetch(cache, ALICE, old.ask, 0)
-    await asyncio.sleep(0)
+    old.hold()
+    impatient = fetch(cache, ALICE, old.ask, 0.02)
+    await old.begun.wait()
+    (flight,) = running(flights(cache))
     cache.apply(Purge())
     second = await held(cache, later)
     with pytest.raises(Unavailable, match="no answer within"):
@@ -134,7 +138,7 @@ async def test_timed_out_waiter_does_not_end_a_later_lookup(cache: AnswerCache) 
     assert (await third).coalesced
     assert later.asked == 1
     old.release()
-    await early
+    await flight
 
 
 async def test_lookup_that_is_cancelled_before_it_begins_is_not_waited_for(

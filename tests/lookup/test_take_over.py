@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from msgspec import structs
 
@@ -24,6 +22,7 @@ from support.fakes.caches import (
 from support.fakes.clock_and_backends import FakeBackend, Source, Ticker, steady_cache
 from support.fakes.directories import ALICE as USER
 from support.fakes.directories import QUERY, directory
+from support.http.http_server import until
 from tornado_idv.errors import Unavailable
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
@@ -87,19 +86,6 @@ async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
     assert (await callers[1]).stale
 
 
-async def test_refreshes_that_wait_are_done_by_the_new_cache(
-    cache: AnswerCache, new: AnswerCache, ticker: Ticker
-) -> None:
-    """An entry asks for one only once."""
-    await remember(cache, BOB, FOUND_BOB)
-    ticker.now += 250
-    assert cache.get(BOB) is FOUND_BOB
-    new.take_over(cache, ["members"], flights(cache).queries)
-    assert new.refresh_queue.get_nowait() == BOB
-    with pytest.raises(asyncio.QueueEmpty):
-        cache.refresh_queue.get_nowait()
-
-
 async def test_failures_are_not_taken(cache: AnswerCache, new: AnswerCache) -> None:
     await failure(cache, Source(Unavailable("down")))
     new.take_over(cache, ["members"], flights(cache).queries)
@@ -120,33 +106,20 @@ async def test_directory_without_kept_backends_takes_no_answer(ticker: Ticker) -
     assert kept.get_cached(QUERY) is not None
 
 
-async def test_directory_refreshes_if_the_one_before_did(ticker: Ticker) -> None:
-    """And that one does no more; what was queued there is refreshed here."""
+async def test_entries_that_were_taken_are_refreshed_by_the_new_directory(ticker: Ticker) -> None:
+    """And what waits to be refreshed by the old one is not."""
     backend = FakeBackend(USER)
     previous = directory(backend, ticker=ticker)
     after = directory(backend, ticker=ticker, previous=previous)
-    before = asyncio.all_tasks()
-    async with previous.refreshing():
-        workers = asyncio.all_tasks() - before
-        await previous.find(QUERY)
-        ticker.now += 250
-        backend.source.begun.clear()
-        assert previous.get_cached(QUERY) is not None
-        after.replace(previous, ["crm"])
-        await asyncio.wait_for(backend.source.begun.wait(), 5)
-        await asyncio.wait(workers, timeout=5)
-        assert all(each.cancelled() for each in workers)
-        assert backend.source.asked == 2
-    await asyncio.gather(*after.stop_refreshing(), return_exceptions=True)
-    assert asyncio.all_tasks() == before
-
-
-async def test_directory_does_not_refresh_if_the_one_before_did_not(ticker: Ticker) -> None:
-    backend = FakeBackend(USER)
-    previous = directory(backend, ticker=ticker)
-    before = asyncio.all_tasks()
-    directory(backend, ticker=ticker, previous=previous).replace(previous, ["crm"])
-    assert asyncio.all_tasks() == before
+    await previous.find(QUERY)
+    await previous.find(ByCard(USER.card_number))
+    ticker.now += 250
+    assert previous.get_cached(QUERY) is not None
+    after.replace(previous, ["crm"])
+    assert after.get_cached(ByCard(USER.card_number)) is not None
+    await until(lambda: after.cache.counters.refreshes["ok"])
+    assert backend.source.asked == 3
+    assert previous.cache.counters.refreshes["ok"] == 0
 
 
 async def test_changes_are_followed_by_the_new_directory_once_it_replaces_the_old(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from idv_postgres.options import Dsn
 from idv_redis.options import check_url
@@ -62,7 +63,7 @@ def test_anything_else_is_no_uri_of_postgresql(text: str) -> None:
     ],
 )
 def test_url_of_redis_is_accepted(text: str) -> None:
-    check_url(text)
+    check_url(SecretStr(text))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_url_of_redis_is_accepted(text: str) -> None:
 )  # fmt: skip
 def test_anything_else_is_no_url_of_redis(text: str) -> None:
     with pytest.raises(ValueError, match=r"^not a URL of a Redis server"):
-        check_url(text)
+        check_url(SecretStr(text))
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ async def test_unchanged_backend_stays_open_with_its_circuit_breaker_and_answers
         assert (await harness.ask("@bob")).status == 503
         await harness.reload(config(breaker, other))
         assert [each.name for each in Gated.made] == ["users", "other"]
-        assert harness.service.directories.current.guards[0].breaker == "open"
+        assert harness.service.directories.current.guards[0].breaker.state == "open"
         assert (await harness.ask("@alice")).status == 200
         assert harness.cached() == ["miss", "miss", "hit"]
         assert (await harness.ask("@carol")).status == 503

@@ -80,7 +80,7 @@ def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> No
         repeating(service.port, tokens["partner"]) as other,
     ):
         eventually(lambda: revoked.statuses()[200] >= 5_000)
-        assert service.shared.counters.responses_of("identify/url", "ok").count > 4_500
+        assert service.shared.counters.responses["identify/url", "ok"].count > 4_500
         change(store, lambda opened: opened.revoke("shop", time.time()))
         changed_at = time.monotonic()
         eventually(lambda: revoked.statuses(since=changed_at)[401] > 0)

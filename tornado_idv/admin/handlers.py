@@ -15,31 +15,16 @@ from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.admin.status import health, status
 
 _audit = logging.getLogger("tornado_idv.audit")
-_NOT_READY = 503
-_STATUS = {INVALID: 422, FAILED: 503}
-_MESSAGES = {
-    INVALID: "The configuration is not valid; the old one stays in force",
-    FAILED: "The configuration cannot be applied; the old one stays in force",
+_RELOAD_ERRORS = {
+    INVALID: (422, "The configuration is not valid; the old one stays in force"),
+    FAILED: (503, "The configuration cannot be applied; the old one stays in force"),
 }
 _PURGE_PENDING = (
     "Purged here, but the shared cache has not received it: other services may still serve what it "
     "named. It is repeated until the service stops; see shared_cache.pending_purges of /status.json"
 )
-
-
+_STATIC = files("tornado_idv.admin") / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
-PAGE_FILES = (
-    "status.css",
-    "status.js",
-    "api.js",
-    "charts.js",
-    "explain.js",
-    "format.js",
-    "panels.js",
-    "problems.js",
-    "uPlot.iife.min.js",
-    "uPlot.min.css",
-)
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; connect-src 'self';"
     " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -63,7 +48,7 @@ class ReadyHandler(AdminHandler):
     async def get(self) -> None:
         verbose = "verbose" in self.request.query_arguments
         report = await self.operations.report()
-        self.send(health(report, verbose=verbose), 200 if report.phase == "ready" else _NOT_READY)
+        self.send(health(report, verbose=verbose), 200 if report.phase == "ready" else 503)
 
 
 class MetricsHandler(AdminHandler):
@@ -140,8 +125,9 @@ class ReloadHandler(AdminHandler):
         if result.code is None:
             self.send({"status": "ok", "needs_restart": result.needs_restart})
         else:
-            record = {"status": "error", "code": result.code, "message": _MESSAGES[result.code]}
-            self.send({**record, "problems": result.problems}, _STATUS[result.code])
+            status_code, message = _RELOAD_ERRORS[result.code]
+            record = {"status": "error", "code": result.code, "message": message}
+            self.send({**record, "problems": result.problems}, status_code)
 
 
 class ExplainHandler(AdminHandler):
@@ -196,4 +182,23 @@ class PageFileHandler(AdminHandler):
 
 @cache
 def _read(name: str) -> str:
-    return (files("tornado_idv.admin") / "static" / name).read_text(encoding="utf-8")
+    return (_STATIC / name).read_text(encoding="utf-8")
+
+
+ROUTES: dict[str, type[AdminHandler]] = {
+    "/": RootHandler,
+    "/health/live": LiveHandler,
+    "/health/ready": ReadyHandler,
+    "/metrics": MetricsHandler,
+    "/status": PageHandler,
+    "/status.json": StatusHandler,
+    "/status/history.json": HistoryHandler,
+    "/cache/purge": PurgeHandler,
+    "/explain": ExplainHandler,
+    "/reload": ReloadHandler,
+}
+FILE_ROUTES: dict[str, type[AdminHandler]] = {
+    f"/status/{each.name}": PageFileHandler
+    for each in _STATIC.iterdir()
+    if each.name.endswith((".js", ".css"))
+}

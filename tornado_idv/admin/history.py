@@ -74,9 +74,7 @@ class _Totals(NamedTuple):
     at: float
     statuses: Counter[int]
     buckets: list[int]
-    hits: int
-    stale: int
-    lookups: int
+    lookups: Counter[str]
     backends: dict[str, list[int]]
 
 
@@ -102,6 +100,7 @@ class History:
         seconds = now.at - before.at
         buckets = _difference(now.buckets, before.buckets)
         lookups = now.lookups - before.lookups
+        total = lookups.total()
         statuses = now.statuses - before.statuses
 
         def rate(count: int) -> float:
@@ -113,11 +112,11 @@ class History:
                 requests=rate(statuses.total()),
                 errors=rate(sum(n for status, n in statuses.items() if status >= _SERVER_ERROR)),
                 **{f"status_{code}": rate(statuses[code]) for code in (401, 403, 404, 429)},
-                p50=_milliseconds(buckets, 0.5),
-                p95=_milliseconds(buckets, 0.95),
-                p99=_milliseconds(buckets, 0.99),
-                hit_ratio=round((now.hits - before.hits) / lookups, 4) if lookups else None,
-                stale=rate(now.stale - before.stale),
+                p50=_percentile(buckets, 50),
+                p95=_percentile(buckets, 95),
+                p99=_percentile(buckets, 99),
+                hit_ratio=round(lookups["hit"] / total, 4) if total else None,
+                stale=rate(lookups["stale"]),
             )
         )
 
@@ -138,7 +137,7 @@ class History:
             return {"p50": None, "p99": None}
         before, now = (self._totals[i].backends.get(name, sum_buckets(())) for i in (0, -1))
         buckets = _difference(now, before)
-        return {"p50": _milliseconds(buckets, 0.5), "p99": _milliseconds(buckets, 0.99)}
+        return {f"p{each}": _percentile(buckets, each) for each in (50, 99)}
 
 
 @asynccontextmanager
@@ -162,18 +161,15 @@ async def sampled(operations: Operations) -> AsyncIterator[History]:
 def _count(report: Report, at: float) -> _Totals:
     counters = report.counters
     responses = counters.responses.items()
-    lookups = cache_lookups(counters)
     statuses: Counter[int] = Counter()
     for (_, code), each in responses:
         statuses[_STATUSES.get(code, _OK)] += each.count
     return _Totals(
         at=at,
         statuses=statuses,
-        buckets=sum_buckets(each for _, each in responses),
-        hits=lookups["hit"],
-        stale=lookups["stale"],
-        lookups=sum(lookups.values()),
-        backends={name: each.durations.buckets() for name, each in counters.backends.items()},
+        buckets=sum_buckets(each.buckets for _, each in responses),
+        lookups=Counter(cache_lookups(counters)),
+        backends={name: [*each.durations.buckets] for name, each in counters.backends.items()},
     )
 
 
@@ -181,6 +177,6 @@ def _difference(now: list[int], before: list[int]) -> list[int]:
     return [a - b for a, b in zip(now, before, strict=True)]
 
 
-def _milliseconds(buckets: list[int], share: float) -> float | None:
-    seconds = quantile(buckets, share)
+def _percentile(buckets: list[int], percent: int) -> float | None:
+    seconds = quantile(buckets, percent / 100)
     return None if seconds is None else round(seconds * 1000, 3)

@@ -10,21 +10,8 @@ from ipaddress import ip_address
 from tornado.web import Application
 
 from tornado_idv.admin.double import ROUTES as DOUBLE_ROUTES
-from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
-from tornado_idv.admin.handlers import (
-    PAGE_FILES,
-    ExplainHandler,
-    HistoryHandler,
-    LiveHandler,
-    MetricsHandler,
-    PageFileHandler,
-    PageHandler,
-    PurgeHandler,
-    ReadyHandler,
-    ReloadHandler,
-    RootHandler,
-    StatusHandler,
-)
+from tornado_idv.admin.handler import NoSuchRouteHandler
+from tornado_idv.admin.handlers import FILE_ROUTES, ROUTES
 from tornado_idv.admin.history import sampled
 from tornado_idv.admin.operations import Operations
 from tornado_idv.http.connections import HttpLimits
@@ -32,21 +19,6 @@ from tornado_idv.http.server import HttpServer
 from tornado_idv.web.app import make_reject
 from tornado_idv.web.double import Double
 
-ROUTES: dict[str, type[AdminHandler]] = {
-    "/": RootHandler,
-    "/health/live": LiveHandler,
-    "/health/ready": ReadyHandler,
-    "/metrics": MetricsHandler,
-    "/status": PageHandler,
-    "/status.json": StatusHandler,
-    "/status/history.json": HistoryHandler,
-    "/cache/purge": PurgeHandler,
-    "/explain": ExplainHandler,
-    "/reload": ReloadHandler,
-}
-FILE_ROUTES: dict[str, type[AdminHandler]] = {
-    f"/status/{name}": PageFileHandler for name in PAGE_FILES
-}
 _LIMITS = HttpLimits(
     max_connections=64,
     replace_idle=True,

@@ -8,21 +8,15 @@ from __future__ import annotations
 import heapq
 import platform
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
+from typing import TypeVar
 
 import tornado
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -34,7 +28,9 @@ from tornado_idv.metrics.counters import BOUNDS, SHARED_CACHE, Durations, sum_bu
 
 _RESULTS = {"ok": "found", "not_found": "not_found"}
 _BREAKER = {"closed": 0, "half_open": 1, "open": 2}
+_BREAKER_TEXT = "Circuit breaker: 0 closed, 1 half-open, 2 open."
 _CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "cancelled")
+_LIMITS = ("requests", "misses", "failed_auth")
 _REASONS = ("missing", "malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
 _SHARED_CACHE_CALLS = (
     (
@@ -48,6 +44,7 @@ _SHARED_CACHE_CALLS = (
 """Metrics, their help, and what is counted by the value of their label."""
 _MAX_KEYS = 1000
 """Keys whose expiry is shown: those that expire next."""
+LabelsT = TypeVar("LabelsT", bound=str | tuple[str, ...])
 
 
 def render(report: Report, keys: KeyRing, accept: str) -> tuple[bytes, str]:
@@ -63,182 +60,158 @@ class _ReportCollector(Collector):
 
     def __init__(self, report: Report, keys: KeyRing) -> None:
         self._report = report
+        self._process = report.process
         self._counters = report.counters
         self._expirations = keys.expirations
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[core.Metric]:
         yield from self._requests()
         yield from self._backends()
-        sizes = self._report.process.cache_entries
-        yield _gauge("idv_cache_entries", "Entries of the cache.", "kind", sizes.items())
-        lookups = cache_lookups(self._counters)
-        yield _counter("idv_cache_lookups", "Lookups.", "result", lookups.items())
-        evictions = self._counters.evictions
-        yield CounterMetricFamily("idv_cache_evictions", "Entries that made room.", evictions)
-        refreshes = self._counters.refreshes.items()
-        yield _counter("idv_cache_refreshes", "Refreshes ahead of expiry.", "result", refreshes)
-        shared = self._report.process.shared_cache
-        counted = self._counters.backend(SHARED_CACHE)
-        for name, text, words in _SHARED_CACHE_CALLS:
-            values = ((result, counted.results[word]) for result, word in words.items())
-            yield _counter(f"idv_shared_cache_{name}", text, "result", values if shared else ())
-        seconds = HistogramMetricFamily(
-            "idv_shared_cache_duration_seconds", "Time that reads of the shared cache took."
-        )
-        pending = GaugeMetricFamily("idv_shared_cache_purges_pending", "Purges not delivered yet.")
-        breaker = GaugeMetricFamily(
-            "idv_shared_cache_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open."
-        )
-        if shared is not None:
-            _add_histogram(seconds, (), [counted.durations])
-            pending.add_metric((), self._report.process.pending_purges)
-            breaker.add_metric((), _BREAKER[shared.breaker])
-        yield from (seconds, pending, breaker)
-        yield from self._keys()
-        yield from self._process()
+        yield from self._cache()
+        yield from self._shared_cache()
+        yield from self._service()
 
-    def _requests(self) -> Iterator[Metric]:
-        counts: dict[tuple[str, str], int] = defaultdict(int)
-        durations: dict[tuple[str, str], list[Durations]] = defaultdict(list)
-        for (route, code), each in self._counters.responses.items():
+    def _requests(self) -> Iterator[core.Metric]:
+        counters = self._counters
+        counts: Counter[tuple[str, str]] = Counter()
+        durations: defaultdict[tuple[str, str], list[Durations]] = defaultdict(list)
+        for (route, code), each in counters.responses.items():
             operation = OPERATIONS.get(route, "none")
             counts[operation, code] += each.count
-            durations[
-                operation, _RESULTS.get(code, "failed" if code in FAILURES else "rejected")
-            ].append(each)
-        labels = ["operation", "code"]
-        requests = CounterMetricFamily("idv_requests", "Responses.", labels=labels)
-        for operation_and_code, count in counts.items():
-            requests.add_metric(operation_and_code, count)
-        yield requests
-        seconds = HistogramMetricFamily(
+            result = _RESULTS.get(code, "failed" if code in FAILURES else "rejected")
+            durations[operation, result].append(each)
+        yield _counter("idv_requests", "Responses.", counts, "operation", "code")
+        yield _histogram(
             "idv_request_duration_seconds",
             "Time from a complete request to its response.",
-            labels=["operation", "result"],
+            durations,
+            "operation",
+            "result",
         )
-        for operation_and_result, each_duration in durations.items():
-            _add_histogram(seconds, operation_and_result, each_duration)
-        yield seconds
-        yield _counter(
-            "idv_auth_failures",
-            "Requests with the response 401.",
-            "reason",
-            ((each.replace(" ", "_"), self._counters.auth_failures[each]) for each in _REASONS),
-        )
-        limited = self._counters.rate_limited
-        yield _counter(
-            "idv_rate_limited",
-            "Requests with the response 429.",
-            "limit",
-            ((each, limited[each]) for each in ("requests", "misses", "failed_auth")),
-        )
-        exchanges = self._counters.limit_exchanges.items()
-        yield _counter("idv_limit_exchanges", "Exchanges of shared limits.", "result", exchanges)
+        failures = {each.replace(" ", "_"): counters.auth_failures[each] for each in _REASONS}
+        yield _counter("idv_auth_failures", "Requests with the response 401.", failures, "reason")
+        limited = {each: counters.rate_limited[each] for each in _LIMITS}
+        yield _counter("idv_rate_limited", "Requests with the response 429.", limited, "limit")
+        exchanges = counters.limit_exchanges
+        yield _counter("idv_limit_exchanges", "Exchanges of shared limits.", exchanges, "result")
 
-    def _backends(self) -> Iterator[Metric]:
-        labels = ["backend"]
-        calls = CounterMetricFamily(
-            "idv_backend_requests", "Calls of backends.", labels=["backend", "outcome"]
+    def _backends(self) -> Iterator[core.Metric]:
+        backends = self._process.backends
+        counted = {each.name: self._counters.backends[each.name] for each in backends}
+        calls = {
+            (name, result): each.results[result]
+            for name, each in counted.items()
+            for result in _CALL_RESULTS
+        }
+        yield _counter("idv_backend_requests", "Calls of backends.", calls, "backend", "outcome")
+        yield _histogram(
+            "idv_backend_duration_seconds",
+            "Time that calls of backends took.",
+            {name: [each.durations] for name, each in counted.items()},
+            "backend",
         )
-        seconds = HistogramMetricFamily(
-            "idv_backend_duration_seconds", "Time that calls of backends took.", labels=labels
-        )
-        in_flight = GaugeMetricFamily("idv_backend_in_flight", "Running calls.", labels=labels)
-        breaker = GaugeMetricFamily(
-            "idv_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open.", labels=labels
-        )
-        users = GaugeMetricFamily("idv_fixture_users", "Users of a fixture.", labels=labels)
-        for each in self._report.process.backends:
-            if each.users is not None:
-                users.add_metric([each.name], each.users)
-            counted = self._counters.backend(each.name)
-            for result in _CALL_RESULTS:
-                calls.add_metric([each.name, result], counted.results[result])
-            _add_histogram(seconds, [each.name], [counted.durations])
-            in_flight.add_metric([each.name], each.in_flight)
-            breaker.add_metric([each.name], _BREAKER[each.breaker])
-        yield from (calls, seconds, in_flight, breaker, users)
+        in_flight = {each.name: each.in_flight for each in backends}
+        yield _gauge("idv_backend_in_flight", "Running calls.", in_flight, "backend")
+        states = {each.name: _BREAKER[each.breaker] for each in backends}
+        yield _gauge("idv_breaker_state", _BREAKER_TEXT, states, "backend")
+        users = {each.name: each.users for each in backends if each.users is not None}
+        yield _gauge("idv_fixture_users", "Users of a fixture.", users, "backend")
 
-    def _keys(self) -> Iterator[Metric]:
+    def _cache(self) -> Iterator[core.Metric]:
+        counters = self._counters
+        entries = self._process.cache_entries
+        yield _gauge("idv_cache_entries", "Entries of the cache.", entries, "kind")
+        yield _counter("idv_cache_lookups", "Lookups.", cache_lookups(counters), "result")
+        yield _counter("idv_cache_evictions", "Entries that made room.", {(): counters.evictions})
+        refreshes = counters.refreshes
+        yield _counter("idv_cache_refreshes", "Refreshes ahead of expiry.", refreshes, "result")
+
+    def _shared_cache(self) -> Iterator[core.Metric]:
+        shared = self._process.shared_cache
+        counted = self._counters.backends[SHARED_CACHE]
+        for name, text, words in _SHARED_CACHE_CALLS:
+            results = {result: counted.results[word] for result, word in words.items()}
+            yield _counter(f"idv_shared_cache_{name}", text, results if shared else {}, "result")
+        yield _histogram(
+            "idv_shared_cache_duration_seconds",
+            "Time that reads of the shared cache took.",
+            {(): [counted.durations]} if shared else {},
+        )
+        yield _gauge(
+            "idv_shared_cache_purges_pending",
+            "Purges not delivered yet.",
+            {(): self._process.pending_purges} if shared else {},
+        )
+        state = {(): _BREAKER[shared.breaker]} if shared else {}
+        yield _gauge("idv_shared_cache_breaker_state", _BREAKER_TEXT, state)
+
+    def _service(self) -> Iterator[core.Metric]:
+        report, counters = self._report, self._counters
         now = time.time()
         times = self._expirations().items()
         shown = heapq.nsmallest(_MAX_KEYS, times, key=lambda each: (each[1] <= now, each[1]))
         text = "When a key expires, in Unix time."
-        yield _gauge("idv_key_expiry_timestamp_seconds", text, "key", shown)
-
-    def _process(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            "idv_event_loop_lag_seconds",
-            "Longest delay of the event loop since the last scrape.",
-            self._report.process.max_lag,
-        )
-        states = self._report.process.connections
+        yield _gauge("idv_key_expiry_timestamp_seconds", text, dict(shown), "key")
+        text = "Longest delay of the event loop since the last scrape."
+        yield _gauge("idv_event_loop_lag_seconds", text, {(): self._process.max_lag})
+        states = {each.name.lower(): self._process.connections.get(each.name, 0) for each in State}
+        text = "Open connections of the public listener."
+        yield _gauge("idv_connections", text, states, "state")
+        yield _counter("idv_reloads", "Reloads of the configuration.", counters.reloads, "result")
         yield _gauge(
-            "idv_connections",
-            "Open connections of the public listener.",
-            "state",
-            ((each.name.lower(), states.get(each.name, 0)) for each in State),
-        )
-        reloads = self._counters.reloads.items()
-        yield _counter("idv_reloads", "Reloads of the configuration.", "result", reloads)
-        yield GaugeMetricFamily(
             "idv_config_last_reload_success_timestamp_seconds",
             "When the configuration in force was loaded, in Unix time.",
-            self._counters.last_reload_success,
+            {(): counters.last_reload_success},
         )
-        last = self._report.last_reload
-        yield GaugeMetricFamily(
-            "idv_config_last_reload_successful",
-            "Whether the last reload was applied; 1 before the first.",
-            int(last is None or last.code is None),
-        )
-        degraded = GaugeMetricFamily("idv_degraded", "Whether a part fails.", labels=["part"])
-        failing = self._report.degraded()
-        for part in dict.fromkeys([*self._report.parts, *failing]):
-            degraded.add_metric([part], int(part in failing))
-        yield degraded
-        restarts = self._report.restarts
-        yield CounterMetricFamily(
-            "idv_worker_restarts", "Processes started in place of one that ended.", restarts
-        )
-        dropped = self._counters.log_dropped
-        yield CounterMetricFamily("idv_log_dropped", "Log lines that were lost.", dropped)
-        info = InfoMetricFamily("idv_build", "Versions.")
-        info.add_metric(
-            [],
-            {
-                "version": version("tornado-idv"),
-                "python": platform.python_version(),
-                "tornado": tornado.version,
-            },
-        )
-        yield info
+        failed = report.last_reload is not None and report.last_reload.code is not None
+        text = "Whether the last reload was applied; 1 before the first."
+        yield _gauge("idv_config_last_reload_successful", text, {(): int(not failed)})
+        failing = report.degraded()
+        parts = {part: int(part in failing) for part in [*report.parts, *failing]}
+        yield _gauge("idv_degraded", "Whether a part fails.", parts, "part")
+        text = "Processes started in place of one that ended."
+        yield _counter("idv_worker_restarts", text, {(): report.restarts})
+        yield _counter("idv_log_dropped", "Log lines that were lost.", {(): counters.log_dropped})
+        versions = {
+            "version": version("tornado-idv"),
+            "python": platform.python_version(),
+            "tornado": tornado.version,
+        }
+        yield core.InfoMetricFamily("idv_build", "Versions.", versions)
 
 
 def _labelled(
-    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    kind: type[core.CounterMetricFamily | core.GaugeMetricFamily],
     name: str,
     text: str,
-    label: str,
-    values: Iterable[tuple[str, float]],
-) -> Metric:
-    family = kind(name, text, labels=[label])
-    for value, number in values:
-        family.add_metric([value], number)
+    values: Mapping[LabelsT, float],
+    *labels: str,
+) -> core.Metric:
+    """Return a metric with the values by those of its labels, a tuple unless there is one."""
+    family = kind(name, text, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(_to_tuple(label_values), value)
     return family
 
 
-_counter = partial(_labelled, CounterMetricFamily)
-_gauge = partial(_labelled, GaugeMetricFamily)
+_counter = partial(_labelled, core.CounterMetricFamily)
+_gauge = partial(_labelled, core.GaugeMetricFamily)
 
 
-def _add_histogram(
-    family: HistogramMetricFamily, labels: Iterable[str], durations: Iterable[Durations]
-) -> None:
-    durations = list(durations)
+def _histogram(
+    name: str, text: str, values: Mapping[LabelsT, list[Durations]], *labels: str
+) -> core.Metric:
+    family = core.HistogramMetricFamily(name, text, labels=labels)
     bounds = [*map(str, BOUNDS), "+Inf"]
-    family.add_metric(
-        list(labels),
-        buckets=list(zip(bounds, accumulate(sum_buckets(durations)), strict=True)),
-        sum_value=sum(each.seconds for each in durations),
-    )
+    for label_values, durations in values.items():
+        counts = accumulate(sum_buckets(each.buckets for each in durations))
+        family.add_metric(
+            _to_tuple(label_values),
+            buckets=list(zip(bounds, counts, strict=True)),
+            sum_value=sum(each.seconds for each in durations),
+        )
+    return family
+
+
+def _to_tuple(label_values: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (label_values,) if isinstance(label_values, str) else label_values

@@ -86,11 +86,10 @@ class ProcessReport(Struct):
     backends: list[BackendReport] = []
     cache_entries: dict[str, int] = {}
     connections: dict[str, int] = {}
-    key_store: PartReport | None = None
+    parts: dict[str, PartReport] = {}
     max_lag: float = 0.0
     shared_cache: BackendReport | None = None
     pending_purges: int = 0
-    shared_limits: PartReport | None = None
 
     @property
     def sources(self) -> dict[str, BackendReport]:
@@ -130,19 +129,14 @@ class Report(Struct):
     @property
     def parts(self) -> list[str]:
         """Names of the parts that may be `degraded`, beside workers."""
-        others = [name for name, part in self._others() if part is not None]
-        return [*self.process.sources, *others]
+        return [*self.process.sources, *self.process.parts]
 
     def degraded(self) -> list[str]:
         """Return which parts fail, though the service can respond."""
         sources = self.process.sources.items()
         parts = [name for name, each in sources if not each.available or each.problem is not None]
-        parts += (name for name, part in self._others() if part is not None and part.error)
+        parts += (name for name, part in self.process.parts.items() if part.error)
         return parts + self.missing
-
-    def _others(self) -> tuple[tuple[str, PartReport | None], ...]:
-        process = self.process
-        return ("key store", process.key_store), ("shared limits", process.shared_limits)
 
 
 def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
@@ -151,13 +145,17 @@ def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
     for report in reports:
         for each in report.backends:
             backends.setdefault(each.name, []).append(each)
+    parts: dict[str, PartReport] = {}
+    for report in reports:
+        for name, part in report.parts.items():
+            if name not in parts or (part.error and not parts[name].error):
+                parts[name] = part
     shared = [each.shared_cache for each in reports if each.shared_cache is not None]
     return ProcessReport(
         backends=[_merge_backend(each) for each in backends.values()],
         cache_entries=_sum(each.cache_entries for each in reports),
         connections=_sum(each.connections for each in reports),
-        key_store=_merge_part(each.key_store for each in reports),
-        shared_limits=_merge_part(each.shared_limits for each in reports),
+        parts=parts,
         max_lag=max((each.max_lag for each in reports), default=0.0),
         shared_cache=_merge_backend(shared) if shared else None,
         pending_purges=sum(each.pending_purges for each in reports),
@@ -181,11 +179,6 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
             (each.next_probe for each in reports if each.breaker == "open"), default=0.0
         ),
     )
-
-
-def _merge_part(parts: Iterable[PartReport | None]) -> PartReport | None:
-    known = (each for each in parts if each is not None)
-    return max(known, key=lambda each: each.error is not None, default=None)
 
 
 def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:

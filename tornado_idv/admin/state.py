@@ -73,16 +73,22 @@ class ServiceState:
     def process_report(self, *, take_lag: bool = False) -> ProcessReport:
         """Return the state of this process, and bring the counters up to date."""
         self.counters.log_dropped = self.log_dropped()
-        store, exchange = self.store, self.limit_exchange
+        tier = self.shared
+        parts = {"key store": self.store, "shared limits": self.limit_exchange}
         return ProcessReport(
             backends=[self._backend(each) for each in self.directory.guards],
             cache_entries=self.directory.cache.sizes,
             connections=dict(self.connections()),
-            key_store=PartReport(store.error, store.since) if store else None,
-            shared_limits=PartReport(exchange.error, exchange.since) if exchange else None,
+            parts={
+                name: PartReport(part.error, part.since) for name, part in parts.items() if part
+            },
             max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
-            shared_cache=self._shared_cache(self.shared) if self.shared else None,
-            pending_purges=self.shared.pending_purges if self.shared else 0,
+            shared_cache=self._source(
+                SHARED_CACHE, tier.cache.options.kind, tier, None, tier.problem
+            )
+            if tier
+            else None,
+            pending_purges=tier.pending_purges if tier else 0,
         )
 
     async def reload(self, **audited: str | None) -> ReloadResult:
@@ -111,33 +117,29 @@ class ServiceState:
         return Purge(queries=(parse_query(self.identifiers, target),))
 
     def _backend(self, guard: Guard) -> BackendReport:
-        counted = self.counters.backend(guard.name)
         users, problem = _read(guard.backend)
+        return self._source(guard.name, guard.backend.options.kind, guard, users, problem)
+
+    def _source(
+        self,
+        name: str,
+        kind: str,
+        source: Guard | SharedTier,
+        users: int | None,
+        problem: str | None,
+    ) -> BackendReport:
+        counted = self.counters.backends[name]
         return BackendReport(
-            name=guard.name,
-            kind=guard.backend.options.kind,
-            breaker=guard.breaker,
-            in_flight=guard.in_flight,
+            name=name,
+            kind=kind,
+            breaker=source.breaker.state,
+            in_flight=source.in_flight,
             users=users,
             failing_since=counted.failing_since,
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,
             problem=problem,
-            next_probe=guard.next_probe,
-        )
-
-    def _shared_cache(self, tier: SharedTier) -> BackendReport:
-        return BackendReport(
-            name=SHARED_CACHE,
-            kind=tier.cache.options.kind,
-            breaker=tier.breaker,
-            in_flight=tier.in_flight,
-            users=None,
-            failing_since=tier.counted.failing_since,
-            last_error=tier.counted.last_error,
-            last_error_at=tier.counted.last_error_at,
-            problem=tier.problem,
-            next_probe=tier.next_probe,
+            next_probe=source.breaker.next_probe,
         )
 
 

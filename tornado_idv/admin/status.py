@@ -38,8 +38,8 @@ def health(report: Report, *, verbose: bool = False) -> Record:
             **_backend(shared, counted),
             "pending_purges": report.process.pending_purges,
         }
-        record["key_store"] = _part(report.process.key_store)
-        record["shared_limits"] = _part(report.process.shared_limits)
+        record["key_store"] = _part(report.process.parts.get("key store"))
+        record["shared_limits"] = _part(report.process.parts.get("shared limits"))
     return record
 
 
@@ -104,7 +104,7 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
         "problem": backend.problem,
         "in_flight": backend.in_flight,
         "users": backend.users,
-        "calls": dict(counters.backend(backend.name).results),
+        "calls": dict(counters.backends[backend.name].results),
     }
 
 

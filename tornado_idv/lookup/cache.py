@@ -6,8 +6,6 @@ backends are unavailable. A failure is memoized for a short time only.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 import time
 from collections import defaultdict
@@ -27,7 +25,6 @@ from tornado_idv.options import Duration, Options, WholeNumber
 _Count = Annotated[WholeNumber, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 
-_REFRESH_QUEUE_SIZE = 1000
 _LRU_TOUCH_INTERVAL = 10.0
 """A hit updates the entry's LRU position at most this often (seconds)."""
 
@@ -83,8 +80,8 @@ class AnswerCache:
         self._negative = Entries(limits.max_negative_entries, self.counters)
         self._failures = Failures(limits.max_negative_entries, limits.failure_memo, timer)
         self._epochs: defaultdict[str | None, Epoch] = defaultdict(Epoch)
-        self.refresh_queue: asyncio.Queue[Query] = asyncio.Queue(_REFRESH_QUEUE_SIZE)
-        """Queries to be looked up again before their entries expire."""
+        self.on_late_hit: Callable[[Query], object] = lambda _: None
+        """Called with the query of an entry that is to be refreshed, once for each entry."""
         self.purges = 0
         """The number of purges so far."""
 
@@ -152,7 +149,6 @@ class AnswerCache:
             if entry is not None and not entry.epoch.expired:
                 kept[query.text] = replace(entry, epoch=of_kept)
         self._found, other._found = other._found, kept
-        self.refresh_queue, other.refresh_queue = other.refresh_queue, self.refresh_queue
         for backend, epoch in other._epochs.items():
             if backend in backends:
                 self._epochs[backend] = epoch
@@ -215,7 +211,6 @@ class AnswerCache:
         entries = self._found if entry.answer.found else self._negative
         entries.touch(query.text)
         if now >= entry.refresh_at:
-            entry.refresh_at = entry.fresh_until  # queue one refresh for each entry
-            with contextlib.suppress(asyncio.QueueFull):
-                self.refresh_queue.put_nowait(query)
+            entry.refresh_at = entry.fresh_until  # one refresh for each entry
+            self.on_late_hit(query)
         entry.next_check = min(now + _LRU_TOUCH_INTERVAL, entry.refresh_at)

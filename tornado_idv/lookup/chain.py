@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, get_args
 
 import pluggy
-from msgspec.structs import replace
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.lookup.cache import AnswerCache
@@ -42,35 +41,55 @@ class Chain:
         self._encode = encode
         self._timeout = timeout
         self._timer = cache.timer
-        served = {
-            kind: [each.backend.options for each in guards if kind in each.backend.serves]
-            for kind in get_args(Query)
-        }
-        self._negative_ttls = {
-            kind: _shortest(cache.limits.negative_ttl, [each.negative_ttl for each in options])
-            for kind, options in served.items()
-        }
+        default = cache.limits.negative_ttl
+        self._negative_ttls: dict[type[Query], float] = {}
+        for kind in get_args(Query):
+            backends = [each.backend for each in guards if kind in each.backend.serves]
+            own = [each.options.negative_ttl for each in backends]
+            ttls = (default if ttl is None else ttl for ttl in own)
+            self._negative_ttls[kind] = min(ttls, default=default)
         self._identify_hooks = hook_callers(manager, "idv_identify")
 
     async def find(self, query: Query) -> Answer:
         """Return the answer for the cache and the response; raises `Unavailable` or `Broken`.
 
-        *Not found* means that every backend serving the query said "not known here".
+        *Not found* only if every backend serving the query said "not known here": one that was
+        skipped as unavailable might know the user. It is cached for the shortest time that one of
+        them allows.
         """
-        answer = await _first_found(self._calls(query))
-        if answer is None:
-            raise Unavailable(f"no backend answers {type(query).__name__}")
-        user, ttl = answer.user, answer.ttl
-        if user is None:
-            negative_ttl = self._negative_ttls[type(query)]
-            ttl = negative_ttl if ttl is None else min(ttl, negative_ttl)
+        skipped: LookupFailed | None = None
+        ttl, storable, were_called = self._negative_ttls[type(query)], True, False
+        for coroutine in self._calls(query):
+            were_called = True
+            try:
+                answer = await coroutine
+            except LookupFailed as error:
+                if not error.continues:
+                    raise
+                skipped = error
+                continue
+            if answer is None:
+                continue
+            if not isinstance(answer, Answer):
+                raise Broken("a plugin's idv_identify returned something other than an Answer")
+            if answer.found:
+                break
+            storable = storable and answer.storable
+            if answer.ttl is not None:
+                ttl = min(ttl, answer.ttl)
+        else:
+            if not were_called:
+                raise Unavailable(f"no backend answers {type(query).__name__}")
+            if skipped is not None:
+                raise skipped
+            answer = Answer(None, ttl=ttl, storable=storable)
         return Answer(
-            user,
+            answer.user,
             answer.backend,
             self._timer(),
-            self._encode(user),
-            ttl=ttl,
-            degraded=answer.degraded,
+            self._encode(answer.user),
+            ttl=answer.ttl,
+            degraded=answer.degraded or skipped is not None,
             storable=answer.storable,
         )
 
@@ -112,8 +131,7 @@ class Chain:
             with _plugin_errors():
                 of_plugin = hook(query=query, deadline=deadline)
             for each in of_plugin:
-                # A caller may join until the deadline, and then waits as long again.
-                yield _until(deadline + self._timeout, each)
+                yield _until(deadline, each)
 
 
 @contextmanager
@@ -136,40 +154,6 @@ async def _until(deadline: float, coroutine: Coroutine[Any, Any, Answer | None])
             return await coroutine
 
 
-async def _first_found(
-    coroutines: Iterable[Coroutine[Any, Any, Answer | None]],
-) -> Answer | None:
-    """Await one after the other, up to the first that found the user; ``None`` if there is none.
-
-    *Not found* only if each of them said "not known here": one that was skipped as unavailable
-    might know the user. It is cached for the shortest time that one of them allows.
-    """
-    skipped: LookupFailed | None = None
-    ttl: float | None = None
-    storable, were_called = True, False
-    for coroutine in coroutines:
-        were_called = True
-        try:
-            answer = await coroutine
-        except LookupFailed as error:
-            if not error.continues:
-                raise
-            skipped = error
-            continue
-        if answer is None:
-            continue
-        if not isinstance(answer, Answer):
-            raise Broken("a plugin's idv_identify returned something other than an Answer")
-        if answer.found:
-            return answer if skipped is None else replace(answer, degraded=True)
-        storable = storable and answer.storable
-        if answer.ttl is not None:
-            ttl = answer.ttl if ttl is None else min(ttl, answer.ttl)
-    if skipped is not None:
-        raise skipped
-    return Answer(None, ttl=ttl, storable=storable) if were_called else None
-
-
 def hook_callers(manager: pluggy.PluginManager, hook: str) -> list[pluggy.HookCaller]:
     """One caller of a hook for each plugin that implements it.
 
@@ -180,8 +164,3 @@ def hook_callers(manager: pluggy.PluginManager, hook: str) -> list[pluggy.HookCa
         manager.subset_hook_caller(hook, plugins - {each.plugin})
         for each in reversed(getattr(manager.hook, hook).get_hookimpls())
     ]
-
-
-def _shortest(default: float, own: Sequence[float | None]) -> float:
-    """Return the shortest of the backends' own times; ``default`` stands for one without."""
-    return min((default if each is None else each for each in own), default=default)

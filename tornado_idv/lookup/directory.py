@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import pluggy
 
@@ -22,7 +20,6 @@ from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
-_MAX_REFRESHES = 4
 
 
 class Directory:
@@ -64,13 +61,12 @@ class Directory:
             for guard in self.guards:
                 if guard.backend in before:
                     guard.take_over(before[guard.backend])
-        self._workers: list[asyncio.Task[None]] = []
-        self._explaining: set[asyncio.Task[Any]] = set()
         self._observers = hook_callers(manager, "idv_lookup_finished")
         look_up = (
             partial(shared.look_up, chain.find) if shared else lambda query, _: chain.find(query)
         )
         self._single_flight = SingleFlight(cache, look_up, timeout, self._notify)
+        cache.on_late_hit = self._single_flight.start_refresh
 
     async def find(self, query: Query) -> Answer:
         """Return the answer to a query; raises `Unavailable` or `Broken` if there is none.
@@ -92,30 +88,7 @@ class Directory:
 
     async def explain(self, query: Query) -> Explanation:
         """Call the backends as a lookup does, past the cache; nothing is cached."""
-        task = asyncio.ensure_future(self._chain.explain(query))
-        self._explaining.add(task)
-        task.add_done_callback(self._explaining.discard)
-        return await task
-
-    @asynccontextmanager
-    async def refreshing(self) -> AsyncIterator[None]:
-        """Refresh cached answers that are in use before they expire."""
-        self.start_refreshing()
-        try:
-            yield
-        finally:
-            await asyncio.gather(*self.stop_refreshing(), return_exceptions=True)
-
-    def start_refreshing(self) -> None:
-        """Begin with what `refreshing` does."""
-        self._workers = [asyncio.create_task(self._refresh()) for _ in range(_MAX_REFRESHES)]
-
-    def stop_refreshing(self) -> list[asyncio.Task[None]]:
-        """Cancel the tasks of `start_refreshing`, and return them."""
-        workers, self._workers = self._workers, []
-        for worker in workers:
-            worker.cancel()
-        return workers
+        return await self._chain.explain(query)
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
         """Take the place of ``previous``, at once.
@@ -126,32 +99,27 @@ class Directory:
         if kept:
             self.cache.take_over(previous.cache, kept, previous._single_flight.queries)
         self._follow_changes()
-        workers = previous.stop_refreshing()
-        if workers:
-            self.start_refreshing()
+        previous.stop_refreshing()
+
+    def stop_refreshing(self) -> None:
+        """Start no refresh that waits for others."""
+        self._single_flight.stop_refreshing()
 
     async def join(self) -> None:
         """Wait until no lookup is running."""
         await self._single_flight.join()
-        while self._explaining:
-            await asyncio.wait(self._explaining)
-
-    async def _refresh(self) -> None:
-        while True:
-            query = await self.cache.refresh_queue.get()
-            await self._single_flight.refresh(query)
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, the shared ones, and those of all who share them."""
         self.cache.apply(purge)
         if self._shared is not None:
-            self._shared.purge(purge)
+            self._shared.tier.purge(purge)
 
     def _follow_changes(self) -> None:
         for guard in self.guards:
             guard.backend.on_change(partial(self._purge_from, guard.name))
         if self._shared is not None:
-            self._shared.follow(self.cache.apply)
+            self._shared.tier.cache.on_purge(self.cache.apply)
 
     def _purge_from(self, changed: str, *queries: Query) -> None:
         """Purge cached answers of this backend and of every later one, which it may pre-empt.

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 
 from cachetools import Cache, LRUCache, TTLCache
 from msgspec import Struct
 
 from tornado_idv.errors import LookupFailed
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.model import Answer, User
+from tornado_idv.model import Answer
 
 
-class Epoch:
+class Epoch(Struct, eq=False, gc=False):
     """The time between two purges of one backend: expiring it drops all its entries at once."""
 
-    __slots__ = ("expired",)
-
-    def __init__(self) -> None:
-        self.expired = False
+    expired: bool = False
 
 
 class Entry(Struct, eq=False, gc=False):
@@ -26,7 +23,7 @@ class Entry(Struct, eq=False, gc=False):
 
     It is fresh until ``fresh_until`` and may be served stale until ``stale_until``. A hit
     before ``next_check`` only returns the answer; a later one also updates the LRU order, and
-    from ``refresh_at`` on queues a refresh.
+    from ``refresh_at`` on starts a refresh.
     """
 
     answer: Answer
@@ -35,50 +32,6 @@ class Entry(Struct, eq=False, gc=False):
     refresh_at: float
     stale_until: float
     next_check: float
-
-
-class _OtherTexts:
-    """For each text, the entries of the same user under another text; mostly it is one.
-
-    A user is found by nickname and by card; a purge of one of them drops the entry of the other.
-    """
-
-    def __init__(self) -> None:
-        self._entries: dict[str, str | set[str]] = {}
-
-    def find(self, text: str) -> Iterable[str]:
-        """Return the texts of entries of the user with this text."""
-        entries = self._entries.get(text, ())
-        return (entries,) if isinstance(entries, str) else tuple(entries)
-
-    def add(self, text: str, user: User | None) -> None:
-        """Add an entry."""
-        for other in _other_texts(text, user):
-            entries = self._entries.setdefault(other, text)
-            if isinstance(entries, set):
-                entries.add(text)
-            else:
-                self._entries[other] = {entries, text}
-
-    def remove(self, text: str, user: User | None) -> None:
-        """Remove an entry that was added."""
-        for other in _other_texts(text, user):
-            entries = self._entries[other]
-            if isinstance(entries, set):
-                entries.discard(text)
-            if not entries or entries == text:
-                del self._entries[other]
-
-    def clear(self) -> None:
-        self._entries.clear()
-
-
-def _other_texts(text: str, user: User | None) -> Iterator[str]:
-    if user is not None:
-        if user.card_number != text:
-            yield user.card_number
-        if (nickname := f"@{user.nickname}") != text:
-            yield nickname
 
 
 class Entries(LRUCache[str, Entry]):
@@ -91,22 +44,40 @@ class Entries(LRUCache[str, Entry]):
     def __init__(self, size: int, counters: Counters) -> None:
         super().__init__(size)
         self._counters = counters
-        self._other_texts = _OtherTexts()
+        self._same_user: dict[str, str | set[str]] = {}
+        """For each nickname and card, the entries of its user under another text.
+
+        A purge by one of them drops the entry of the other. It is mostly one: a set for each would
+        take 20 MB for 100,000 entries.
+        """
 
     def __setitem__(self, text: str, entry: Entry) -> None:
         before = self.find(text)
         if before is not None:
-            self._other_texts.remove(text, before.answer.user)
+            self._remove_from_index(text, before)
         super().__setitem__(text, entry)
-        self._other_texts.add(text, entry.answer.user)
+        for other in _other_texts(text, entry):
+            texts = self._same_user.setdefault(other, text)
+            if isinstance(texts, set):
+                texts.add(text)
+            elif texts != text:
+                self._same_user[other] = {texts, text}
 
     def __delitem__(self, text: str) -> None:
-        self._other_texts.remove(text, Cache.__getitem__(self, text).answer.user)
+        self._remove_from_index(text, Cache.__getitem__(self, text))
         super().__delitem__(text)
+
+    def _remove_from_index(self, text: str, entry: Entry) -> None:
+        for other in _other_texts(text, entry):
+            texts = self._same_user[other]
+            if isinstance(texts, set):
+                texts.discard(text)
+            if not texts or texts == text:
+                del self._same_user[other]
 
     def clear(self) -> None:
         super().clear()
-        self._other_texts.clear()
+        self._same_user.clear()
 
     def popitem(self) -> tuple[str, Entry]:
         """Make room for another entry."""
@@ -123,9 +94,17 @@ class Entries(LRUCache[str, Entry]):
 
     def drop_user(self, text: str) -> None:
         """Remove the entries of a user by the text of a query; the others cost no time."""
-        for each in (text, *self._other_texts.find(text)):
+        texts = self._same_user.get(text, set())
+        for each in (text, *({texts} if isinstance(texts, str) else texts)):
             if each in self:
                 del self[each]
+
+
+def _other_texts(text: str, entry: Entry) -> Sequence[str]:
+    user = entry.answer.user
+    if user is None:
+        return ()
+    return [each for each in (user.card_number, f"@{user.nickname}") if each != text]
 
 
 class Failures(TTLCache[str, LookupFailed | None]):

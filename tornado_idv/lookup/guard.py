@@ -29,7 +29,7 @@ from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout, is_cancelled
-from tornado_idv.model import Answer, BackendResult, ByNickname, Query, User
+from tornado_idv.model import Answer, BackendResult, Query, User
 from tornado_idv.options import compile_pattern
 
 _log = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ class Guard:
         self._max_ttl = ttl if options.cache_ttl is None else options.cache_ttl
         self._may_skip = options.on_unavailable == "continue"
         self._match = compile_pattern(options.match) if options.match is not None else None
-        self._breaker = CircuitBreaker(options.breaker, timer)
-        backend.on_available(self._breaker.retry)
+        self.breaker = CircuitBreaker(options.breaker, timer)
+        backend.on_available(self.breaker.retry)
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
         self._bulkhead = Bulkhead(options.max_concurrent)
@@ -98,24 +98,14 @@ class Guard:
 
     def take_over(self, other: Guard) -> None:
         """Share the circuit breaker and the concurrency limit with a guard of the same backend."""
-        self._breaker, self._bulkhead = other._breaker, other._bulkhead
-        self.backend.on_available(self._breaker.retry)
+        self.breaker, self._bulkhead = other.breaker, other._bulkhead
+        self.backend.on_available(self.breaker.retry)
         self._failing, self._next_recovery = other._failing, other._next_recovery
 
     @property
     def in_flight(self) -> int:
         """The number of running calls."""
         return self._bulkhead.in_use
-
-    @property
-    def breaker(self) -> Literal["closed", "half_open", "open"]:
-        """The state of the circuit breaker."""
-        return self._breaker.state
-
-    @property
-    def next_probe(self) -> float:
-        """Seconds until an open circuit breaker lets a probe through."""
-        return self._breaker.next_probe
 
     def serves(self, query: Query) -> bool:
         return type(query) in self._serves
@@ -155,23 +145,23 @@ class Guard:
             except TimeoutError:
                 raise NotCalled("max_concurrent reached, and timed out in its queue") from None
         permit: Permit | None = None
-        report: Callable[[Permit], object] = self._breaker.abandoned  # also if cancelled
+        report: Callable[[Permit], object] = self.breaker.abandoned  # also if cancelled
         try:
             now = asyncio.get_running_loop().time()
             if deadline - now < _MIN_TIME_LEFT:
                 raise NotCalled("not called: the request's time is nearly over")
-            permit = self._breaker.try_acquire()
+            permit = self.breaker.try_acquire()
             if permit is None:
-                wait = self._breaker.next_probe
+                wait = self.breaker.next_probe
                 probe = f"next probe in {wait:.2g} s" if wait else "waiting for a probe"
                 raise NotCalled(f"{_OPEN}, {probe}")
             answer = await self._call(query, now, deadline)
-            report = self._breaker.succeeded
+            report = self.breaker.succeeded
         except LookupFailed as error:
             if error.counts_against_breaker:
                 # A backend that is broken has responded: it is not overloaded or down.
                 down = isinstance(error, Unavailable)
-                report = self._record_failure if down else self._breaker.succeeded
+                report = self._record_failure if down else self.breaker.succeeded
             raise
         finally:
             if permit is not None:
@@ -230,11 +220,7 @@ class Guard:
             raise Broken("returned a user with a field missing or not text")
         if self._folds_nicknames:
             user = replace(user, nickname=fold_case(user.nickname))
-        if isinstance(query, ByNickname):
-            matches = user.nickname == query.nickname
-        else:
-            matches = user.card_number == query.card_number
-        if not matches:
+        if query.text not in (f"@{user.nickname}", user.card_number):
             raise Broken("returned another user than requested")
         if not self._accepts(user):
             raise Broken("returned a user whose nickname or card number is not in a valid format")
@@ -245,13 +231,13 @@ class Guard:
         return user
 
     def _record_failure(self, permit: Permit) -> None:
-        if self._breaker.failed(permit):
+        if self.breaker.failed(permit):
             _log.warning(
                 "backend %s: %s after %d failures; next probe in %.2g s",
                 self.name,
                 _OPEN,
-                self._breaker.failures,
-                self._breaker.next_probe,
+                self.breaker.failures,
+                self.breaker.next_probe,
             )
 
     def _log_failure(self, error: LookupFailed) -> None:

@@ -3,117 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
-from tornado_idv.interfaces.shared import Purge, SharedResult
+from tornado_idv.interfaces.shared import SharedResult
 from tornado_idv.lookup.cache import AnswerCache
-from tornado_idv.lookup.circuit_breaker import Permit
 from tornado_idv.lookup.shared_tier import SharedTier
-from tornado_idv.model import Answer, ByNickname, Query, SharedAnswer, User
+from tornado_idv.model import Answer, Query, SharedAnswer, User
 
 Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
 """Ask the backends; raises `LookupFailed`."""
 
 
+@dataclass(slots=True, eq=False)
 class SharedAnswers:
     """The shared answers of ``backends`` for the queries of a directory with this cache.
 
     ``scope`` is that of `SharedCache`; ``encode`` and ``accepts`` are those of the directory.
     """
 
-    def __init__(
-        self,
-        tier: SharedTier,
-        scope: str,
-        cache: AnswerCache,
-        backends: Collection[str],
-        *,
-        encode: Callable[[User | None], bytes],
-        accepts: Callable[[User], bool],
-    ) -> None:
-        self._tier = tier
-        self._scope = scope
-        self._cache = cache
-        self._backends = backends
-        self._encode = encode
-        self._accepts = accepts
+    tier: SharedTier
+    scope: str
+    cache: AnswerCache
+    backends: Collection[str]
+    encode: Callable[[User | None], bytes]
+    accepts: Callable[[User], bool]
 
-    def follow(self, purge: Callable[[Purge], None]) -> None:
-        """Call this for each purge that the shared cache has, instead of what was set before."""
-        self._tier.cache.on_purge(purge)
-
-    def purge(self, purge: Purge) -> None:
-        """Purge for every process."""
-        self._tier.purge(purge)
-
-    def look_up(self, ask: Ask, query: Query, min_ttl: float) -> Coroutine[Any, Any, Answer]:
+    async def look_up(self, ask: Ask, query: Query, min_ttl: float) -> Answer:
         """Return the shared answer, if it is fresh for longer than ``min_ttl`` s, or a new one.
 
         A shared answer that is stale is kept in the cache, in case the backends fail.
         """
-        # Without a coroutine of its own: while the circuit breaker is open this is all it costs.
-        permit = self._tier.try_acquire()
-        return ask(query) if permit is None else self._look_up(permit, query, ask, min_ttl)
-
-    async def _look_up(self, permit: Permit, query: Query, ask: Ask, min_ttl: float) -> Answer:
-        started, purges = self._cache.timer(), self._cache.purges
-        result = await self._tier.get(permit, self._scope, query)
+        started, purges = self.cache.timer(), self.cache.purges
+        result = await self.tier.get(self.scope, query)
         if result is None:
             return await ask(query)
         # What a purge removed while it was read must not be kept here.
-        may_keep = purges == self._cache.purges
+        may_keep = purges == self.cache.purges
         fresh = self._use(query, result.answer, min_ttl, may_keep=may_keep)
-        counted = self._tier.counted
+        counted = self.tier.counted
         counted.results["miss" if fresh is None else "hit"] += 1
         counted.failing_since = None
-        counted.durations.add(self._cache.timer() - started)
+        counted.durations.add(self.cache.timer() - started)
         if fresh is not None:
             return fresh
         answer = await ask(query)
         if not answer.degraded:
             stored = SharedResult(result.generation, self._to_shared(answer))
-            self._tier.put(self._scope, query, stored)
+            self.tier.put(self.scope, query, stored)
         return answer
 
     def _use(
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
     ) -> Answer | None:
         """Return the answer if it is fresh for long enough; keep a stale one in the cache."""
-        if shared is None or not self._is_valid(query, shared):
+        if shared is None:
             return None
-        now = self._tier.clock()
+        user = shared.user
+        # It must be an answer of this directory, and to this query.
+        if user is not None and not (
+            query.text in (f"@{user.nickname}", user.card_number)
+            and shared.backend in self.backends
+            and self.accepts(user)
+        ):
+            return None
+        now = self.tier.clock()
         ttl = shared.fresh_until - now
         if ttl > min_ttl:
             return self._to_answer(shared, ttl)
-        if may_keep and shared.user is not None and shared.stale_until > now:
+        if may_keep and user is not None and shared.stale_until > now:
             stale = self._to_answer(shared, 0.0)
-            lifetime = min(shared.stale_until - now, self._cache.limits.stale_if_error)
-            self._cache.keep_stale(query, stale, lifetime)
+            lifetime = min(shared.stale_until - now, self.cache.limits.stale_if_error)
+            self.cache.keep_stale(query, stale, lifetime)
         return None
 
-    def _is_valid(self, query: Query, shared: SharedAnswer) -> bool:
-        """Return whether it can be an answer of this directory, and to this query."""
-        user = shared.user
-        if user is None:
-            return True
-        if isinstance(query, ByNickname):
-            matches = user.nickname == query.nickname
-        else:
-            matches = user.card_number == query.card_number
-        return matches and shared.backend in self._backends and self._accepts(user)
-
     def _to_answer(self, shared: SharedAnswer, ttl: float) -> Answer:
-        user, limits = shared.user, self._cache.limits
+        user, limits = shared.user, self.cache.limits
         # The clock of the machine that stored it may be ahead.
         ttl = min(ttl, limits.negative_ttl if user is None else limits.ttl)
-        body = self._encode(user)
-        return Answer(user, shared.backend, self._cache.timer(), body, ttl=ttl, shared=True)
+        body = self.encode(user)
+        return Answer(user, shared.backend, self.cache.timer(), body, ttl=ttl, shared=True)
 
     def _to_shared(self, answer: Answer) -> SharedAnswer:
         """An answer that must not be stored expires at once, and replaces an earlier one."""
-        limits, now = self._cache.limits, self._tier.clock()
+        limits, now = self.cache.limits, self.tier.clock()
         if not answer.storable:
             return SharedAnswer(None, None, now, now)
-        fresh_until = now + self._cache.ttl(answer)
+        fresh_until = now + self.cache.ttl(answer)
         stale_until = fresh_until + (limits.stale_if_error if answer.found else 0.0)
         return SharedAnswer(answer.user, answer.backend, fresh_until, stale_until)

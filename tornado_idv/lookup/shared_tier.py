@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tornado_idv.errors import format_traceback
 from tornado_idv.interfaces.backend import BreakerOptions
 from tornado_idv.interfaces.shared import AnySharedCache, Purge, SharedResult
-from tornado_idv.lookup.circuit_breaker import BreakerState, CircuitBreaker, Permit
+from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import bounded, failure_reason, is_cancelled
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.model import Query
@@ -71,8 +71,8 @@ class SharedTier:
     ) -> None:
         self.cache = cache
         self.clock = clock
-        self.counted = (counters or Counters()).backend(SHARED_CACHE)
-        self._breaker = CircuitBreaker(_BREAKER, timer)
+        self.counted = (counters or Counters()).backends[SHARED_CACHE]
+        self.breaker = CircuitBreaker(_BREAKER, timer)
         self._added = 0
         self._delivered = 0
         self._unsent = _PurgeUnion()
@@ -80,16 +80,6 @@ class SharedTier:
         self._purge_delivered = asyncio.Event()
         self._purge_failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def breaker(self) -> BreakerState:
-        """The state of the circuit breaker."""
-        return self._breaker.state
-
-    @property
-    def next_probe(self) -> float:
-        """Seconds until an open circuit breaker lets a probe through."""
-        return self._breaker.next_probe
 
     @property
     def in_flight(self) -> int:
@@ -106,21 +96,16 @@ class SharedTier:
         """Why nothing is read, though the circuit breaker may be closed."""
         return "a purge cannot be delivered" if self._purge_failure else None
 
-    def try_acquire(self) -> Permit | None:
-        """Return a permit for one `get`, ``None`` if nothing is to be read now."""
-        # What is stored may be older than a purge that is delivered while it is read.
-        permit = None if self.pending_purges else self._breaker.try_acquire()
-        if permit is None:
-            self.counted.results["skipped"] += 1
-        return permit
-
-    async def get(self, permit: Permit, scope: str, query: Query) -> SharedResult | None:
+    async def get(self, scope: str, query: Query) -> SharedResult | None:
         """Return what is stored, ``None`` if that could not be determined in time."""
-        result = await self._call(permit, lambda: self.cache.get(scope, query), "failed")
-        if result is not None and self.pending_purges:
-            self.counted.results["skipped"] += 1
-            return None
-        return result
+        # What is stored may be older than a purge that is delivered while it is read.
+        permit = None if self.pending_purges else self.breaker.try_acquire()
+        if permit is not None:
+            result = await self._call(permit, lambda: self.cache.get(scope, query), "failed")
+            if result is None or not self.pending_purges:
+                return result
+        self.counted.results["skipped"] += 1
+        return None
 
     def put(self, scope: str, query: Query, result: SharedResult) -> None:
         """Store an answer in the background."""
@@ -173,7 +158,7 @@ class SharedTier:
             await self.cache.put(scope, query, result)
             return True
 
-        permit = self._breaker.try_acquire()
+        permit = self.breaker.try_acquire()
         if permit is not None and await self._call(permit, put, "not_stored"):
             self.counted.results["stored"] += 1
 
@@ -187,19 +172,19 @@ class SharedTier:
             self.counted.results[failure] += 1
             if failure == "failed":  # a store that fails makes no answer wrong or late
                 self.counted.fail(failure_reason(error), self.clock())
-            if self._breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
+            if self.breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
                 _log.warning(
                     "shared cache: circuit breaker open after %d failures, the last: %s; "
                     "next probe in %.2g s",
-                    self._breaker.failures,
+                    self.breaker.failures,
                     failure_reason(error),
-                    self._breaker.next_probe,
+                    self.breaker.next_probe,
                 )
             return None
         except BaseException:
-            self._breaker.abandoned(permit)
+            self.breaker.abandoned(permit)
             raise
-        self._breaker.succeeded(permit)
+        self.breaker.succeeded(permit)
         return result
 
     async def _send_purges(self) -> None:

@@ -1,7 +1,7 @@
 """Lookups past the cache: concurrent callers with one query share one running lookup.
 
 A lookup runs in a task of its own, so that it goes on when the caller that started it leaves.
-Each caller has its own future and its own deadline.
+Each caller has its own future.
 """
 
 from __future__ import annotations
@@ -18,22 +18,15 @@ from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.deadlines import DeadlineQueue
 from tornado_idv.model import Answer, Query
 
+_MAX_REFRESHES = 4
+_MAX_WAITING_REFRESHES = 1000
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
 """Return an answer that is fresh for longer than so many seconds; raises `LookupFailed`."""
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
-    """One caller; ``shared`` if the lookup was already running for another."""
-
-    call: _Call
-    future: asyncio.Future[Answer]
-    shared: bool
-
-
-@dataclass(slots=True, eq=False)
 class _Call:
-    """One running lookup and its waiters; ``purges`` are those of the cache before it.
+    """One running lookup and its callers; ``purges`` are those of the cache before it.
 
     ``min_ttl``, in seconds, is that of a refresh.
     """
@@ -42,14 +35,14 @@ class _Call:
     purges: int
     min_ttl: float | None
     task: asyncio.Task[None] = field(init=False)
-    waiters: list[_Waiter] = field(default_factory=list)
+    waiters: list[asyncio.Future[Answer]] = field(default_factory=list)
 
 
 class SingleFlight:
     """Running lookups by query.
 
     Their outcomes are in the cache before a caller gets them. A caller gets a stale answer, if
-    there is one, in place of a failure, and `Unavailable` after ``timeout`` seconds.
+    there is one, in place of a failure, and `Unavailable` if the lookup takes ``timeout`` seconds.
     ``on_answer`` is called with the answer of each caller.
     """
 
@@ -66,6 +59,8 @@ class SingleFlight:
         self._on_answer = on_answer
         self._calls: dict[str, _Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # also of calls that are not current
+        self._refreshes: set[asyncio.Task[None]] = set()
+        self._refresh_slots = asyncio.Semaphore(_MAX_REFRESHES)
         self._deadlines = DeadlineQueue(self._time_out)
 
     def add(self, query: Query) -> asyncio.Future[Answer]:
@@ -79,19 +74,29 @@ class SingleFlight:
         if failure is not None:
             self._settle(future, query, failure)
             return future
-        running = self._find(query)
-        waiter = _Waiter(running or self._start(query), future, running is not None)
-        waiter.call.waiters.append(waiter)
-        self._deadlines.add(waiter, loop.time() + self._timeout)
+        call = self._find(query) or self._start(query)
+        call.waiters.append(future)
         return future
+
+    def start_refresh(self, query: Query) -> None:
+        """Renew a cached answer in the background, unless too many refreshes wait."""
+        if len(self._refreshes) < _MAX_WAITING_REFRESHES:
+            task = asyncio.get_running_loop().create_task(self.refresh(query))
+            self._refreshes.add(task)
+            task.add_done_callback(self._refreshes.discard)
 
     async def refresh(self, query: Query) -> None:
         """Renew a cached answer, unless a lookup is running; wait until the timeout."""
-        if self._find(query) is None:
-            limits = self._cache.limits
-            call = self._start(query, limits.ttl * (1 - limits.refresh_ahead))
-            await asyncio.wait([call.task], timeout=self._timeout)
-            self._detach(call)
+        async with self._refresh_slots:
+            if self._find(query) is None:
+                limits = self._cache.limits
+                call = self._start(query, limits.ttl * (1 - limits.refresh_ahead))
+                await asyncio.wait([call.task], timeout=self._timeout)
+
+    def stop_refreshing(self) -> None:
+        """Start none of the refreshes that wait."""
+        for task in self._refreshes:
+            task.cancel()
 
     @property
     def queries(self) -> list[Query]:
@@ -111,8 +116,10 @@ class SingleFlight:
 
     def _start(self, query: Query, min_ttl: float | None = None) -> _Call:
         call = self._calls[query.text] = _Call(query, self._cache.purges, min_ttl)
-        call.task = asyncio.get_running_loop().create_task(self._run(call))
+        loop = asyncio.get_running_loop()
+        call.task = loop.create_task(self._run(call))
         self._tasks.add(call.task)
+        self._deadlines.add(call, loop.time() + self._timeout)
         return call
 
     async def _run(self, call: _Call) -> None:
@@ -122,14 +129,14 @@ class SingleFlight:
             self._resolve(call, error)
         except asyncio.CancelledError:
             for waiter in call.waiters:
-                waiter.future.cancel()
+                waiter.cancel()
             raise
         else:
             self._resolve(call, answer)
         finally:
             self._detach(call)
+            self._deadlines.discard(call)
             self._tasks.discard(call.task)  # a done callback would take 3 % of a missed lookup
-            call.waiters.clear()  # they refer to the call
 
     def _resolve(self, call: _Call, outcome: Answer | Exception) -> None:
         query = call.query
@@ -141,17 +148,17 @@ class SingleFlight:
                 self._cache.store(query, outcome)
             elif isinstance(outcome, LookupFailed):
                 self._cache.store_failure(query, outcome)
-        for waiter in call.waiters:
-            self._deadlines.discard(waiter)
-            if waiter.shared and isinstance(outcome, Answer):
-                self._settle(waiter.future, query, replace(outcome, coalesced=True))
+        for i, waiter in enumerate(call.waiters):
+            if isinstance(outcome, Answer) and (i > 0 or call.min_ttl is not None):
+                self._settle(waiter, query, replace(outcome, coalesced=True))
             else:
-                self._settle(waiter.future, query, outcome)
+                self._settle(waiter, query, outcome)
 
-    def _time_out(self, waiter: _Waiter) -> None:
-        # The call may hang: it keeps its waiters, and later callers do not join it.
-        self._detach(waiter.call)
-        self._settle(waiter.future, waiter.call.query, TimeoutError())
+    def _time_out(self, call: _Call) -> None:
+        # The call may hang: later callers do not join it.
+        self._detach(call)
+        for waiter in call.waiters:
+            self._settle(waiter, call.query, TimeoutError())
 
     def _settle(
         self, future: asyncio.Future[Answer], query: Query, outcome: Answer | Exception

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
 
 Record = dict[str, Any]
 
@@ -18,59 +20,39 @@ BOUNDS = (
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
 )
 """Upper bounds of the buckets of a histogram, in seconds."""
-FIRST_BOUND = BOUNDS[0]
+_FIRST_BOUND = BOUNDS[0]
 SHARED_CACHE = "shared cache"
 """The name by which the shared cache is counted; no backend can have it."""
 
 
-class Durations:
-    """Histogram of the durations of events."""
+class Durations(Struct, eq=False):
+    """Histogram of the durations of events.
 
-    __slots__ = ("fast", "seconds", "slower")
+    ``buckets`` are the numbers of events; the last has no upper bound. ``seconds`` is the sum.
+    """
 
-    def __init__(self) -> None:
-        self.fast = 0
-        """Events within the first bound, as most are; apart, since a list takes longer."""
-        self.slower = [0] * (len(BOUNDS) + 1)
-        self.seconds = 0.0
-        """The sum of all durations."""
+    buckets: list[int] = field(default_factory=lambda: sum_buckets(()))
+    seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count an event."""
+        """Count an event; most are within the first bound."""
         self.seconds += seconds
-        if seconds <= FIRST_BOUND:
-            self.fast += 1
-        else:
-            self.add_slow(seconds)
-
-    def add_slow(self, seconds: float) -> None:
-        """Count an event above the first bound, except in ``seconds``."""
-        self.slower[bisect_left(BOUNDS, seconds)] += 1
+        self.buckets[0 if seconds <= _FIRST_BOUND else bisect_left(BOUNDS, seconds)] += 1
 
     @property
     def count(self) -> int:
         """The number of events."""
-        return self.fast + sum(self.slower)
-
-    def buckets(self) -> list[int]:
-        """Return the number of events by bucket; the last has no upper bound."""
-        return [self.fast, *self.slower[1:]]
-
-    def to_record(self) -> Record:
-        """Return the counts as JSON has them."""
-        return {"fast": self.fast, "slower": self.slower, "seconds": self.seconds}
+        return sum(self.buckets)
 
     def merge(self, record: Record) -> None:
-        """Add the counts of another process, as `to_record` returned them."""
-        self.fast += record["fast"]
-        self.slower = [a + b for a, b in zip(self.slower, record["slower"], strict=True)]
+        """Add the counts of another process, as JSON has them."""
+        self.buckets = sum_buckets([self.buckets, record["buckets"]])
         self.seconds += record["seconds"]
 
 
-def sum_buckets(durations: Iterable[Durations]) -> list[int]:
-    """Return the number of events of all, by bucket."""
+def sum_buckets(buckets: Iterable[list[int]]) -> list[int]:
+    """Return the number of events of several histograms, by bucket."""
     empty = [0] * (len(BOUNDS) + 1)
-    buckets = (each.buckets() for each in durations)
     return [sum(column) for column in zip(empty, *buckets, strict=True)]
 
 
@@ -96,13 +78,21 @@ class BackendCounters:
             self.failing_since = at
 
 
+_BY_WORD = (
+    *("auth_failures", "rate_limited", "limit_exchanges"),
+    *("cache_lookups", "refreshes", "reloads"),
+)
+_TOTALS = ("evictions", "log_dropped")
+"""Names of attributes of `Counters`, each with counts of words, or with one count."""
+
+
 class Counters:
     """All counters of a process. ``clock`` returns Unix time in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self.started_at = clock()
-        self.responses: dict[tuple[str, str], Durations] = {}
+        self.responses: defaultdict[tuple[str, str], Durations] = defaultdict(Durations)
         """By route and code; ``ok`` is the code of a found user."""
         self.auth_failures: Counter[str] = Counter()
         """By reason."""
@@ -114,7 +104,7 @@ class Counters:
         """By what the cache contributed."""
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
-        self.backends: dict[str, BackendCounters] = {}
+        self.backends: defaultdict[str, BackendCounters] = defaultdict(BackendCounters)
         """By name; the shared cache is among them."""
         self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Reloads of the configuration by result."""
@@ -125,23 +115,9 @@ class Counters:
         self.max_lag = 0.0
         """The longest delay of the event loop since it was read, in seconds."""
 
-    def responses_of(self, route: str, code: str) -> Durations:
-        """Return the durations of responses of a route with a code."""
-        durations = self.responses.get((route, code))
-        if durations is None:
-            durations = self.responses[route, code] = Durations()
-        return durations
-
-    def backend(self, name: str) -> BackendCounters:
-        """Return the counters of a backend."""
-        counters = self.backends.get(name)
-        if counters is None:
-            counters = self.backends[name] = BackendCounters()
-        return counters
-
     def count_backend_call(self, name: str, result: str, reason: str, seconds: float) -> None:
         """Count a call; ``reason`` is the phrase of a failure."""
-        backend = self.backend(name)
+        backend = self.backends[name]
         backend.results[result] += 1
         if result in ("found", "not_found"):
             backend.failing_since = None
@@ -160,37 +136,25 @@ class Counters:
     def to_record(self) -> Record:
         """Return what only grows, as JSON has it."""
         return {
-            "responses": [(*key, each.to_record()) for key, each in self.responses.items()],
-            "auth_failures": self.auth_failures,
-            "rate_limited": self.rate_limited,
-            "limit_exchanges": self.limit_exchanges,
-            "cache_lookups": self.cache_lookups,
-            "evictions": self.evictions,
-            "log_dropped": self.log_dropped,
-            "refreshes": self.refreshes,
-            "reloads": self.reloads,
-            "backends": {
-                name: {"results": each.results, "durations": each.durations.to_record()}
+            **{name: getattr(self, name) for name in (*_BY_WORD, *_TOTALS)},
+            "responses": [(*key, to_builtins(each)) for key, each in self.responses.items()],
+            "backends": [
+                (name, each.results, to_builtins(each.durations))
                 for name, each in self.backends.items()
-            },
+            ],
         }
 
     def merge(self, record: Record) -> None:
         """Add the counts of another process, as `to_record` returned them."""
+        for name in _BY_WORD:
+            getattr(self, name).update(record[name])
+        for name in _TOTALS:
+            setattr(self, name, getattr(self, name) + record[name])
         for route, code, durations in record["responses"]:
-            self.responses_of(route, code).merge(durations)
-        self.auth_failures.update(record["auth_failures"])
-        self.rate_limited.update(record["rate_limited"])
-        self.limit_exchanges.update(record["limit_exchanges"])
-        self.cache_lookups.update(record["cache_lookups"])
-        self.evictions += record["evictions"]
-        self.log_dropped += record["log_dropped"]
-        self.refreshes.update(record["refreshes"])
-        self.reloads.update(record["reloads"])
-        for name, counts in record["backends"].items():
-            backend = self.backend(name)
-            backend.results.update(counts["results"])
-            backend.durations.merge(counts["durations"])
+            self.responses[route, code].merge(durations)
+        for name, results, durations in record["backends"]:
+            self.backends[name].results.update(results)
+            self.backends[name].durations.merge(durations)
 
     def take_max_lag(self) -> float:
         """Return the longest delay of the event loop since the last call."""

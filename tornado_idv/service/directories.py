@@ -101,7 +101,7 @@ class Directories:
         finally:
             self._closing.set_result(None)
             await asyncio.gather(*self._leaving.values())
-            await asyncio.gather(*self.current.stop_refreshing(), return_exceptions=True)
+            self.current.stop_refreshing()
             for guard in reversed(self.current.guards):
                 await close_backend(guard.backend)
 
@@ -132,14 +132,12 @@ class Directories:
 
         def commit() -> None:
             for each in new:
-                self._counters.backend(each.name).failing_since = None
-            if before is None or previous is None:
-                directory.start_refreshing()
-            else:
+                self._counters.backends[each.name].failing_since = None
+            if before is not None and previous is not None:
                 directory.replace(previous, _with_same_answers(before, settings))
-                # A plugin's coroutine may run for twice as long; what ignores its timeout is not
-                # waited for. The task begins later, and then waits for this directory too.
-                leaving = self._leave(previous, directory, 2 * before.server.request_timeout + 1)
+                # The shared cache may take 1 s more; what ignores its timeout is not waited for.
+                # The task begins later, and then waits for this directory too.
+                leaving = self._leave(previous, directory, before.server.request_timeout + 2)
                 self._leaving[previous] = asyncio.create_task(leaving)
             self.current, self._settings = directory, settings
 

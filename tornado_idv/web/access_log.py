@@ -157,10 +157,10 @@ def record_response(  # noqa: PLR0917 - passed by position, a hit takes 1 % less
     if cache is not None:
         counters.cache_lookups[cache] += 1
     if failure is None:
-        counters.responses_of(route, "ok").add(seconds)
+        counters.responses[route, "ok"].add(seconds)
     else:
         code, reason, backend = failure.code, failure.reason, failure.backend or backend
-        counters.responses_of(route, code).add(seconds)
+        counters.responses[route, code].add(seconds)
         if reason is not None and code == ApiError.TOKEN.code:
             counters.auth_failures[reason] += 1
         elif reason is not None and code == ApiError.RATE_LIMITED.code:

@@ -333,8 +333,6 @@ class Harness:
             timer=self._busy_for,
         )
         self._log = log
-        self._refreshing = self.directory.refreshing()
-        await self._refreshing.__aenter__()
 
     def _busy_for(self) -> float:
         """Seconds spent on requests, of which the packet cache takes none."""
@@ -343,7 +341,6 @@ class Harness:
     def close(self) -> None:
         self.server.close()
         self.loop.settle()
-        self.loop.run_until_complete(self._refreshing.__aexit__(None, None, None))
 
     def access(self) -> list[str]:
         """The lines of the access log, without the fields that always differ."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -73,7 +72,8 @@ class Lookups(RuleBasedStateMachine):
         self.chain = Chain(self.backends, setup.limits, self.record.calls)
         self.checker = Invariants(self.record, self.chain, setup.limits)
         self.callers: dict[asyncio.Task[None], Lookup] = {}
-        self.refreshing: AsyncExitStack | None = None
+        self.refresh, self.refreshing = self.cache.on_late_hit, False
+        self.cache.on_late_hit = lambda _: None
         self.versions = 0
         for which, nickname, card_number in setup.users:
             self._put_user(which, nickname, card_number)
@@ -153,12 +153,12 @@ class Lookups(RuleBasedStateMachine):
 
     @rule()
     def start_or_stop_refreshing(self) -> None:
-        if self.refreshing is None:
-            self.refreshing = AsyncExitStack()
-            self._run(self.refreshing.enter_async_context(self.directory.refreshing()))
+        self.refreshing = not self.refreshing
+        if self.refreshing:
+            self.cache.on_late_hit = self.refresh
         else:
-            self._run(self.refreshing.aclose())
-            self.refreshing = None
+            self.cache.on_late_hit = lambda _: None
+            self.directory.stop_refreshing()
         self._settle()
 
     @invariant()
@@ -185,7 +185,7 @@ class Lookups(RuleBasedStateMachine):
         try:
             self._pass_time_to(self.loop.now + TIMEOUT + TICK)
             assert not self.callers, "a lookup never ends"
-            if self.refreshing is not None:
+            if self.refreshing:
                 self.start_or_stop_refreshing()
             assert asyncio.all_tasks(self.loop) == set()
             self.no_error_is_unhandled()
@@ -218,7 +218,7 @@ class Lookups(RuleBasedStateMachine):
     def _look_up(self, queries: Iterable[Query]) -> None:
         """Look up queries concurrently, each for its own caller."""
         for query in queries:
-            lookup = Lookup(query, self.record.now(), self.refreshing is not None)
+            lookup = Lookup(query, self.record.now(), self.refreshing)
             self.callers[self.loop.create_task(self._call(lookup))] = lookup
         self._settle()
 
