@@ -20,6 +20,7 @@ from tornado.web import Application, RequestHandler, stream_request_body
 
 from support.http.http_server import reject
 from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.context import Serving
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.http.server import HttpServer
@@ -71,7 +72,7 @@ async def serving(port_of: list[int]) -> AsyncIterator[None]:
         [("/", Whole), ("/stream", Streamed), ("/none", NoContent), ("/upload", Upload)],
         log_function=lambda _: None,
     )
-    server = HttpServer(app, reject, HttpLimits(idle_timeout=5.0))
+    server = HttpServer(Serving(app, reject, HttpLimits(idle_timeout=5.0)))
     sock, port = bind_unused_port()
     await server.listen([sock])
     port_of.append(port)
@@ -166,7 +167,7 @@ async def test_a_failing_application_closes_the_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """No handler could respond any more, and a connection without one has no timeout."""
-    server = HttpServer(FailingApp(), reject, HttpLimits())
+    server = HttpServer(Serving(FailingApp(), reject, HttpLimits()))
     sock, port = bind_unused_port()
     await server.listen([sock])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -20,6 +20,7 @@ from support.http.http_server import LIMITS, POST, connected_client, reject, unt
 from support.processes.process import eventually
 from support.processes.service import KEY, Client, Reply, serving
 from tornado_idv.http.connections import HttpLimits, State
+from tornado_idv.http.context import Serving
 from tornado_idv.http.server import HttpServer
 
 CONFIG = f"""\
@@ -182,7 +183,7 @@ def test_several_connections_are_accepted_per_iteration() -> None:
     """On uvloop, where one socket gives one; each is answered 503 as it is accepted."""
 
     async def iterations(clients: list[socket.socket]) -> int:
-        server = HttpServer(Application(), reject, HttpLimits(max_connections=0))
+        server = HttpServer(Serving(Application(), reject, HttpLimits(max_connections=0)))
         sock, port = bind_unused_port()
         await server.listen([sock])
         for client in clients:

@@ -22,6 +22,7 @@ from support.http.http_server import reject
 from support.http.in_process import FakeSocket
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.context import Serving
 from tornado_idv.http.server import HttpServer
 from tornado_idv.service.sockets import tls_context
 
@@ -57,11 +58,11 @@ def test_connection_that_is_being_accepted_gets_the_new_application() -> None:
     loop = SteppedLoop()
 
     async def make() -> HttpServer:
-        return HttpServer(Named("old"), reject, HttpLimits())
+        return HttpServer(Serving(Named("old"), reject, HttpLimits()))
 
     server = loop.run_until_complete(make())
     connection = server.connect()
-    server.replace(Named("new"), reject, HttpLimits(max_body=1))
+    server.replace(Serving(Named("new"), reject, HttpLimits(max_body=1)))
     socket = FakeSocket(loop, connection, "127.0.0.1")
     connection.connection_made(socket)
     loop.settle()
@@ -81,16 +82,16 @@ async def test_new_connections_get_the_new_certificate_and_timeout(tmp_path: Pat
     clock = LoopClock()
     authorities = trustme.CA(), trustme.CA()
     first, second = (certificate(each, tmp_path) for each in authorities)
-    server = HttpServer(Named("old"), reject, HttpLimits())
+    server = HttpServer(Serving(Named("old"), reject, HttpLimits()))
     sock, port = bind_unused_port()
     await server.listen([sock], first)
     reader, writer = await connect(port, authorities[0])
-    server.replace(Named("new"), reject, HttpLimits(idle_timeout=1.0), tls=second)
+    server.replace(Serving(Named("new"), reject, HttpLimits(idle_timeout=1.0)), tls=second)
     writer.write(REQUEST)
     assert await asyncio.wait_for(reader.readuntil(b"new"), 10)
     without_handshake, third = await asyncio.open_connection("127.0.0.1", port)
     _, other = await connect(port, authorities[1])  # by then that one is accepted, too
-    server.replace(Named("newer"), reject, HttpLimits(idle_timeout=1.0))
+    server.replace(Serving(Named("newer"), reject, HttpLimits(idle_timeout=1.0)))
     _, same = await connect(port, authorities[1])
     clock.forward(1.5)
     assert await asyncio.wait_for(without_handshake.read(), 1) == b""

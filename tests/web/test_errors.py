@@ -18,6 +18,7 @@ from tornado.web import Application, HTTPError
 from support.processes.service import KEY
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, Unavailable
 from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.context import Serving
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.http.server import HttpServer
@@ -79,7 +80,7 @@ def server(io_loop: IOLoop, directory: Failing) -> Iterator[HttpServer]:
     """Serves the application on a real socket."""
 
     async def build() -> HttpServer:
-        return HttpServer(app, make_reject(None), HttpLimits())
+        return HttpServer(Serving(app, make_reject(None), HttpLimits()))
 
     identifiers = Identifiers((ProfileSite.parse("https://profiles.example"),))
     keys = KeyRing([ApiKey("caller", digest(KEY))])

@@ -15,6 +15,7 @@ from tornado_idv.admin.handlers import FILE_ROUTES, ROUTES
 from tornado_idv.admin.history import sampled
 from tornado_idv.admin.operations import Operations
 from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.context import Serving
 from tornado_idv.http.server import HttpServer
 from tornado_idv.web.app import make_reject
 from tornado_idv.web.double import Double
@@ -50,7 +51,7 @@ async def admin_listening(
             log_function=lambda _: None,
             double=double,
         )
-        server = HttpServer(application, make_reject(None), _LIMITS)
+        server = HttpServer(Serving(application, make_reject(None), _LIMITS))
         await server.listen(sockets)
         try:
             yield

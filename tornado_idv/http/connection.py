@@ -51,7 +51,7 @@ class Connection(KnownRequests):
         self.deadline = inf
         self._current = current
         self._context = context = current()
-        self._limits = limits = context.limits
+        self._limits = limits = context.serving.limits
         self._loop = context.loop
         self.state: State = IDLE
         self._parser = RequestParser(limits.max_body)
@@ -198,11 +198,12 @@ class Connection(KnownRequests):
 
         A request in flight completes in its own.
         """
-        self._context = context = self._current()
-        self._limits = context.limits
-        self._parser.limit_body(context.limits.max_body)
-        self._peer = Peer(self._peer.remote_ip, self._peer.protocol, context.proxies)
-        paths = None if self._draining else context.fast_paths
+        self._context = self._current()
+        serving = self._context.serving
+        self._limits = serving.limits
+        self._parser.limit_body(serving.limits.max_body)
+        self._peer = Peer(self._peer.remote_ip, self._peer.protocol, serving.proxies)
+        paths = None if self._draining else serving.fast_paths
         self._fast_path = None if paths is None else paths.connect(self._peer)
 
     def drain(self) -> None:
@@ -295,15 +296,15 @@ class Connection(KnownRequests):
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.state = RESPONDING
         self._awaits_body = False
-        paths = self._context.fast_paths
-        self._learn = None if paths is None else paths.learn
+        serving = self._context.serving
+        self._learn = serving.fast_paths.learn if serving.fast_paths else None
         if self._writable is None:  # "100 Continue" may have been more than the client reads
             self.deadline = inf
         self._exchange = exchange = Exchange(self, head, self._peer)
         if self._draining:
             exchange.close_after_response()
         try:
-            exchange.dispatch(self._context.app, body)
+            exchange.dispatch(serving.app, body)
         except HTTPInputError:  # Tornado does not read the query
             self._exchange = None
             self._reject(HTTPStatus.BAD_REQUEST)
@@ -315,7 +316,7 @@ class Connection(KnownRequests):
             exchange.close_after_response()
 
     def _reject(self, status: HTTPStatus) -> None:
-        self._transport.write(self._context.reject(status, self._peer.remote_ip))
+        self._transport.write(self._context.serving.reject(status, self._peer.remote_ip))
         self._linger_close()
 
     def _linger_close(self) -> None:

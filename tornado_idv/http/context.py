@@ -67,14 +67,25 @@ it; takes the status and the peer's address."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerContext:
-    """The application and the shared parts of a server, as a connection needs them."""
+class Serving:
+    """An application and its limits.
+
+    ``reject`` renders and logs what is rejected before the application sees it; ``fast_paths``
+    answer known requests without it.
+    """
 
     app: HTTPServerConnectionDelegate
     reject: Reject
-    fast_paths: FastPaths | None
-    proxies: TrustedProxies | None
     limits: HttpLimits
+    fast_paths: FastPaths | None = None
+    proxies: TrustedProxies | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """What is served now, and the shared parts of a server."""
+
+    serving: Serving
     loop: AbstractEventLoop
     connections: ConnectionTable
     pipelined: FairQueue

@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tornado.httputil import HTTPServerConnectionDelegate
-
 from tornado_idv.http.connection import Connection
-from tornado_idv.http.connections import ConnectionTable, HttpLimits
-from tornado_idv.http.context import FastPaths, Reject, ServerContext
+from tornado_idv.http.connections import ConnectionTable
+from tornado_idv.http.context import ServerContext, Serving
 from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_RATE, FairQueue
 from tornado_idv.http.tls_acceptor import TlsAcceptor
-from tornado_idv.http.trusted_proxies import TrustedProxies
 
 _BACKLOG = 1024
 _ACCEPTS_PER_ITERATION = 8
@@ -39,31 +36,16 @@ _HANDSHAKES_ABOVE_LIMIT = 16
 class HttpServer:
     """Serves an application within limits until it is drained or closed.
 
-    ``reject`` renders and logs what is rejected before the application sees it; ``fast_paths``
-    answer known requests without it. ``timer`` measures, in seconds, what queued
-    requests cost.
+    ``timer`` measures, in seconds, what queued requests cost.
     """
 
-    def __init__(
-        self,
-        app: HTTPServerConnectionDelegate,
-        reject: Reject,
-        limits: HttpLimits,
-        *,
-        fast_paths: FastPaths | None = None,
-        proxies: TrustedProxies | None = None,
-        timer: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, serving: Serving, *, timer: Callable[[], float] = time.perf_counter) -> None:
         loop = asyncio.get_running_loop()
         writable = loop.create_future()
         writable.set_result(None)
-        self._connections = ConnectionTable(loop, limits)
+        self._connections = ConnectionTable(loop, serving.limits)
         self._context = ServerContext(
-            app=app,
-            reject=reject,
-            fast_paths=fast_paths,
-            proxies=proxies,
-            limits=limits,
+            serving=serving,
             loop=loop,
             connections=self._connections,
             pipelined=FairQueue(loop, timer, budget=PIPELINED_BUDGET),
@@ -77,7 +59,7 @@ class HttpServer:
         self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
     ) -> None:
         """Accept connections on bound sockets, in the clear or with TLS."""
-        limits, loop = self._context.limits, self._context.loop
+        limits, loop = self._context.serving.limits, self._context.loop
         for each in sockets:
             receive = min(max(_RECEIVE_BUFFER, limits.max_body), _SEND_BUFFER)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
@@ -98,41 +80,25 @@ class HttpServer:
         """Return the protocol of a new connection."""
         return Connection(self._current_context)
 
-    def replace(
-        self,
-        app: HTTPServerConnectionDelegate,
-        reject: Reject,
-        limits: HttpLimits,
-        *,
-        fast_paths: FastPaths | None = None,
-        proxies: TrustedProxies | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
+    def replace(self, serving: Serving, tls: ssl.SSLContext | None = None) -> None:
         """Serve another application within other limits, from the next request on.
 
         Open connections stay open, and requests in flight complete in the old application.
         ``tls``, if given, is for new connections of a server that was started with TLS.
         """
-        self._context = replace(
-            self._context,
-            app=app,
-            reject=reject,
-            limits=limits,
-            fast_paths=fast_paths,
-            proxies=proxies,
-        )
-        self._connections.update(limits)
+        self._context = replace(self._context, serving=serving)
+        self._connections.update(serving.limits)
         for listener in self._listeners:
             if tls is not None and isinstance(listener, TlsAcceptor):
                 listener.update(tls, self._handshake_timeout)
 
     @property
     def _handshake_timeout(self) -> float:
-        return min(_HANDSHAKE_TIMEOUT, self._context.limits.idle_timeout)
+        return min(_HANDSHAKE_TIMEOUT, self._context.serving.limits.idle_timeout)
 
     def _has_room_for_handshake(self, pending: int) -> bool:
         """Return whether one more than ``pending`` handshakes are within limits and descriptors."""
-        limit = self._context.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
+        limit = self._context.serving.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
         return pending < _MAX_HANDSHAKES and len(self._connections) + pending < limit
 
     def connection_states(self) -> Counter[str]:

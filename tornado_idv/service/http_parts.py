@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
-
-from tornado.web import Application
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import FastPaths, Reject
+from tornado_idv.http.context import Serving
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.directory import Directory
@@ -34,18 +31,8 @@ class SharedParts:
     double: Double | None = None
 
 
-class HttpParts(TypedDict):
-    """The application and its limits: arguments of `HttpServer`, and of its `replace`."""
-
-    app: Application
-    reject: Reject
-    limits: HttpLimits
-    fast_paths: FastPaths | None
-    proxies: TrustedProxies | None
-
-
-def make_http(settings: Settings, directory: Directory, shared: SharedParts) -> HttpParts:
-    """Return the parts of an application that looks users up in ``directory``.
+def make_http(settings: Settings, directory: Directory, shared: SharedParts) -> Serving:
+    """Return an application that looks users up in ``directory``, and its limits.
 
     Each configuration has its own packet cache.
     """
@@ -65,7 +52,7 @@ def make_http(settings: Settings, directory: Directory, shared: SharedParts) -> 
         if double is None
         else DoublePacketCache(services, server.max_body, double)
     )
-    return HttpParts(
+    return Serving(
         app=make_api(
             services,
             server.base_path,

@@ -99,7 +99,7 @@ class Service(Summary):
             keys.commit()
             self.shared.limiters.configure(settings.limits)
             lookups.commit()
-            self.server.replace(**http, tls=tls)
+            self.server.replace(http, tls)
             self.state.directory = directory
             self.state.identifiers = settings.make_identifiers()
             self.state.store = self.keys.store
@@ -196,7 +196,7 @@ async def serving(
     ):
         double = Double(access_log) if settings.demo else None
         shared = SharedParts(keys.ring, limiters, counters, access_log, double)
-        server = HttpServer(**make_http(settings, directories.current, shared))
+        server = HttpServer(make_http(settings, directories.current, shared))
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
         sockets = inherited.sockets or bind("server", host, port)

@@ -18,7 +18,7 @@ from tornado.web import Application, RequestHandler
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import FastPaths
+from tornado_idv.http.context import FastPaths, Serving
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.http.server import HttpServer
 
@@ -116,7 +116,7 @@ class Client:
 
     def replace(self, limits: HttpLimits, **options: Any) -> None:
         """Have the server replace its application, by the same one."""
-        self.server.replace(self._app, reject, limits, **options)
+        self.server.replace(Serving(self._app, reject, limits, **options))
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -149,7 +149,7 @@ async def connected_client(
     control = HandlerControl()
     acts = Handler, {"control": control}
     app = Application([(path, *acts) for path in ("/", "/parts", "/fails")], log_function=ignore)
-    server = HttpServer(app, reject, limits, fast_paths=fast_paths, timer=timer)
+    server = HttpServer(Serving(app, reject, limits, fast_paths), timer=timer)
     sock, port = bind_unused_port()
     await server.listen([sock], server_tls)
     client = Client(app, control, server, port)

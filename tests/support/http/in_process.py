@@ -20,6 +20,7 @@ from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv.errors import Unavailable
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.context import Serving
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.identifiers import Identifiers, ProfileSite
@@ -325,11 +326,7 @@ class Harness:
         self.packets = PacketCache(services) if self._packets else None
         self.app = Counted(self._app or make_api(services))
         self.server = HttpServer(
-            self.app,
-            make_reject(log),
-            self._limits,
-            fast_paths=self.packets,
-            proxies=self._proxies,
+            Serving(self.app, make_reject(log), self._limits, self.packets, self._proxies),
             timer=self._busy_for,
         )
         self._log = log
