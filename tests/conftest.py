@@ -31,6 +31,9 @@ from tornado_idv.cli import main
 from tornado_idv.registry import backend_kinds, plugin_manager
 
 pytest_plugins = ["pytester"]
+pytest.register_assert_rewrite(
+    "support.databases.user_store_conformance", "support.databases.user_tables"
+)
 
 # Not UTC, which hides a local time in place of it; New Zealand's, without a database of zones.
 os.environ["TZ"] = "NZST-12NZDT,M9.5.0,M4.1.0/3"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,15 +41,22 @@ def config(folder: Path) -> Callable[..., Path]:
 @pytest.fixture
 def users(invoke: Invoke, config: Callable[..., Path]) -> Callable[..., Result]:
     """Runs one of the commands with the backends people, other and demo; imports any list."""
-    file = config(
+    backends = (
         "name: people, kind: sqlite, path: people.db",
         "name: other, kind: sqlite, path: other.db",
         "name: demo, kind: yaml, path: users.yaml",
     )
 
-    def run(name: str, *arguments: object, stdin: bytes | None = None) -> Result:
-        options = ANY_LIST if name == "import" else ()
-        return invoke("users", name, *options, *arguments, "--config", file, stdin=stdin)
+    def run(
+        name: str,
+        *arguments: object,
+        options: Sequence[str] = ANY_LIST,
+        more: str = "",
+        stdin: bytes | None = None,
+    ) -> Result:
+        given = options if name == "import" else ()
+        file = config(*backends, more=more)
+        return invoke("users", name, *given, *arguments, "--config", file, stdin=stdin)
 
     return run
 

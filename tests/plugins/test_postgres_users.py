@@ -1,497 +1,280 @@
-"""``tornado-idv users`` with a PostgreSQL server."""
+"""The user store of the plugin postgres, and its sessions with the server."""
 
 from __future__ import annotations
 
-import asyncio
+import gc
 import json
-import os
-import signal
-from collections.abc import Awaitable, Callable
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from asyncpg import Connection
 from asyncpg.transaction import Transaction
-from click.testing import Result
 
-from idv_postgres.staging import Staging
-from support.databases.postgres_server import ALICE, BOB, USERS, Database
-from support.databases.user_lists import ANY_LIST, HEADER, csv_row
+from idv_postgres.backend import PostgresBackend
+from support.databases.postgres_server import Database
+from support.databases.user_store_conformance import (
+    ALICE,
+    BOB,
+    SAME_CARD,
+    SAME_NICKNAME,
+    UserStoreConformance,
+    assert_all_fail,
+    then,
+)
+from support.databases.user_tables import UNIQUE, Row, UserTable
 from support.processes.process import Invoke
-from tornado_idv import User
+from tornado_idv import LookupFailed, StartError, Unavailable, User, UserStore
 
 pytestmark = pytest.mark.slow
+CREATE = f"""
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO idv;
+CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE TABLE users ({UNIQUE});
+"""
+AT_COMMIT = """
+CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {} END $$;
+CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON users DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION fail();
+"""
+ON_INSERT = """
+CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {} RETURN NULL; END $$;
+CREATE TRIGGER on_insert BEFORE INSERT ON users EXECUTE FUNCTION act();
+"""
 
-ALICE_ROW, BOB_ROW = csv_row(ALICE), csv_row(BOB)
-GRANT = "GRANT ALL ON users TO idv"
 
+class PostgresTable(UserTable):
+    kind = PostgresBackend
+    caseless = "COLLATE caseless"
+    unreachable: ClassVar = {"dsn": "postgresql://idv@127.0.0.1:1/x"}
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(database: Database) -> None:
-    """Tests add constraints, triggers and grants to the table."""
-    database.clear()
+    def __init__(self, folder: Path, database: Database) -> None:
+        # An import must see what was committed while it waited for its lock, nevertheless.
+        isolation = "&default_transaction_isolation=repeatable%20read"
+        super().__init__(folder, kind="postgres", dsn=database.dsn + isolation)
+        self.database = database
+        database.clear(CREATE)
+
+    def run(self, script: str) -> list[Row]:
+        lines = self.database.run(script).splitlines()
+        return [tuple(cell or None for cell in line.split("|")) for line in lines]
+
+    def lock(self) -> None:
+        self.run("BEGIN; LOCK TABLE users IN ROW EXCLUSIVE MODE NOWAIT; COMMIT")
+
+    @contextmanager
+    def writing(self, script: str) -> Iterator[None]:
+        self.run(f"BEGIN; {script}")
+        yield
+        self.run("COMMIT")
+
+    def wait_briefly(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        execute = Connection.execute
+
+        async def execute_briefly(connection: Connection, query: str, *values: object) -> str:
+            query = re.sub(r"(?<=lock_timeout = ')\w+", "20ms", query)
+            return str(await execute(connection, query, *values))
+
+        monkeypatch.setattr(Connection, "execute", execute_briefly)
+
+    def fail_commit(self, monkeypatch: pytest.MonkeyPatch, *, uncertain: bool) -> None:
+        refuse = "RAISE check_violation USING CONSTRAINT = 'paid';"
+        end = "PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(9); RETURN NULL;"
+        self.run(AT_COMMIT.format(end if uncertain else refuse))
 
 
 @pytest.fixture
-def users(database: Database, invoke: Invoke, tmp_path: Path) -> Callable[..., Result]:
-    def run(
-        name: str, *arguments: object, more: str = "", fold: bool = False, settings: str = ""
-    ) -> Result:
-        config = tmp_path / "config.yaml"
-        config.write_text(
-            "profile_sites: [https://profiles.example]\n"
-            f"identifiers: {{nickname_case: {'fold' if fold else 'preserve'}}}\n"
-            f"backends: [{{name: people, kind: postgres, dsn: '{database.dsn}{settings}'{more}}},\n"
-            "  {name: file, kind: sqlite, path: people.db}]\n"
-        )
-        options = ANY_LIST if name == "import" else ()
-        return invoke("users", name, *options, *arguments, "--config", config)
-
-    return run
+def table(tmp_path: Path, database: Database) -> PostgresTable:
+    return PostgresTable(tmp_path, database)
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
-        path = tmp_path / "list.csv"
-        path.write_text(text)
-        return path
-
-    return write
+class TestConformance(UserStoreConformance):
+    """All of it."""
 
 
-@pytest.fixture
-def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets what is done when all rows are read, while the transaction of the import is idle."""
-
-    def do(action: Callable[[], object]) -> None:
-        monkeypatch.setattr(
-            "tornado_idv.cli.users.import_users.RejectedRows.check", lambda *_: action() and None
-        )
-
-    return do
+def shorten(monkeypatch: pytest.MonkeyPatch, *names: str, to: float) -> None:
+    """Set the plugin's constants whose names end so to these seconds."""
+    modules = [each for name, each in sys.modules.items() if name.startswith("idv_postgres.")]
+    found = [(each, name) for each in modules for name in vars(each) if name.endswith(names)]
+    assert found
+    for module, name in found:
+        monkeypatch.setattr(module, name, to)
 
 
-def rows(database: Database) -> list[str]:
-    return database.run("SELECT * FROM users ORDER BY 1").splitlines()
+def test_columns_may_have_other_types(table: PostgresTable) -> None:
+    """Padded card numbers are the same ones."""
+    table.run("CREATE TYPE plans AS ENUM ('Free', 'Pro')")
+    columns = "nickname varchar UNIQUE, card_number char(20) UNIQUE, plan plans, since text"
+    table.create(columns, ("alice", "1", "Pro", "then"), ("bob", "2", "Free", "then"))
+    assert table.load([ALICE, User("Pro", "3", "carl")], "merge") == ((2, 1, 1, 0), [], 2)
+    rows = table.run("SELECT nickname, trim(card_number), plan, since FROM users ORDER BY 1")
+    users = ("alice", "1", "Free", "then"), ("bob", "2", "Free", "then"), ("carl", "3", "Pro", None)
+    assert rows == [*users]
 
 
-def test_import_replaces_all_users_and_export_writes_them_again(
-    database: Database, users: Callable[..., Result], source: Callable[[str], Path], tmp_path: Path
+def test_duplicates_are_rejected_also_where_the_table_would_at_its_commit(
+    table: PostgresTable,
 ) -> None:
-    database.write(User("Old", "9", "old"), User("Old", BOB.card_number, "alice"))
-    database.run(GRANT)
-    csv = source(f"{HEADER}{ALICE_ROW}{BOB_ROW}x y,1,Free,\nalice,2,Free,\ncarl,0012345670,Free,\n")
-    done = users("import", csv, "--to", "people", "--json", more=", notify: {}")
-    numbers = {"imported": 2, "added": 1, "updated": 1, "removed": 1, "rejected": 3}
-    assert json.loads(done.stdout) == {"ok": True, **numbers}
-    assert rows(database) == [
-        f"alice|{ALICE.card_number}|Free|",
-        f"bob|{BOB.card_number}|Pro|{BOB.profile_url}",
-    ]
-    assert Path(f"{csv}.rejected").read_text().splitlines()[1:] == [
-        f"{csv}:5: the nickname is that of an earlier line",
-        f"{csv}:6: the card number is that of an earlier line",
-    ]
-    assert users("count", "--from", "people").stdout == "2\n"
-    assert users("export", "--from", "people").stdout == HEADER + ALICE_ROW + BOB_ROW
-    assert users("import", source(HEADER + ALICE_ROW + BOB_ROW), "--to", "file").exit_code == 0
-    assert users("compare", "people", "file").exit_code == 0
-    assert users("compare", "file", "people", "--sample", 2).exit_code == 0
-    query = "SELECT plan, card_number, nickname, profile_url FROM users WHERE nickname = $1"
-    only = f', by_nickname: "{query}"'
-    assert users("compare", "file", "people", "--sample", 2, more=only).exit_code == 0
+    deferred = "text UNIQUE DEFERRABLE INITIALLY DEFERRED"
+    table.create(f"nickname {deferred}, card_number {deferred}, plan text")
+    users = [User("Free", card, name) for name, card in ("a1", "b2", "a3", "c2", "d3")]
+    rejected = [(4, SAME_NICKNAME), (5, SAME_CARD)]
+    assert table.load(users) == ((3, 3, 0, 0), rejected, 0)
+    assert len(table.run("SELECT * FROM users")) == 3
 
 
-TABLES = {
-    "unique": "CREATE TABLE users (nickname text UNIQUE, card_number text UNIQUE, plan text)",
-    "no index": "CREATE TABLE users (nickname text, card_number text, plan text)",
-    "deferred": "CREATE TABLE users (nickname text UNIQUE DEFERRABLE INITIALLY DEFERRED,"
-    " card_number text UNIQUE DEFERRABLE INITIALLY DEFERRED, plan text)",
-}
-
-
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_duplicates_in_any_batch_are_rejected(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    table: str,
+def test_duplicates_in_later_batches_are_rejected(
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of the first batches are in the empty table when the first duplicate comes."""
-    monkeypatch.setattr("idv_postgres.staging._BATCH_ROWS", 1)
-    monkeypatch.setattr("idv_postgres.staging._ROWS_AT_ONCE", 1)
-    database.clear(f"{table}; {GRANT}")
-    pairs = ["alice,1", "bob,2", "alice,3", "carl,2", "carl,4", "dora,3", "emil,5"]
-    csv = source("nickname,card_number,plan\n" + "".join(f"{pair},Free\n" for pair in pairs))
-    assert users("import", csv, "--to", "people").exit_code == 0
-    assert rows(database) == ["alice|1|Free", "bob|2|Free", "dora|3|Free", "emil|5|Free"]
-    assert Path(f"{csv}.rejected").read_text().splitlines() == [
-        f"{csv}:4: the nickname is that of an earlier line",
-        f"{csv}:5: the card number is that of an earlier line",
-        f"{csv}:6: the nickname is that of an earlier line",
-    ]
+    """And a batch of long rows has few, so that the memory for it does not grow with them."""
+    batches: list[int] = []
+    copy = Connection.copy_records_to_table
+
+    async def record(connection: Connection, name: str, **options: Any) -> str:
+        batches.append(sum(len(str(text)) for row in options["records"] for text in row))
+        return str(await copy(connection, name, **options))
+
+    monkeypatch.setattr(Connection, "copy_records_to_table", record)
+    users = [User("x" * 21_500, str(number), f"user{number}") for number in range(600)]
+    users[250] = User("Free", "0", "same card")
+    users[450] = User("Free", "1000", "user300")
+    rejected = [(252, SAME_CARD), (452, SAME_NICKNAME)]
+    assert table.load(users) == ((598, 598, 0, 0), rejected, 0)
+    assert table.run("SELECT count(DISTINCT (nickname, card_number)) FROM users") == [("598",)]
+    assert max(batches) < 7 << 20
+    assert len(batches) >= 3
 
 
-def test_merge_keeps_other_users_and_other_columns(
-    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
+def test_import_refused_while_a_batch_is_inserted_logs_nothing(
+    table: PostgresTable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two users exchange their card numbers; a card number of a third one is not taken."""
-    database.clear(
-        "CREATE TYPE plans AS ENUM ('Free', 'Pro');"
-        "CREATE TABLE users (nickname varchar UNIQUE, card_number char(20) UNIQUE, plan plans,"
-        " since text DEFAULT 'now');"
-        "INSERT INTO users VALUES ('Alice', '1', 'Free', 'then'), ('bob', '2', 'Free', 'then'),"
-        " ('carl', '3', 'Free', 'then'), ('dora', '4', 'Free', 'then');" + GRANT
-    )
-    csv = source(
-        "nickname,card_number,plan\nalice,2,Free\nbob,1,Pro\nemil,3,Free\ndora,4,Pro\nfay,6,Free\n"
-    )
-    assert users("import", csv, "--to", "people", "--merge", fold=True).exit_code == 0
-    found = database.run("SELECT nickname, trim(card_number), plan, since FROM users ORDER BY 1")
-    assert found.splitlines() == [
-        "alice|2|Free|now",
-        "bob|1|Pro|now",
-        "carl|3|Free|then",
-        "dora|4|Pro|then",
-        "fay|6|Free|now",
-    ]
-    assert ":4: the card number is that of a stored user" in Path(f"{csv}.rejected").read_text()
+    table.run(ON_INSERT.format("PERFORM pg_sleep(0.3);"))
+
+    def refuse() -> None:
+        raise StartError("refused")
+
+    users = (User("x" * 21_000, str(number), f"user{number}") for number in range(250))
+    with pytest.raises(StartError, match="refused"):
+        table.load(then(refuse, *users))
+    gc.collect()  # asyncio logs an exception that was not retrieved as its task is deleted
+    assert not caplog.records
+    assert table.users() == set()
 
 
-def test_refused_import_changes_nothing(
-    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
-) -> None:
-    database.write(BOB)
-    csv = source(HEADER + ALICE_ROW)
-    done = users("import", csv, "--to", "people")
-    assert (done.exit_code, "GRANT SELECT, INSERT" in done.stderr) == (3, True)
-    database.run(GRANT)
-    done = users("import", csv, "--to", "people", settings="&default_transaction_read_only=on")
-    assert (done.exit_code, "default_transaction_read_only is on" in done.stderr) == (3, True)
-    done = users("import", source(HEADER + ALICE_ROW + ALICE_ROW), "--to", "people", "--strict")
-    assert (done.exit_code, "nothing was changed" in done.stderr) == (1, True)
-    database.run("ALTER TABLE users ADD CONSTRAINT paid CHECK (plan <> 'Free')")
-    done = users("import", csv, "--to", "people")
-    assert (done.exit_code, "they violate the constraint paid" in done.stderr) == (3, True)
-    assert ALICE.nickname not in done.stderr
-    database.run("ALTER TABLE users ENABLE ROW LEVEL SECURITY")
-    for arguments in (["import", csv, "--to"], ["count", "--from"], ["export", "--from"]):
-        done = users(*arguments, "people")
-        assert (done.exit_code, "for row-level security, ALTER ROLE" in done.stderr) == (3, True)
-    database.run("ALTER TABLE users DISABLE ROW LEVEL SECURITY")
-    assert [row.partition("|")[0] for row in rows(database)] == ["bob"]
-    database.run("DELETE FROM users")
-    done = users("import", source(HEADER + BOB_ROW + ALICE_ROW), "--to", "people")
-    assert (done.exit_code, "they violate the constraint paid" in done.stderr) == (3, True)
-    assert rows(database) == []
-    queries = ", by_card: 'SELECT 1'"
-    done = users("count", "--from", "people", more=queries)
-    assert (done.exit_code, "find single users" in done.stderr) == (3, True)
+def test_missing_permission_is_named(table: PostgresTable) -> None:
+    """Of the role, of the session and of row-level security, which would hide users."""
+    table.write(BOB)
+    read_only = f"{table.database.dsn}&default_transaction_read_only=on"
+    with pytest.raises(LookupFailed, match="default_transaction_read_only is on"):
+        table.load([ALICE], dsn=read_only)
+    table.run("REVOKE INSERT ON users FROM idv")
+    with pytest.raises(LookupFailed, match="GRANT SELECT, INSERT"):
+        table.load([ALICE])
+    table.run("GRANT ALL ON users TO idv; ALTER TABLE users ENABLE ROW LEVEL SECURITY")
+    assert_all_fail(table.store(), "for row-level security, ALTER ROLE")
+    assert table.users() == {BOB}
 
 
-def test_import_that_the_server_refuses_at_the_commit_is_not_uncertain(
-    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
-) -> None:
-    database.clear(
-        f"{USERS} {GRANT}; CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE check_violation USING CONSTRAINT = 'paid'; END $$;"
-        "CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON users DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION refuse()"
-    )
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    said = "people: the table refuses the users: they violate the constraint paid\n"
-    assert (done.exit_code, done.stderr) == (3, said)
-    assert rows(database) == []
-
-
-def test_import_notifies_services_by_the_connection_for_notifications(
-    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
-) -> None:
+def test_import_notifies_services_by_the_connection_for_notifications(table: PostgresTable) -> None:
     """The other one may lead to a pooler; here it wants TLS, which the server does not have."""
-    database.clear(USERS + GRANT)
-    database.run("LISTEN idv_users")
-    more = f", notify: {{dsn: '{database.dsn}', channel: idv_users}}"
-    csv = source(HEADER + ALICE_ROW)
-    done = users("import", csv, "--to", "people", more=more, settings="&sslmode=require")
-    assert done.exit_code == 0, done.stderr
-    assert 'notification "idv_users" with payload "*"' in database.run("UNLISTEN idv_users")
+    notify = {"dsn": table.database.dsn, "channel": "idv_users"}
+    table.run("LISTEN idv_users")
+    table.load([ALICE], dsn=f"{table.database.dsn}&sslmode=require", notify=notify)
+    said = table.database.run("UNLISTEN idv_users")
+    assert said.count('notification "idv_users" with payload "*"') == 1
 
 
-def test_difference_that_a_column_ignores_is_a_change(
-    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
-) -> None:
-    database.clear(
-        "CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2',"
-        " deterministic = false);"
-        "CREATE TABLE users (nickname text COLLATE caseless, card_number text COLLATE caseless,"
-        f" plan text COLLATE caseless); {GRANT}; INSERT INTO users VALUES ('alice', '1', 'FREE')"
-    )
-    csv = source("nickname,card_number,plan\nalice,1,Free\nBob,2,Pro\n")
-    done = users("import", csv, "--to", "people", "--json")
-    assert json.loads(done.stdout)["updated"] == 1
-    assert rows(database) == ["alice|1|Free", "Bob|2|Pro"]
-
-
-def test_commit_without_confirmation_is_not_reported_as_no_change(
-    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
-) -> None:
-    """The connection ends meanwhile."""
-    database.clear(
-        f"{USERS} {GRANT}; "
-        "CREATE FUNCTION end_session() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(9); RETURN NULL; END $$;"
-        "CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON users DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION end_session()"
-    )
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    assert done.exit_code == 3
-    assert "whether the users were changed could not be determined" in done.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_after_the_commit_does_not_hide_that_the_users_are_changed(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
-) -> None:
-    database.write(BOB)
-    database.run(GRANT)
-
-    timeouts: list[float] = []
-
-    async def close(_: object, *, timeout: float) -> None:  # noqa: ASYNC109 - asyncpg's
-        timeouts.append(timeout)
-        os.kill(os.getpid(), number)
-        await asyncio.sleep(0)
-
-    monkeypatch.setattr("asyncpg.Connection.close", close)
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    assert (done.exit_code, done.stderr.partition(":")[0]) == (0, "Imported 1 user into people")
-    assert timeouts
-    assert max(timeouts) <= 1
-    assert [row.partition("|")[0] for row in rows(database)] == ["alice"]
-
-
-def test_import_refused_while_a_batch_is_inserted_prints_only_why(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("idv_postgres.staging._BATCH_ROWS", 500)
-    monkeypatch.setattr("idv_postgres.staging._ROWS_AT_ONCE", 1)
-    database.write()
-    database.run(
-        f"{GRANT}; CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
-        "'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END';"
-        "CREATE TRIGGER wait BEFORE INSERT ON users EXECUTE FUNCTION wait();"
-    )
-    lines = "".join(f"user{number},{number},Free,\n" for number in range(999))
-    done = users("import", source(f"{HEADER}{lines}x y,1,Free,\n"), "--to", "people", "--strict")
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert rows(database) == []
-
-
-@pytest.mark.parametrize("stored", [[BOB], []], ids=["replaced", "empty"])
-def test_terminated_import_changes_nothing(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    meanwhile: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    stored: list[User],
-) -> None:
-    """SIGTERM comes while rows are copied; until then lookups find the users of before."""
-    monkeypatch.setattr("idv_postgres.staging._BATCH_ROWS", 1)
-    monkeypatch.setattr("idv_postgres.staging._ROWS_AT_ONCE", 1)
-    database.write(*stored)
-    database.run(GRANT)
-    seen: list[str] = []
-
-    def terminate() -> None:
-        seen.extend(rows(database))
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    meanwhile(terminate)
-    done = users("import", source(f"{HEADER}{ALICE_ROW}carl,1,Free,\n"), "--to", "people")
-    assert (done.exit_code, done.stderr) == (128 + signal.SIGTERM, "")
-    nicknames = [user.nickname for user in stored]
-    assert [row.partition("|")[0] for row in seen] == nicknames
-    assert [row.partition("|")[0] for row in rows(database)] == nicknames
-
-
-def test_pause_between_rows_is_no_reason_to_end_the_session(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    meanwhile: Callable[..., None],
-) -> None:
-    database.write(BOB)
-    database.run(GRANT)
-    meanwhile(lambda: database.run("SELECT pg_sleep(0.4)"))
+def test_pause_between_rows_is_no_reason_to_end_the_session(table: PostgresTable) -> None:
     names = "('idle_in_transaction_session_timeout', 'transaction_timeout')"
-    known = database.run(f"SELECT name FROM pg_settings WHERE name IN {names}").splitlines()
-    settings = "".join(f"&{name}=250ms" for name in known)
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people", settings=settings)
-    assert done.exit_code == 0, done.stderr
-    assert [row.partition("|")[0] for row in rows(database)] == ["alice"]
+    known = table.run(f"SELECT name FROM pg_settings WHERE name IN {names}")
+    dsn = table.database.dsn + "".join(f"&{name}=500ms" for (name,) in known)
+    users = then(lambda: table.run("SELECT pg_sleep(0.7)"), ALICE)
+    assert table.load(users, dsn=dsn)[0].added == 1
 
 
 @pytest.mark.parametrize("stored", [[BOB], []], ids=["replaced", "empty"])
 def test_session_that_is_closed_while_rows_are_read_is_reported(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    meanwhile: Callable[..., None],
-    stored: list[User],
+    table: PostgresTable, stored: list[User]
 ) -> None:
-    database.write(*stored)
-    database.run(GRANT)
-    meanwhile(database.disconnect)
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    assert (done.exit_code, done.stderr) == (3, "people: the connection was lost\n")
-    assert len(rows(database)) == len(stored)
+    table.write(*stored)
+    with pytest.raises(Unavailable, match=r"^the connection was lost$"):
+        table.load(then(table.database.disconnect, ALICE))
+    assert table.users() == set(stored)
 
 
 @pytest.mark.parametrize(
-    ("at_commit", "message"),
-    [(False, "the server does not respond"), (True, "whether the users were changed could not")],
-    ids=["copy", "commit"],
+    ("moment", "message"),
+    [
+        ("users", "the server does not respond"),
+        ("commit", "whether the users were changed could not be determined"),
+    ],
 )
 def test_frozen_server_ends_the_import(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    meanwhile: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    at_commit: bool,
-    message: str,
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch, moment: str, message: str
 ) -> None:
-    monkeypatch.setattr("idv_postgres.session._CHECK_INTERVAL", 0.05)
-    monkeypatch.setattr("idv_postgres.store._CONNECT_TIMEOUT", 0.5)
-    monkeypatch.setattr("idv_postgres.database._MIN_CONNECT_TIMEOUT", 0.5)
-    database.write(BOB)
-    database.run(GRANT)
-    freeze, commit = database.server.pause, Transaction.commit
+    shorten(monkeypatch, "_CHECK_INTERVAL", to=0.05)
+    shorten(monkeypatch, "_CONNECT_TIMEOUT", to=1.0)
+    freeze, commit = table.database.server.pause, Transaction.commit
 
     async def freeze_and_commit(transaction: Transaction) -> None:
         freeze()
         await commit(transaction)
 
-    if at_commit:
-        monkeypatch.setattr("asyncpg.transaction.Transaction.commit", freeze_and_commit)
-    else:
-        meanwhile(freeze)
+    if moment == "commit":
+        monkeypatch.setattr(Transaction, "commit", freeze_and_commit)
+    users = then(freeze, ALICE) if moment == "users" else [ALICE]
     try:
-        done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+        with pytest.raises(Unavailable, match=message):
+            table.load(users)
     finally:
-        database.server.resume()
-    assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
-    assert message in done.stderr
+        table.database.server.resume()
+
+
+def test_server_that_freezes_after_the_commit_does_not_hide_that_the_users_are_changed(
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = table.database.server
+    monkeypatch.setattr(UserStore, "ignore_signals", staticmethod(server.pause))
+    try:
+        assert table.load([ALICE])[0].added == 1
+    finally:
+        server.resume()
+    assert table.users() == {ALICE}
 
 
 @pytest.mark.parametrize("limit", [-1, 1], ids=["connections left", "no connection left"])
 def test_slow_statement_does_not_end_the_import(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    limit: int,
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    monkeypatch.setattr("idv_postgres.session._CHECK_INTERVAL", 0.05)
-    database.clear(
-        f"{USERS} {GRANT}; ALTER ROLE idv CONNECTION LIMIT {limit};"
-        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2);"
-        "RETURN NULL; END $$; CREATE TRIGGER wait BEFORE INSERT ON users EXECUTE FUNCTION wait()"
-    )
+    shorten(monkeypatch, "_CHECK_INTERVAL", to=0.05)
+    sleep = ON_INSERT.format("PERFORM pg_sleep(0.2);")
+    table.run(f"ALTER ROLE idv CONNECTION LIMIT {limit}; {sleep}")
     try:
-        done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+        assert table.load([ALICE])[0].added == 1
     finally:
-        database.run("ALTER ROLE idv CONNECTION LIMIT -1")
-    assert (done.exit_code, done.stderr.partition(":")[0]) == (0, "Imported 1 user into people")
+        table.run("ALTER ROLE idv CONNECTION LIMIT -1")
 
 
-def test_locked_table_is_reported(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("idv_postgres.store._SETTINGS", "SET LOCAL lock_timeout = '20ms'")
-    database.write(BOB)
-    database.run(GRANT)
-    database.run("BEGIN; LOCK TABLE users IN ROW EXCLUSIVE MODE")
-    try:
-        done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    finally:
-        database.run("ROLLBACK")
-    assert (done.exit_code, "locked by another transaction" in done.stderr) == (3, True)
-
-
-def test_cancelled_statement_ends_the_import(
-    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
-) -> None:
+def test_cancelled_statement_ends_the_import(table: PostgresTable) -> None:
     """Also where the same statement would not be cancelled again."""
-    database.clear(
-        f"{USERS} {GRANT}; CREATE SEQUENCE calls; GRANT ALL ON SEQUENCE calls TO idv;"
-        "CREATE FUNCTION cancel_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "IF nextval('calls') = 1 THEN RAISE query_canceled; END IF; RETURN NULL; END $$;"
-        "CREATE TRIGGER cancel BEFORE INSERT ON users EXECUTE FUNCTION cancel_once()"
-    )
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    assert (done.exit_code, "stopped by the server" in done.stderr) == (3, True)
-    assert rows(database) == []
+    cancel_once = ON_INSERT.format("IF nextval('calls') = 1 THEN RAISE query_canceled; END IF;")
+    table.run(f"CREATE SEQUENCE calls; GRANT ALL ON SEQUENCE calls TO idv; {cancel_once}")
+    with pytest.raises(Unavailable, match="stopped by the server"):
+        table.load([ALICE])
+    assert table.users() == set()
 
 
-@pytest.mark.parametrize("stored", [[BOB], []], ids=["replaced", "empty"])
-def test_users_that_another_writer_adds_are_replaced_with_any_default_isolation(
-    database: Database,
-    users: Callable[..., Result],
-    source: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    stored: list[User],
-) -> None:
-    """They are committed just before the table is locked."""
-    database.write(*stored)
-    database.run(GRANT)
-    added = ["INSERT INTO users VALUES ('carl', '3', 'Free')"]
-
-    def lock(_: object) -> str:
-        if added:
-            database.run(added.pop())
-        return "LOCK TABLE users IN SHARE ROW EXCLUSIVE MODE"
-
-    monkeypatch.setattr("idv_postgres.staging.ImportSql.lock", property(lock))
-    settings = "&default_transaction_isolation=repeatable%20read"
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people", settings=settings)
-    assert done.exit_code == 0, done.stderr
-    assert [row.partition("|")[0] for row in rows(database)] == ["alice"]
-
-
-async def test_batch_of_long_rows_has_few_of_them() -> None:
-    """The memory that an import takes does not grow with the length of a plan."""
-    batches: list[int] = []
-
-    class Connection:
-        async def copy_records_to_table(
-            self, _: str, *, records: list[tuple[object, ...]], columns: object
-        ) -> None:
-            batches.append(sum(len(str(text)) for row in records for text in row))
-
-    async def wait(work: Awaitable[None]) -> None:
-        await work
-
-    sql: Any = SimpleNamespace(staged=())
-    session: Any = SimpleNamespace(connection=Connection(), wait=wait)
-    staging = Staging(session, sql, inserts=False)
-    row = ("alice", "1", "x" * 8192, None)
-    await staging.fill((line, *row) for line in range(2000))
-    assert sum(batches) > 2000 * 8192
-    assert max(batches) < 7 << 20
+def test_queries_find_single_users_only(table: PostgresTable, invoke: Invoke) -> None:
+    """Which is enough for a comparison with a sample of another backend."""
+    table.write(BOB)
+    query = "SELECT plan, card_number, nickname, profile_url FROM users WHERE nickname = $1"
+    queries = json.dumps({**table.options, "name": "queries", "by_nickname": query})
+    config = table.configure(queries)
+    done = invoke("users", "compare", "people", "queries", "--sample", 2, "-c", config)
+    assert done.exit_code == 0
+    done = invoke("users", "count", "--from", "queries", "-c", config)
+    assert (done.exit_code, "find single users" in done.stderr) == (3, True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from support.databases.directory_sync import fail_directory_sync
+from support.databases.directory_sync import fail_sync
 from support.databases.key_stores import make_store, read
 from support.processes.loggers import put_back
 from tornado_idv.cli import main
@@ -168,7 +168,7 @@ def test_missing_file_is_wrong_use(path: Path, tmp_path: Path) -> None:
 def test_new_store_that_may_not_outlast_a_crash_is_uncertain(
     import_lines: Import, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_directory_sync(monkeypatch)
+    fail_sync(monkeypatch, of_directories=True)
     result = import_lines(line("shop"))
     assert result.exit_code == 3
     assert "keys.db: Input/output error; the key store was created, and whether" in result.stderr

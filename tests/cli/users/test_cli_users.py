@@ -1,32 +1,37 @@
-"""``tornado-idv users`` with SQLite files, and the rules for rows."""
+"""``tornado-idv users``: rules for rows and lists, files, standard streams and signals."""
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
 import sqlite3
-from collections.abc import Callable, Iterable
-from contextlib import closing
+import termios
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO
 
 import pytest
 from click.testing import Result
 
-from idv_sqlite.staging import Staging
 from support.databases import sqlite_databases
-from support.databases.directory_sync import fail_directory_sync
+from support.databases.directory_sync import fail_sync
 from support.databases.sqlite_databases import ALICE, BOB
-from support.databases.user_lists import ANY_LIST, HEADER, csv_row
+from support.databases.user_lists import HEADER, csv_row
 from support.processes.forked_commands import start
+from support.processes.forking import fork
+from support.processes.process import TIMEOUT, Invoke
 from tornado_idv import User
 from tornado_idv.cli.users.commands import generated_users
-from tornado_idv.cli.users.formats import Format, write_users
 
 ALICE_ROW, BOB_ROW = csv_row(ALICE), csv_row(BOB)
 Users = Callable[..., Result]
+Source = Callable[..., Path]
 
 
 @pytest.fixture
@@ -34,31 +39,33 @@ def path(folder: Path) -> Path:
     return folder / "people.db"
 
 
-def rows(path: Path) -> list[tuple[str, ...]]:
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute("SELECT * FROM users ORDER BY nickname").fetchall()
+def user(number: int, plan: str = "Free") -> User:
+    return User(plan, str(number), f"user{number}")
 
 
-def test_import_replaces_all_users_and_export_writes_them_again(
-    users: Users, source: Callable[..., Path], path: Path, folder: Path
-) -> None:
-    sqlite_databases.write(path, User("Old", "9", "old"), User("Old", ALICE.card_number, "carl"))
-    path.chmod(0o640)
-    csv = source(HEADER + ALICE_ROW + BOB_ROW)
-    done = users("import", csv, "--to", "people", "--json")
-    numbers = {"imported": 2, "added": 2, "updated": 0, "removed": 2, "rejected": 0}
-    assert json.loads(done.stdout) == {"ok": True, **numbers}
-    assert [row[0] for row in rows(path)] == ["alice", "bob"]
-    assert path.stat().st_mode & 0o777 == 0o640
-    assert users("count", "--from", "people").stdout == "2\n"
-    assert users("export", "--from", "people").stdout == HEADER + ALICE_ROW + BOB_ROW
-    for name in ("again.csv", "again.jsonl", "again.yaml"):
-        again = folder / name
-        again.touch(0o644)
-        assert users("export", "--from", "people", again).exit_code == 0
-        assert again.stat().st_mode & 0o777 == 0o600
-        assert users("import", again, "--to", "other", "--strict").exit_code == 0
-        assert users("compare", "people", "other").exit_code == 0
+def lines(*users: User) -> str:
+    return HEADER + "".join(map(csv_row, users))
+
+
+def changes(done: Result) -> tuple[int, ...]:
+    """Return how many users were imported, added, updated and removed, and rows rejected."""
+    assert done.exit_code == 0, done.output
+    ok, *numbers = json.loads(done.stdout).values()
+    assert ok is True
+    return tuple(numbers)
+
+
+def test_import_reports_what_it_changed(users: Users, source: Source, path: Path) -> None:
+    sqlite_databases.write(path, *map(user, range(5)))
+    file = source(lines(user(1), user(2), user(3, "Pro"), user(5), user(6)))
+    done = users("import", file, "--to", "people")
+    said = "Imported 5 users into people: 2 added, 1 updated, 2 removed.\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", said)
+    done = users("import", source(lines(ALICE)), "--to", "people", "--json", "--merge")
+    assert changes(done) == (1, 1, 0, 0, 0)
+    done = users("import", source(lines(ALICE)), "--to", "people")
+    assert done.stderr == "Imported 1 user into people: 0 added, 0 updated, 5 removed.\n"
+    assert json.loads(users("count", "--from", "people", "--json").stdout)["users"] == 1
 
 
 REJECTED = {
@@ -81,183 +88,120 @@ REJECTED = {
     "same nickname": ("@alice,1,Free,", "the nickname is that of an earlier line"),
     "same card": (f"carl,{ALICE.card_number},Free,", "the card number is that of an earlier line"),
 }
-
 VALID_ROWS = 250
 
 
-def test_each_wrong_row_is_rejected_with_its_line_and_no_value(
-    users: Users, source: Callable[..., Path], path: Path
-) -> None:
+def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) -> None:
     """Among valid rows, which are validated together."""
     made = generated_users(VALID_ROWS * len(REJECTED), seed=1)
-    valid = [f"{user.nickname},{user.card_number},{user.plan},\n" for user in made]
-    lines = "".join(
+    valid = [f"{each.nickname},{each.card_number},{each.plan},\n" for each in made]
+    text = "".join(
         "".join([*valid[index :: len(REJECTED)], f"{row}\n"])
         for index, (row, _) in enumerate(REJECTED.values())
     )
-    csv = source(HEADER + ALICE_ROW + lines)
+    csv = source(HEADER + ALICE_ROW + text)
     done = users("import", csv, "--to", "people")
     assert (done.exit_code, done.stdout) == (0, "")
     rejected = Path(f"{csv}.rejected")
     assert done.stderr == (
         f"Imported {1 + len(valid)} users into people: {1 + len(valid)} added, 0 updated, "
-        "0 removed.\n"
-        f"Rejected {len(REJECTED)} rows; see {rejected}.\n"
+        f"0 removed.\nRejected {len(REJECTED)} rows; see {rejected}.\n"
     )
-    reasons = dict(
-        line.removeprefix(f"{csv}:").split(": ", 1) for line in rejected.read_text().splitlines()
-    )
+    reasons = rejected.read_text().splitlines()
     assert len(reasons) == len(REJECTED)
     for number, (_, reason) in enumerate(REJECTED.values(), start=1):
-        assert reasons[str(2 + number * (VALID_ROWS + 1))].startswith(reason)
+        start_of_line = f"{csv}:{2 + number * (VALID_ROWS + 1)}: {reason}"
+        assert sum(each.startswith(start_of_line) for each in reasons) == 1
     assert not any(text in rejected.read_text() for text in ("carl", "alice", ALICE.card_number))
     assert users("import", source(HEADER + BOB_ROW), "--to", "people").exit_code == 0
     assert not rejected.exists()
 
 
-def test_each_line_of_a_csv_row_that_spans_lines_is_rejected(
-    users: Users, source: Callable[..., Path], path: Path
-) -> None:
-    csv = source(f'{HEADER}{ALICE_ROW}carl,1,"Free\nand\r\nmore",\n{BOB_ROW}')
-    done = users("import", csv, "--to", "people", "--json")
-    numbers = json.loads(done.stdout)
-    assert (numbers["imported"], numbers["rejected"]) == (2, 3)
-    assert [row[0] for row in rows(path)] == ["alice", "bob"]
-    reasons = Path(f"{csv}.rejected").read_text()
-    assert [line.split(":")[1] for line in reasons.splitlines()] == ["3", "4", "5"]
+def test_rejected_rows_are_in_the_order_of_the_list(users: Users, source: Source) -> None:
+    """Those that only the store rejects come last. No row spans lines."""
+    given = [user(0), user(1), User("Free", "0", "carl"), User("Free", "9", "user0")]
+    csv = source(lines(*given, User("", "8", "x")) + f'x,1,"Free\nand\r\nmore",\n{ALICE_ROW}')
+    assert changes(users("import", csv, "--to", "people", "--json")) == (3, 3, 0, 0, 6)
+    rejected = Path(f"{csv}.rejected").read_text().splitlines()
+    assert [line.removeprefix(f"{csv}:")[0] for line in rejected] == [*"678945"]
+
+
+BAD, SAME, TAKEN = User("Free", "x", "bad"), user(1), User("Free", "1", "carl")
+NEW, ANY = [user(number) for number in range(100, 200)], "--max-rejected 100%"
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "message"),
+    ("same", "others", "options", "expected"),
     [
-        (f"{HEADER}{ALICE_ROW}x y,1,Free,\n", ["--strict"], "1 of 2 rows are rejected"),
-        (HEADER + ALICE_ROW + ALICE_ROW, ["--strict"], "1 of 2 rows are rejected"),
-        (f'{HEADER}x,1,"Free,\n{ALICE_ROW}y,2,Free",\n', ["--strict"], "1 of 3 rows are rejected"),
-        (HEADER, [], "has no valid user"),
-        (f"{HEADER}x y,1,Free,\n", [], "has no valid user"),
+        (198, [BAD, SAME], "", 198),
+        (
+            197,
+            [BAD, SAME, BAD],
+            "",
+            "3 of 200 rows are rejected, more than 1%; the first for line 1",
+        ),
+        (197, [BAD, SAME, SAME], "", "3 of 200 rows are rejected, more than 1%; the first for"),
+        (99, [SAME], "--max-rejected 0.9%", "1 of 100 rows are rejected, more than 0.9%"),
+        (99, [SAME], "--max-rejected 1.0%", 99),
+        (99, [SAME], "--strict", "1 of 100 rows are rejected, more than 0%"),
+        (99, [SAME], "--strict --merge", "1 of 100 rows are rejected, more than 0%"),
+        (0, [], ANY, "has no valid user; nothing was changed"),
+        (0, [BAD], ANY, "has no valid user; the first for line 2: card_number: not in a valid"),
+        (0, [TAKEN], f"{ANY} --merge", "has no valid user; the first for line 2: the card number"),
+        (7, NEW, "", "3 of 10 users would be removed, and only 7 stay; nothing was changed"),
+        (0, NEW, "", "10 of 10 users would be removed, and only 0 stay"),
+        (8, [], "", 8),
+        (1, [], "--merge", 10),
+        (1, [], "--allow-shrink", 1),
     ],
-    ids=["strict", "strict duplicate", "strict stray quotes", "empty", "none valid"],
 )
-def test_refused_import_changes_nothing(
+def test_list_that_looks_wrong_is_refused(
     users: Users,
-    source: Callable[..., Path],
-    path: Path,
-    text: str,
-    options: list[str],
+    source: Source,
+    same: int,
+    others: list[User],
     *,
-    message: str,
+    options: str,
+    expected: str | int,
 ) -> None:
+    """Ten users are stored. It has too many rejected rows, too few of these users, or none."""
+    file = source(lines(*map(user, range(same)), *others))
+    path = sqlite_databases.write(file.with_name("people.db"), *map(user, range(10)))
+    before = path.read_bytes()
+    done = users("import", file, "--to", "people", *options.split(), options=())
+    if isinstance(expected, int):
+        with closing(sqlite3.connect(path)) as connection:
+            count = connection.execute("SELECT count(*) FROM users").fetchone()
+        assert (done.exit_code, count) == (0, (expected,))
+    else:
+        assert (done.exit_code, expected in done.stderr) == (1, True), done.stderr
+        assert "nothing was changed" in done.stderr
+        assert path.read_bytes() == before
+        hint = "--allow-shrink" if others == NEW else f"; see {file}.rejected; nothing"
+        assert (hint in done.stderr) == bool(others)
+
+
+def test_terminated_import_says_and_changes_nothing(users: Users, folder: Path, path: Path) -> None:
+    """SIGTERM comes while rows are read, from a pipe that stays open."""
     sqlite_databases.write(path, BOB)
-    content, files = path.read_bytes(), set(path.parent.iterdir())
-    done = users("import", source(text), "--to", "people", *options)
-    assert done.exit_code == 1
-    assert message in done.stderr
-    assert "nothing was changed" in done.stderr
-    assert path.read_bytes() == content
-    assert {each.suffix for each in set(path.parent.iterdir()) - files} <= {".csv", ".rejected"}
+    before, pipe, ended = path.read_bytes(), folder / "list.csv", threading.Event()
+    os.mkfifo(pipe)
 
+    def write_and_terminate() -> None:
+        with pipe.open("wb", buffering=0) as file:
+            file.write((HEADER + ALICE_ROW).encode())
+            while fcntl.ioctl(file, termios.FIONREAD, bytes(4)) != bytes(4):
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGTERM)
+            ended.wait(10)
 
-def test_merge_keeps_other_users_and_other_columns(
-    users: Users, source: Callable[..., Path], path: Path
-) -> None:
-    """Two users exchange their card numbers; a card number of a third one is not taken."""
-    sqlite_databases.write(path, ALICE, BOB, User("Free", "3", "carl"))
-    sqlite_databases.run(path, "ALTER TABLE users ADD COLUMN since TEXT DEFAULT 'now'")
-    sqlite_databases.run(path, "UPDATE users SET since = 'then'")
-    csv = source(
-        f"nick,card,plan\nalice,{BOB.card_number},Free\nbob,{ALICE.card_number},Pro\n"
-        "dora,4,Free\nemil,3,Free\n"
-    )
-    options = ["--map", "nick=nickname", "--map", "card=card_number", "--merge"]
-    assert users("import", csv, "--to", "people", *options).exit_code == 0
-    assert [(row[0], row[1], row[4]) for row in rows(path)] == [
-        ("alice", BOB.card_number, "now"),
-        ("bob", ALICE.card_number, "now"),
-        ("carl", "3", "then"),
-        ("dora", "4", "now"),
-    ]
-    assert ":5: the card number is that of a stored user" in Path(f"{csv}.rejected").read_text()
-
-
-def test_file_in_wal_mode_is_changed_in_a_transaction(
-    users: Users, source: Callable[..., Path], path: Path
-) -> None:
-    """A renamed file would be read with the -wal file of the old one."""
-    sqlite_databases.write(path, BOB)
-    with closing(sqlite3.connect(path)) as reader:
-        reader.execute("PRAGMA journal_mode = WAL")
-        reader.execute("BEGIN")
-        assert reader.execute("SELECT count(*) FROM users").fetchone() == (1,)
-        inode = path.stat().st_ino
-        assert users("import", source(HEADER + ALICE_ROW), "--to", "people").exit_code == 0
-        assert path.stat().st_ino == inode
-        assert reader.execute("SELECT nickname FROM users").fetchone() == ("bob",)
-        reader.execute("COMMIT")
-        assert reader.execute("SELECT nickname FROM users").fetchone() == ("alice",)
-
-
-def test_import_of_users_that_are_all_rejected_by_the_table_changes_nothing(
-    invoke: Callable[..., Result],
-    config: Callable[..., Path],
-    source: Callable[..., Path],
-    path: Path,
-) -> None:
-    sqlite_databases.run(
-        path,
-        "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT);"
-        "INSERT INTO users VALUES ('kept', '1', 'Free');",
-    )
-    csv = source(HEADER + BOB_ROW)
-    file = config("name: people, kind: sqlite, path: people.db")
-    done = invoke("users", "import", *ANY_LIST, csv, "--to", "people", "--config", file)
-    assert done.exit_code == 1
-    assert "has no valid user" in done.stderr
-    assert "nothing was changed" in done.stderr
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT nickname FROM users").fetchall() == [("kept",)]
-
-
-def test_other_tables_and_names_of_columns_are_kept(
-    invoke: Callable[..., Result],
-    config: Callable[..., Path],
-    source: Callable[..., Path],
-    path: Path,
-) -> None:
-    sqlite_databases.run(
-        path,
-        'CREATE TABLE "the people" (nick TEXT, "card no" TEXT, tier TEXT);'
-        "CREATE TABLE notes (text); INSERT INTO notes VALUES ('kept');",
-    )
-    file = config(
-        "name: people, kind: sqlite, path: people.db, table: the people, "
-        "columns: {nickname: nick, card_number: card no, plan: tier}"
-    )
-    csv = source(HEADER + ALICE_ROW + BOB_ROW)
-    done = invoke("users", "import", *ANY_LIST, csv, "--to", "people", "--config", file)
-    assert done.exit_code == 0
-    assert ":3: profile_url: the table has no column" in Path(f"{csv}.rejected").read_text()
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute('SELECT * FROM "the people"').fetchall() == [
-            ("alice", ALICE.card_number, "Free")
-        ]
-        assert connection.execute("SELECT * FROM notes").fetchall() == [("kept",)]
-
-
-def test_folded_nicknames_are_one_user(
-    invoke: Callable[..., Result],
-    config: Callable[..., Path],
-    source: Callable[..., Path],
-    path: Path,
-) -> None:
-    file = config(
-        "name: people, kind: sqlite, path: people.db",
-        more="identifiers: {nickname_case: fold}\n",
-    )
-    csv = source(f"{HEADER}{ALICE_ROW}ALICE,1,Free,\n")
-    assert (
-        invoke("users", "import", *ANY_LIST, csv, "--to", "people", "--config", file).exit_code == 0
-    )
-    assert [row[0] for row in rows(path)] == ["alice"]
+    writer = threading.Thread(target=write_and_terminate)
+    writer.start()
+    done = users("import", pipe, "--to", "people")
+    ended.set()
+    writer.join()
+    assert (done.exit_code, done.output) == (128 + signal.SIGTERM, "")
+    assert path.read_bytes() == before
 
 
 def test_two_exports_to_one_file_at_the_same_time_are_both_complete(
@@ -266,51 +210,39 @@ def test_two_exports_to_one_file_at_the_same_time_are_both_complete(
     """One runs as a whole while the other one is writing; the last one to end has the name."""
     sqlite_databases.write(path, ALICE, BOB)
     sqlite_databases.write(folder / "other.db", ALICE)
-    file = folder / "all.csv"
+    file, sync = folder / "all.csv", os.fsync
     between: list[str] = []
 
-    def write_slowly(text: IO[str], form: Format, records: Iterable[User]) -> None:
+    def export_meanwhile(descriptor: int) -> None:
         if not between:
             between.append("")
-            text.write("half of a row")
-            text.flush()
             assert users("export", "--from", "other", file).exit_code == 0
             between[0] = file.read_text()
-            text.seek(0)
-        write_users(text, form, records)
+        sync(descriptor)
 
-    monkeypatch.setattr("tornado_idv.cli.users.commands.write_users", write_slowly)
+    monkeypatch.setattr(os, "fsync", export_meanwhile)
     assert users("export", "--from", "people", file).exit_code == 0
     assert between == [HEADER + ALICE_ROW]
     assert file.read_text() == HEADER + ALICE_ROW + BOB_ROW
 
 
-@pytest.mark.parametrize("kind", ["file", "link"])
 def test_export_uses_nothing_that_was_prepared_in_the_folder(
-    users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name is another one then, and its file is new and private."""
+    """Its file is new and private."""
     sqlite_databases.write(path, ALICE)
-    victim = folder / "victim"
-    victim.write_text("before")
-    seen: list[Path] = []
+    created: list[tuple[int, int]] = []
     create = os.open
 
-    def prepare_and_create(name: str, flags: int, mode: int = 0o777) -> int:
+    def record(name: str, flags: int, mode: int = 0o777) -> int:
         if Path(name).parent == folder and flags & os.O_CREAT:
-            seen.append(Path(name))
-            if len(seen) == 1:
-                os.link(victim, name) if kind == "file" else seen[0].symlink_to(victim)
-            descriptor = create(name, flags, mode)
-            assert os.fstat(descriptor).st_mode & 0o777 == 0o600
-            return descriptor
+            created.append((flags & os.O_EXCL, mode))
         return create(name, flags, mode)
 
-    monkeypatch.setattr(os, "open", prepare_and_create)
+    monkeypatch.setattr(os, "open", record)
     assert users("export", "--from", "people", folder / "all.csv").exit_code == 0
+    assert created == [(os.O_EXCL, 0o600)]
     assert (folder / "all.csv").read_text() == HEADER + ALICE_ROW
-    assert victim.read_text() == "before"
-    assert [each.exists() for each in seen] == [True, False]
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "yaml"])
@@ -318,9 +250,13 @@ def test_exported_users_with_unusual_plans_are_imported_again(
     users: Users, folder: Path, path: Path, form: str
 ) -> None:
     plans = [" a, 'b' ", '"', '""x', "# c: -", "\\n", "=1", "\ufeffé\u00a0\U0001f600", "-", "null"]
-    sqlite_databases.write(path, *(User(plan, str(i), f"u{i}") for i, plan in enumerate(plans)))
+    sqlite_databases.write(
+        path, BOB, *(User(plan, str(i), f"u{i}") for i, plan in enumerate(plans))
+    )
     file = folder / f"all.{form}"
+    file.touch(0o644)
     assert users("export", "--from", "people", file).exit_code == 0
+    assert file.stat().st_mode & 0o777 == 0o600
     assert users("import", file, "--to", "other", "--strict").exit_code == 0
     assert users("compare", "people", "other").exit_code == 0
 
@@ -333,32 +269,9 @@ def test_export_of_a_user_that_an_import_would_reject_is_refused(
     file = folder / "all.csv"
     file.write_text("before")
     done = users("export", "--from", "people", file)
-    assert (done.exit_code, file.read_text()) == (1, "before")
-    assert list(folder.glob(".*")) == []
+    assert (done.exit_code, file.read_text(), list(folder.glob(".*"))) == (1, "before", [])
     assert done.stderr.startswith("user 2 in the order of nicknames: plan: not 1 to 256 characters")
     assert "bob" not in done.stderr
-
-
-def test_nickname_with_a_control_character_is_rejected_with_any_pattern(
-    invoke: Callable[..., Result],
-    config: Callable[..., Path],
-    source: Callable[..., Path],
-    path: Path,
-) -> None:
-    file = config(
-        "name: people, kind: sqlite, path: people.db",
-        more="identifiers: {nickname_pattern: '[^@]+'}\n",
-    )
-    lines = [
-        json.dumps({"nickname": name, "card_number": "1", "plan": "x"}) for name in ("a\nb", "c")
-    ]
-    users = source("\n".join(lines), "list.jsonl")
-    assert (
-        invoke("users", "import", *ANY_LIST, users, "--to", "people", "--config", file).exit_code
-        == 0
-    )
-    assert [row[0] for row in rows(path)] == ["c"]
-    assert ":1: nickname: contains a control character" in Path(f"{users}.rejected").read_text()
 
 
 def test_export_that_does_not_reach_the_disk_leaves_the_file_as_it_was(
@@ -367,11 +280,7 @@ def test_export_that_does_not_reach_the_disk_leaves_the_file_as_it_was(
     sqlite_databases.write(path, ALICE)
     file = folder / "all.csv"
     file.write_text("before")
-
-    def fail(_: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "fsync", fail)
+    fail_sync(monkeypatch, of_directories=False)
     done = users("export", "--from", "people", file)
     said = f"{file}: cannot be written: Input/output error\n"
     assert (done.exit_code, done.stderr, file.read_text()) == (3, said, "before")
@@ -390,202 +299,122 @@ def test_standard_input_is_read_as_a_file(
     assert Path("stdin.rejected").read_text().startswith("standard input:3: plan: not 1 to 256")
 
 
-def test_wrong_use_names_what_is_right(users: Users, source: Callable[..., Path]) -> None:
+def test_wrong_use_names_what_is_right(users: Users, source: Source) -> None:
     csv = source(HEADER + ALICE_ROW)
+    percentages = ("5", "101%", "100.5%", "-1%", "nan%", "5 %", "")
     for arguments, message in [
-        (["import", csv, "--to", "x"], "there are: people, other, demo"),
-        (["import", csv, "--to", "demo"], "of the kind yaml"),
-        (["import", source("", "list.txt"), "--to", "people"], "add --format"),
-        (["import", csv, "--to", "people", "--map", "a=b"], "the fields are nickname"),
-        (["import", csv, "--to", "people", "--delimiter", ":"], "is not one of ',', ';'"),
-        *(
-            (["import", csv, "--to", "people", f"--max-rejected={text}"], "from 0% to 100%")
-            for text in ("5", "101%", "100.5%", "-1%", "nan%", "5 %", "")
-        ),
+        ([csv, "--to", "x"], "there are: people, other, demo"),
+        ([csv, "--to", "demo"], "of the kind yaml"),
+        ([source("", "list.txt"), "--to", "people"], "add --format"),
+        ([csv, "--to", "people", "--map", "a=b"], "the fields are nickname"),
+        ([csv, "--to", "people", "--delimiter", ":"], "is not one of ',', ';'"),
+        *(([csv, "--to", "people", f"--max-rejected={text}"], "from 0%") for text in percentages),
     ]:
-        done = users(*arguments)
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert message in done.stderr
+        done = users("import", *arguments)
+        assert (done.exit_code, done.stdout, message in done.stderr) == (2, "", True)
 
 
-def test_unreadable_source_or_database_changes_nothing(
-    users: Users, source: Callable[..., Path], path: Path
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1", "has no list of users"),
+        ("users:\n- {nickname: carl, plan: 'x}\n- {plan: x'}\n", ":2:26: a quote is not closed"),
+        ("count: 2\nusers: []", "the file may be truncated"),
+    ],
+)
+def test_list_that_is_not_of_its_format_is_refused(
+    users: Users, source: Source, path: Path, text: str, message: str
 ) -> None:
-    for file, message in [
-        (
-            source("carl,1,Free\n", "bare.csv"),
-            ":1: the header has no column nickname, card_number, plan, and may be a user",
-        ),
-        (source("a: 1", "list.yaml"), "has no list of users"),
-        (
-            source(
-                "users:\n- {nickname: a, card_number: 1, plan: 'x}\n"
-                "- {nickname: carl, card_number: 2, plan: x'}\n",
-                "quotes.yaml",
-            ),
-            ":2:39: a quote is not closed on its line",
-        ),
-        (source("count: 2\nusers: []", "cut.yaml"), "the file may be truncated"),
-    ]:
-        done = users("import", file, "--to", "people")
-        assert done.exit_code == 1
-        assert message in done.stderr
-        assert "carl" not in done.stderr
-        assert not path.exists()
-    sqlite_databases.run(
-        path, "CREATE VIEW users AS SELECT 'a' nickname, '1' card_number, 'x' plan"
-    )
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    assert (done.exit_code, "is a view" in done.stderr) == (3, True)
+    done = users("import", source(text, "list.yaml"), "--to", "people")
+    assert (done.exit_code, message in done.stderr, "carl" in done.stderr) == (1, True, False)
+    assert not path.exists()
+
+
+def test_error_of_a_store_names_its_backend(users: Users, path: Path) -> None:
     path.write_bytes(b"no database" * 100)
     done = users("count", "--from", "people")
     assert (done.exit_code, done.stderr) == (3, "people: the file is not a database\n")
 
 
-def test_terminated_import_changes_nothing(
-    users: Users, source: Callable[..., Path], path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SIGTERM comes when all is written and not yet renamed."""
-    sqlite_databases.write(path, BOB)
-    content = path.read_bytes()
-
-    def terminate(self: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr("idv_sqlite.staging.Staging.detach", terminate)
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    assert done.exit_code == 128 + signal.SIGTERM
-    assert path.read_bytes() == content
-    assert [each.name for each in path.parent.glob(".*")] == []
-
-
-def test_import_that_may_not_outlast_a_crash_is_uncertain(
-    users: Users, source: Callable[..., Path], path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail_directory_sync(monkeypatch)
-    sqlite_databases.write(path, BOB)
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    assert done.exit_code == 3
-    assert "people: Input/output error; the users were changed, and whether" in done.stderr
-    assert [row[0] for row in rows(path)] == ["alice"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("option", [[], ["--merge"]], ids=["replace", "merge"])
-def test_signal_after_the_commit_does_not_hide_that_the_users_are_changed(
-    users: Users,
-    source: Callable[..., Path],
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    option: list[str],
-    number: signal.Signals,
-) -> None:
-    sqlite_databases.write(path, ALICE)
-    close = Staging.close
-
-    def close_with_signal(staging: Staging) -> None:
-        close(staging)
-        os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(Staging, "close", close_with_signal)
-    done = users("import", source(HEADER + BOB_ROW), "--to", "people", *option)
-    assert (done.exit_code, done.stderr.partition(":")[0]) == (0, "Imported 1 user into people")
-    assert [row[0] for row in rows(path)][-1] == "bob"
-
-
-def test_killed_import_leaves_the_file_and_the_next_one_works(
-    users: Users, source: Callable[..., Path], path: Path
-) -> None:
-    sqlite_databases.write(path, BOB)
-    path.with_name(".people.db.import").write_bytes(b"what a killed import left")
-    assert users("import", source(HEADER + ALICE_ROW), "--to", "people").exit_code == 0
-    assert [row[0] for row in rows(path)] == ["alice"]
-
-
-def test_generated_users_are_unique_and_the_same_for_a_seed(
-    users: Users, invoke: Callable[..., Result]
-) -> None:
-    made = list(generated_users(5000, 7))
-    assert len({user.nickname for user in made}) == len({user.card_number for user in made}) == 5000
-    first = invoke("users", "generate", "--count", 3, "--seed", 7, "--format", "jsonl").stdout
-    assert [json.loads(line)["nickname"] for line in first.splitlines()] == [
-        user.nickname for user in made[:3]
-    ]
-
-
-def test_jsonl_rows_are_checked_too(users: Users, source: Callable[..., Path], path: Path) -> None:
-    good = json.dumps({"nickname": "@alice", "card_number": "01", "plan": "\U0001f600"})
-    file = source(
-        f'{good}\n\n{{"nickname": "b", "card_number": 12, "plan": "x"}}\n[]\n{{\n', "a.jsonl"
-    )
-    assert users("import", file, "--to", "people").exit_code == 0
-    reasons = [
-        line.partition(".jsonl:")[2] for line in Path(f"{file}.rejected").read_text().splitlines()
-    ]
-    assert reasons == [
+def test_rows_of_jsonl_are_checked_too(users: Users, source: Source) -> None:
+    """Also with any pattern of nicknames; a row of YAML is checked as one of JSON."""
+    good = {"nickname": "@alice", "card_number": "01", "plan": "\U0001f600"}
+    rows = [json.dumps(good), "", '{"nickname": "b", "card_number": 12, "plan": "x"}', "[]", "{"]
+    rows.append(json.dumps({**good, "nickname": "a\nb", "card_number": "2"}))
+    file = source("\n".join(rows), "a.jsonl")
+    pattern = "identifiers: {nickname_pattern: '[^@]+'}\n"
+    assert users("import", file, "--to", "people", more=pattern).exit_code == 0
+    assert Path(f"{file}.rejected").read_text().replace(f"{file}:", "").splitlines() == [
         "3: card_number: not text; write it in quotes",
         "4: not a JSON object",
         "5: not a line of JSON",
+        "6: nickname: contains a control character",
     ]
-    assert rows(path) == [("alice", "01", "\U0001f600", None)]
+    assert users("export", "--from", "people").stdout == f"{HEADER}alice,01,\U0001f600,\n"
 
 
-def test_new_file_has_unique_indexes(users: Users, source: Callable[..., Path], path: Path) -> None:
-    """Also where the index of card numbers is the first to find a duplicate."""
-    csv = source(f"{HEADER}{ALICE_ROW}carl,{ALICE.card_number},Free,\n")
-    assert users("import", csv, "--to", "people").exit_code == 0
-    assert [row[0] for row in rows(path)] == ["alice"]
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    for row in ("'alice', '1', '', ''", f"'carl', '{ALICE.card_number}', '', ''"):
-        with pytest.raises(sqlite3.IntegrityError):
-            sqlite_databases.run(path, f"INSERT INTO users VALUES ({row})")
+def test_generated_users_are_unique_and_the_same_for_a_seed(invoke: Invoke) -> None:
+    made = list(generated_users(5000, 7))
+    assert len({each.nickname for each in made}) == 5000
+    assert len({each.card_number for each in made}) == 5000
+    first = invoke("users", "generate", "--count", 3, "--seed", 7, "--format", "jsonl").stdout
+    nicknames = [json.loads(line)["nickname"] for line in first.splitlines()]
+    assert nicknames == [each.nickname for each in made[:3]]
 
 
 def test_import_whose_rejected_rows_cannot_be_written_changes_nothing(
-    users: Users, source: Callable[..., Path], path: Path, monkeypatch: pytest.MonkeyPatch
+    users: Users, source: Source, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full."""
+    """The disk is full; its file is not deleted before, as one of an earlier import is."""
     sqlite_databases.write(path, BOB)
     csv = source(f"{HEADER}{ALICE_ROW}x y,1,Free,\n")
+    full = Path(f"{csv}.rejected")
+    full.symlink_to("/dev/full")
+    unlink = Path.unlink
     monkeypatch.setattr(
-        "tornado_idv.cli.users.import_users.RejectedRows.__enter__", lambda rejected: rejected
+        Path, "unlink", lambda path, **given: None if path == full else unlink(path, **given)
     )
-    Path(f"{csv}.rejected").symlink_to("/dev/full")
+    before = path.read_bytes()
     done = users("import", csv, "--to", "people")
     assert (done.exit_code, "list.csv.rejected: cannot be written" in done.stderr) == (3, True)
-    assert [row[0] for row in rows(path)] == ["bob"]
+    assert path.read_bytes() == before
 
 
 @pytest.mark.slow
 def test_import_whose_result_cannot_be_printed_is_done(
-    source: Callable[..., Path], config: Callable[..., Path], path: Path, folder: Path
+    source: Source, config: Callable[..., Path], folder: Path, users: Users
 ) -> None:
     arguments = ["import", source(HEADER + ALICE_ROW), "--to", "people", "--json", "--config"]
     file = config("name: people, kind: sqlite, path: people.db")
     done = start(folder, "users", *arguments, file, output="/dev/full")
-    assert (done.wait(), done.stderr) == (
-        0,
-        "done, but standard output cannot be written: No space left on device\n",
-    )
-    assert [row[0] for row in rows(path)] == ["alice"]
+    said = "done, but standard output cannot be written: No space left on device\n"
+    assert (done.wait(), done.stderr) == (0, said)
+    assert users("count", "--from", "people").stdout == "1\n"
 
 
-@pytest.mark.parametrize("option", [[], ["--merge"]], ids=["replace", "merge"])
-def test_file_that_is_created_during_its_import_is_not_replaced(
-    users: Users,
-    source: Callable[..., Path],
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    option: list[str],
+@pytest.mark.slow
+def test_import_shows_its_progress_on_a_terminal(
+    source: Source, config: Callable[..., Path], invoke: Invoke
 ) -> None:
-    """By another import, whose users would be lost."""
-    monkeypatch.setattr(
-        "tornado_idv.cli.users.import_users.RejectedRows.check",
-        lambda _: path.exists() or sqlite_databases.write(path, BOB),
-    )
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people", *option)
-    assert (done.exit_code, "import again" in done.stderr) == (3, True)
-    assert [row[0] for row in rows(path)] == ["bob"]
-    assert [each.name for each in path.parent.glob(".*")] == []
+    """The share that is done, the rows and their rate."""
+    path = config("name: people, kind: sqlite, path: people.db")
+    file = source(invoke("users", "generate", "--count", 5000).stdout)
+    seen = on_terminal("users", "import", file, "--to", "people", "--config", path)
+    shown, _, left = seen.rpartition("\x1b[?25h")
+    assert re.search(r"Importing .*#.*\d+% .*5,000 rows, [\d,]+/s", shown)
+    assert left.strip() == "Imported 5000 users into people: 5000 added, 0 updated, 0 removed."
+
+
+def on_terminal(*arguments: object) -> str:
+    """Run a command whose standard error is a terminal; return what it wrote there."""
+    terminal, end = pty.openpty()
+    with Path(os.devnull).open("w") as output, os.fdopen(terminal, "rb", buffering=0) as screen:
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+        process = fork(*map(str, arguments), stdout=output.fileno(), stderr=end, env=env)
+        os.close(end)
+        seen = b""
+        with suppress(OSError):  # EIO: the command has ended
+            while piece := screen.read(4096):
+                seen += piece
+        assert process.wait(TIMEOUT) == 0
+    return seen.decode()

@@ -1,4 +1,4 @@
-"""A disk that fails when a directory is synced, after a new file has its name."""
+"""A disk that fails when a file or a directory is synced."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import stat
 import pytest
 
 
-def fail_directory_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `os.fsync` of a directory fail with EIO."""
+def fail_sync(monkeypatch: pytest.MonkeyPatch, *, of_directories: bool) -> None:
+    """Make `os.fsync` fail with EIO: of files, or of directories after a file has its name."""
     fsync = os.fsync
 
     def fail(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) == of_directories:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         fsync(descriptor)
 

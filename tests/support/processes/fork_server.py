@@ -11,6 +11,7 @@ import gc
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, cast
 
 MAX_REQUEST = 256 * 1024
@@ -44,13 +46,23 @@ def import_all() -> None:
     anyio.run(anyio.sleep, 0)
 
 
+class _Remembered(importlib.metadata.PathDistribution):
+    """An installed package whose metadata are parsed once."""
+
+    metadata = cached_property(importlib.metadata.PathDistribution.metadata.fget)
+    entry_points = cached_property(importlib.metadata.PathDistribution.entry_points.fget)
+
+
 def remember_installed_plugins() -> None:
-    """Search for plugins once in the folders that are on the path now, for it takes 9 ms."""
+    """Search for plugins once in the folders that are on the path now, for it takes 12 ms."""
     group, search = "tornado_idv", importlib.metadata.distributions
     known = {
         folder: [each for each in search(path=[folder]) if each.entry_points.select(group=group)]
         for folder in sys.path
     }
+    for each in itertools.chain.from_iterable(known.values()):
+        if type(each) is importlib.metadata.PathDistribution:
+            each.__class__ = _Remembered
 
     def distributions() -> Iterator[importlib.metadata.Distribution]:
         for folder in sys.path:

@@ -1,0 +1,276 @@
+"""The user store of the plugin sqlite, in both journal modes; what only files do."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from idv_sqlite.backend import SqliteBackend
+from support.databases.directory_sync import fail_sync
+from support.databases.user_store_conformance import (
+    ALICE,
+    BOB,
+    SAME_CARD,
+    SAME_NICKNAME,
+    UserStoreConformance,
+    UserStoreTransactions,
+    assert_all_fail,
+    then,
+)
+from support.databases.user_tables import UNIQUE, Mode, Row, UserTable
+from tornado_idv import Broken, LookupFailed, StartError, User
+
+
+class SqliteTable(UserTable):
+    kind = SqliteBackend
+    caseless = "COLLATE NOCASE"
+    unreachable: ClassVar = {"path": "absent/people.db"}
+
+    def __init__(self, folder: Path, mode: str = "DELETE") -> None:
+        super().__init__(folder, kind="sqlite", path="people.db")
+        self.path = folder / "people.db"
+        self.run(f"PRAGMA journal_mode = {mode}; CREATE TABLE users ({UNIQUE})")
+
+    def run(self, script: str) -> list[Row]:
+        with closing(sqlite3.connect(self.path, timeout=0)) as connection:
+            if script.startswith("SELECT"):
+                return connection.execute(script).fetchall()
+            connection.executescript(script)
+            return []
+
+    def lock(self) -> None:
+        self.run("BEGIN IMMEDIATE; COMMIT")
+
+    @contextmanager
+    def writing(self, script: str) -> Iterator[None]:
+        with closing(sqlite3.connect(self.path, check_same_thread=False)) as connection:
+            connection.executescript(f"BEGIN IMMEDIATE; {script}")
+            yield
+            connection.commit()
+
+    def wait_briefly(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        connect = sqlite3.connect
+        monkeypatch.setattr(
+            sqlite3,
+            "connect",
+            lambda *given, **options: connect(*given, **options | {"timeout": 0}),
+        )
+
+    def fail_commit(self, monkeypatch: pytest.MonkeyPatch, *, uncertain: bool) -> None:
+        fail_sync(monkeypatch, of_directories=uncertain)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[SqliteTable]:
+    """No hidden file is left."""
+    yield SqliteTable(tmp_path)
+    assert list(tmp_path.glob(".*")) == []
+
+
+class TestConformance(UserStoreConformance):
+    """All of it."""
+
+
+class TestTransactionsInWalMode(UserStoreTransactions):
+    commit_fails = False
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> SqliteTable:
+        return SqliteTable(tmp_path, "WAL")
+
+
+def test_file_in_wal_mode_is_changed_in_a_transaction(tmp_path: Path) -> None:
+    """A renamed file would be read with the -wal file of the old one."""
+    table = SqliteTable(tmp_path, "WAL")
+    table.write(BOB)
+    inode = table.path.stat().st_ino
+    with closing(sqlite3.connect(table.path)) as reader:
+        reader.execute("BEGIN")
+        query = "SELECT nickname FROM users"
+        assert reader.execute(query).fetchall() == [("bob",)]
+        table.load([ALICE])
+        assert reader.execute(query).fetchall() == [("bob",)]
+        reader.execute("COMMIT")
+        assert reader.execute(query).fetchall() == [("alice",)]
+    assert table.path.stat().st_ino == inode
+
+
+@pytest.mark.parametrize("url", ["profile_url", "Homepage"])
+def test_new_file_has_constraints(table: SqliteTable, url: str) -> None:
+    """And a column of profile URLs, whatever its name is."""
+    table.path.unlink()
+    columns = {"profile_url": url.lower()}
+    users = [ALICE, User("Free", ALICE.card_number, "carl"), BOB]
+    assert table.load(users, columns=columns) == ((2, 2, 0, 0), [(3, SAME_CARD)], 0)
+    assert list(table.store(columns={"profile_url": url}).records()) == [ALICE, BOB]
+    assert table.run("SELECT * FROM pragma_integrity_check") == [("ok",)]
+    for row in (
+        *("NULL, '3', 'Free'", "'carl', NULL, 'Free'", "'carl', '3', NULL"),
+        *("'alice', '3', 'Free'", f"'carl', '{ALICE.card_number}', 'Free'"),
+    ):
+        with pytest.raises(sqlite3.IntegrityError):
+            table.run(f"INSERT INTO users VALUES ({row}, NULL)")
+
+
+def test_new_table_of_folded_nicknames_has_no_two_of_them(table: SqliteTable) -> None:
+    """The file was empty."""
+    table.path.write_bytes(b"")
+    done = table.load([ALICE, User("Free", "3", "ALICE")], fold=True)
+    assert done == ((1, 1, 0, 0), [(3, SAME_NICKNAME)], 0)
+    with pytest.raises(sqlite3.IntegrityError):
+        table.run("INSERT INTO users VALUES ('Alice', '3', 'Free', NULL)")
+
+
+@pytest.mark.parametrize("mode", ["replace", "merge"])
+def test_file_that_is_created_during_its_import_is_not_replaced(
+    table: SqliteTable, mode: Mode
+) -> None:
+    """By another import, whose users would be lost."""
+    table.path.unlink()
+    with pytest.raises(StartError, match="import again"):
+        table.load(then(lambda: SqliteTable(table.folder).write(BOB), ALICE), mode)
+    assert table.users() == {BOB}
+
+
+def test_new_file_is_deleted_after_an_error(table: SqliteTable) -> None:
+    table.path.unlink()
+    with pytest.raises(ZeroDivisionError):
+        table.load([ALICE], meanwhile=lambda: 1 / 0)
+    assert not table.path.exists()
+
+
+def test_other_tables_links_and_the_mode_and_owner_of_the_file_are_kept(
+    table: SqliteTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table.run("CREATE TABLE notes (text); INSERT INTO notes VALUES ('kept')")
+    table.path.chmod(0o640)
+    link = tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(table.path)
+    owners: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: owners.append((user, group)))
+    table.load([ALICE], path=str(link))
+    assert (link.is_symlink(), table.users()) == (True, {ALICE})
+    assert table.run("SELECT * FROM notes") == [("kept",)]
+    status = table.path.stat()
+    assert (status.st_mode & 0o777, owners) == (0o640, [(status.st_uid, status.st_gid)])
+
+
+def test_file_that_cannot_keep_its_owner_is_not_replaced(
+    table: SqliteTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service might not be able to read the new one."""
+    table.write(BOB)
+
+    def fail(*_: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", fail)
+    with pytest.raises(StartError, match="run the import as that user"):
+        table.load([ALICE])
+    assert table.users() == {BOB}
+
+
+def test_file_that_the_service_would_refuse_does_not_get_the_name(table: SqliteTable) -> None:
+    """A trigger puts @ in front of nicknames, with which no lookup would find them."""
+    table.run(
+        "CREATE TRIGGER at AFTER INSERT ON users BEGIN UPDATE users "
+        "SET nickname = '@' || nickname WHERE nickname = NEW.nickname; END"
+    )
+    with pytest.raises(Broken, match="stored with @ in front"):
+        table.load([ALICE])
+    assert table.users() == set()
+
+
+def test_link_in_place_of_the_hidden_file_is_not_followed(tmp_path: Path) -> None:
+    table, victim = SqliteTable(tmp_path), tmp_path / "victim"
+    victim.write_text("kept")
+    table.path.with_name(".people.db.import").symlink_to(victim)
+    with pytest.raises(StartError, match=r"\.people\.db\.import: cannot be written"):
+        table.load([ALICE])
+    assert victim.read_text() == "kept"
+
+
+def test_hidden_file_of_a_killed_import_is_used_again(table: SqliteTable) -> None:
+    table.path.with_name(".people.db.import").write_bytes(b"what a killed import left")
+    table.load([ALICE])
+    assert table.users() == {ALICE}
+
+
+def test_hidden_file_of_the_next_import_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may begin as soon as the file has its name, before the folder is synced."""
+    table, sync = SqliteTable(tmp_path), os.fsync
+    hidden = table.path.with_name(".people.db.import")
+
+    def begin_next_import(descriptor: int) -> None:
+        sync(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            hidden.touch()
+
+    monkeypatch.setattr(os, "fsync", begin_next_import)
+    table.load([ALICE])
+    assert hidden.exists()
+
+
+def test_second_import_of_the_same_file_is_refused_and_the_first_one_completes(
+    table: SqliteTable,
+) -> None:
+    def import_too() -> None:
+        with pytest.raises(StartError, match="another import is running"):
+            table.load([BOB])
+
+    table.load([ALICE], meanwhile=import_too)
+    assert table.users() == {ALICE}
+
+
+def test_file_that_another_import_has_just_renamed_is_not_written(
+    table: SqliteTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened under its hidden name, and is what the service reads when it is locked."""
+    table.write(BOB)
+    hidden, lock = table.path.with_name(".people.db.import"), fcntl.flock
+    shutil.copy(table.path, hidden)
+
+    def rename_and_lock(descriptor: int, operation: int) -> None:
+        hidden.replace(table.path)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", rename_and_lock)
+    with pytest.raises(StartError, match="another import is running"):
+        table.load([ALICE])
+    assert table.users() == {BOB}
+
+
+def test_table_is_found_in_any_case_and_a_view_is_none(table: SqliteTable) -> None:
+    table.write(BOB)
+    assert table.store(table="USERS").count() == 1
+    table.run("ALTER TABLE users RENAME TO people; CREATE VIEW Users AS SELECT * FROM people")
+    with pytest.raises(StartError, match="is a view, and cannot be imported into"):
+        table.load([ALICE], "merge")
+    assert list(table.store().records()) == [BOB]
+
+
+def test_trigger_that_cannot_be_trusted_is_not_run(table: SqliteTable) -> None:
+    """Such a file may come from anywhere."""
+    query = "SELECT * FROM pragma_table_info('users')"
+    table.run(f"CREATE TRIGGER unsafe AFTER INSERT ON users BEGIN {query}; END")
+    with pytest.raises(LookupFailed, match="that SQLite refuses"):
+        table.load([ALICE], "merge")
+    assert table.users() == set()
+
+
+def test_file_that_is_no_database_is_reported(table: SqliteTable) -> None:
+    table.path.write_bytes(b"no database" * 100)
+    assert_all_fail(table.store(), "the file is not a database")

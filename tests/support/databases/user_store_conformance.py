@@ -1,0 +1,351 @@
+"""The suite that every user store passes: its interface, and the commands ``tornado-idv users``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Timer
+from typing import Any, ClassVar
+
+import pytest
+
+from support.databases.user_lists import HEADER, csv_row
+from support.databases.user_tables import LOOSE, UNIQUE, Mode, UserTable
+from support.processes.process import Invoke
+from tornado_idv import Broken, LookupFailed, StartError, Unavailable, User, UserStore
+
+SITE = "https://elsewhere.example"
+ALICE, BOB = User("Free", "1", "alice"), User("Pro", "2", "bob", f"{SITE}/b")
+SAME_NICKNAME = "the nickname is that of an earlier line"
+SAME_CARD = "the card number is that of an earlier line"
+TAKEN_CARD = "the card number is that of a stored user who is not in the file, or is rejected"
+NUMBERS = "nickname TEXT, card_number INTEGER, plan TEXT"
+each_mode = pytest.mark.parametrize("mode", ["replace", "merge"])
+each_table = pytest.mark.parametrize("columns", [UNIQUE, LOOSE], ids=["unique", "no index"])
+each_start = pytest.mark.parametrize(
+    ("mode", "stored"),
+    [("replace", [BOB]), ("merge", [BOB]), ("replace", [])],
+    ids=["replace", "merge", "empty"],
+)
+
+
+def user(number: int, plan: str = "Free", url: str | None = None) -> User:
+    return User(plan, str(number), f"user{number}", url)
+
+
+class UserStoreTransactions:
+    """The part of the suite that differs by the database's way of a commit."""
+
+    commit_fails: ClassVar[bool] = True
+    """Whether a test can make the commit fail."""
+
+    @each_mode
+    def test_changes_are_made_and_counted(self, table: UserTable, mode: Mode) -> None:
+        """A URL comes, goes and changes; a plan and a card number change; two are exchanged."""
+        urls = [None, f"{SITE}/1", f"{SITE}/2", f"{SITE}/3"]
+        stored = [user(number, url=url) for number, url in enumerate(urls)]
+        table.write(*stored, *(user(number) for number in range(4, 10)))
+        new_urls = [f"{SITE}/0", None, f"{SITE}/other", f"{SITE}/3"]
+        users = [user(number, url=url) for number, url in enumerate(new_urls)]
+        users += [user(4, "Pro"), User("Free", "50", "user5"), user(6)]
+        users += [User("Free", "8", "user7"), User("Pro", "7", "user8"), user(91)]
+        kept = [user(9)] if mode == "merge" else []
+        assert table.load(users, mode) == ((10, 1, 7, 1 - len(kept)), [], 10)
+        assert table.users() == {*users, *kept}
+        assert table.store().count() == 10 + len(kept)
+        assert list(table.store().records()) == [*users[:9], *kept, users[9]]
+        assert table.load(users, mode) == ((10, 0, 0, 0), [], 10 + len(kept))
+
+    @pytest.mark.parametrize(
+        ("moment", "end"),
+        [("reading", SystemExit), ("review", KeyboardInterrupt), ("review", StartError)],
+    )
+    @each_start
+    def test_import_that_ends_before_the_commit_changes_nothing(
+        self,
+        table: UserTable,
+        mode: Mode,
+        stored: list[User],
+        moment: str,
+        *,
+        end: type[BaseException],
+    ) -> None:
+        """By a signal, or refused; until then lookups find the users of before."""
+        table.write(*stored)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+        def interrupt() -> None:
+            assert table.users() == set(stored)
+            if end is StartError:
+                raise StartError("refused")
+            os.kill(os.getpid(), signal.SIGTERM if end is SystemExit else signal.SIGINT)
+
+        users = then(interrupt, ALICE) if moment == "reading" else [ALICE]
+        with pytest.raises(end):
+            table.load(users, mode, meanwhile=interrupt)
+        assert table.users() == set(stored)
+
+    @each_start
+    def test_signals_after_the_commit_are_ignored(
+        self, table: UserTable, mode: Mode, stored: list[User]
+    ) -> None:
+        """They would hide from the user that the users are changed."""
+        table.write(*stored)
+        before: list[object] = []
+        table.load([ALICE], mode, meanwhile=lambda: before.extend(_handlers()))
+        assert signal.SIG_IGN not in before
+        assert _handlers() == [signal.SIG_IGN] * 2
+
+    @pytest.mark.parametrize("uncertain", [True, False])
+    def test_failed_commit_is_uncertain_only_without_a_response(
+        self, table: UserTable, monkeypatch: pytest.MonkeyPatch, *, uncertain: bool
+    ) -> None:
+        if not self.commit_fails:
+            return
+        table.write(BOB)
+        table.fail_commit(monkeypatch, uncertain=uncertain)
+        with pytest.raises((StartError, LookupFailed)) as caught:
+            table.load([ALICE])
+        assert ("could not be determined; import them again" in str(caught.value)) == uncertain
+        assert uncertain or table.users() == {BOB}
+
+    @each_mode
+    def test_other_writers_wait_for_the_import_and_readers_do_not(
+        self, table: UserTable, mode: Mode
+    ) -> None:
+        """Changes of theirs would be lost."""
+        table.write(BOB)
+
+        def lock() -> None:
+            assert table.users() == {BOB}
+            with pytest.raises(Exception, match="lock"):
+                table.lock()
+
+        table.load([ALICE], mode, meanwhile=lock)
+        table.lock()
+
+    @each_start
+    def test_users_that_another_writer_adds_meanwhile_are_stored_ones(
+        self, table: UserTable, mode: Mode, stored: list[User]
+    ) -> None:
+        """Its transaction ends while the import waits for it."""
+        table.write(*stored)
+        writing = table.writing("INSERT INTO users VALUES ('carl', '3', 'Free', NULL)")
+        writing.__enter__()
+        commit = Timer(0.2, writing.__exit__, (None, None, None))
+        commit.start()
+        result, _, count = table.load([ALICE], mode)
+        commit.join()
+        assert count == len(stored) + 1
+        assert result.removed == (0 if mode == "merge" else count)
+        assert len(table.users()) == 1 + count - result.removed
+
+    def test_lock_of_another_writer_is_reported(
+        self, table: UserTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table.write(BOB)
+        table.wait_briefly(monkeypatch)
+        locked = pytest.raises(Unavailable, match="locked")
+        with table.writing("UPDATE users SET plan = plan"), locked:
+            table.load([ALICE])
+        assert table.users() == {BOB}
+
+
+class UserStoreConformance(UserStoreTransactions):
+    """The promises of a `UserStore`, as tests.
+
+    A subclass named ``Test…`` gives the fixture ``table``.
+    """
+
+    @each_mode
+    def test_other_columns_are_kept_where_the_card_number_is(
+        self, table: UserTable, mode: Mode
+    ) -> None:
+        """Rows may have neither a nickname nor a card number where the table lets them."""
+        rows = ("bob", None, "b", "then"), ("carl", "3", "c", "then"), ("dora", "4", "d", "then")
+        table.create(LOOSE, (None, "1", "a", "then"), *rows)
+        users = [User("B", "2", "bob"), User("c", "3", "carl"), User("D", "4", "dora")]
+        merged = mode == "merge"
+        done = table.load([*users, User("e", "5", "emil")], mode)
+        assert done == ((4, 1, 2, 0 if merged else 1), [], 4)
+        assert table.run("SELECT nickname, card_number, plan, since FROM users ORDER BY 2") == [
+            *([(None, "1", "a", "then")] if merged else []),
+            *(("bob", "2", "B", "now"), ("carl", "3", "c", "then"), ("dora", "4", "D", "then")),
+            ("emil", "5", "e", "now"),
+        ]
+
+    @each_table
+    def test_card_number_that_a_stored_user_keeps_is_not_taken(
+        self, table: UserTable, columns: str
+    ) -> None:
+        """Dora and emil exchange theirs; that of bob is carl's, who is not in the list."""
+        names = ["alice", "bob", "carl", "dora", "emil"]
+        table.create(columns, *((name, str(i), "Free", None) for i, name in enumerate(names)))
+        wanted = {"fay": "0", "alice": "1", "bob": "2", "dora": "4", "emil": "3", "gina": "6"}
+        done = table.load((User("Pro", card, name) for name, card in wanted.items()), "merge")
+        assert done == ((3, 1, 2, 0), [(line, TAKEN_CARD) for line in (2, 3, 4)], 5)
+        assert table.run("SELECT nickname, card_number, plan FROM users ORDER BY 1") == [
+            *(("alice", "0", "Free"), ("bob", "1", "Free"), ("carl", "2", "Free")),
+            *(("dora", "4", "Pro"), ("emil", "3", "Pro"), ("gina", "6", "Pro")),
+        ]
+
+    def test_card_number_of_a_stored_row_without_a_nickname_is_not_taken(
+        self, table: UserTable
+    ) -> None:
+        table.create(LOOSE, (None, "1", "a", None))
+        done = table.load([User("b", "1", "bob"), User("c", "2", "carl")], "merge")
+        assert done == ((1, 1, 0, 0), [(2, TAKEN_CARD)], 1)
+        rows = table.run("SELECT nickname, card_number FROM users ORDER BY 2")
+        assert rows == [(None, "1"), ("carl", "2")]
+
+    @pytest.mark.parametrize("stored", [[], [("old", "9", "x", None)]], ids=["empty", "filled"])
+    @each_table
+    def test_duplicates_of_earlier_lines_are_rejected(
+        self, table: UserTable, columns: str, stored: list[tuple[str, ...]]
+    ) -> None:
+        """Those of a rejected line are none. A line of YAML may have several users."""
+        table.create(columns, *stored)
+        names = ["alice", "bob", "alice", "carl", "carl", "dora", "emil", "emil", "fay", "ALICE"]
+        users = (User("Free", card, name) for name, card in zip(names, "1232435657", strict=True))
+        done = table.load(users, lines=(2, 3, 4, 5, 6, 7, 8, 8, 8, 9))
+        rejected = [(4, SAME_NICKNAME), (5, SAME_CARD), (6, SAME_NICKNAME)]
+        rejected += [(8, SAME_CARD), (8, SAME_NICKNAME)]
+        assert done == ((5, 5, 0, len(stored)), rejected, len(stored))
+        rows = table.run("SELECT nickname, card_number FROM users ORDER BY 2")
+        assert rows == [("alice", "1"), ("bob", "2"), ("dora", "3"), ("emil", "5"), ("ALICE", "7")]
+
+    @each_mode
+    def test_case_of_a_nickname_is_changed_where_case_is_folded(
+        self, table: UserTable, mode: Mode
+    ) -> None:
+        """Users whose nicknames differ by it are duplicates."""
+        table.create(LOOSE, ("Alice", "1", "a", "then"), ("BOB", "2", "b", "then"))
+        users = [User("a", "1", "alice"), User("b", "2", "BOB"), User("b", "3", "bob")]
+        assert table.load(users, mode, fold=True) == ((2, 0, 1, 0), [(4, SAME_NICKNAME)], 2)
+        rows = table.run("SELECT nickname, since FROM users ORDER BY plan")
+        assert rows == [("alice", "then"), ("BOB", "then")]
+
+    def test_difference_that_a_column_ignores_is_a_change(self, table: UserTable) -> None:
+        caseless = f"nickname TEXT {table.caseless}, card_number TEXT, plan TEXT {table.caseless}"
+        table.create(caseless, ("alice", "1", "FREE"), ("carl", "3", "Pro"))
+        users = [User("Pro", "2", "Bob"), ALICE]
+        assert table.load(users) == ((2, 1, 1, 1), [], 2)
+        assert list(table.store().records()) == users
+
+    @pytest.mark.parametrize(("fold", "order"), [(True, "_aBc"), (False, "B_ac")])
+    def test_records_are_in_the_order_of_nicknames(
+        self, table: UserTable, *, fold: bool, order: str
+    ) -> None:
+        table.create(LOOSE, *((name, str(i), "x", None) for i, name in enumerate("caB_")))
+        records = table.store(fold=fold).records()
+        assert "".join(each.nickname for each in records) == order
+
+    def test_all_of_many_rows_are_read(self, table: UserTable) -> None:
+        table.run(
+            "WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers "
+            "WHERE i < 5001) INSERT INTO users SELECT 'user' || i, i, 'Free', NULL FROM numbers"
+        )
+        cards = {each.card_number for each in table.store().records()}
+        assert (table.store().count(), len(cards)) == (5001, 5001)
+
+    def test_table_and_columns_may_have_any_names(self, table: UserTable) -> None:
+        options: dict[str, Any] = {
+            "table": 'my "people"; --',
+            "columns": {"card_number": "card'no", "plan": "a b"},
+        }
+        options["columns"] |= {"nickname": "select", "profile_url": 'u."x'}
+        names = '"select" TEXT, "card\'no" TEXT, "a b" TEXT, "u.""x" TEXT'
+        table.run(f'CREATE TABLE "my ""people""; --" ({names})')
+        store, changed = table.store(**options), User("Free", "2", "bob")
+        assert table.load([ALICE, BOB], **options) == ((2, 2, 0, 0), [], 0)
+        assert list(store.records()) == [ALICE, BOB]
+        assert table.load([changed], "merge", **options) == ((1, 0, 1, 0), [], 2)
+        assert (list(store.records()), store.count()) == ([ALICE, changed], 2)
+
+    @each_mode
+    def test_profile_url_needs_a_column(self, table: UserTable, mode: Mode) -> None:
+        table.create(LOOSE, ("alice", "1", "Free", None))
+        result, [(line, reason)], _ = table.load([ALICE, BOB], mode)
+        assert (result, line) == ((1, 0, 0, 0), 3)
+        assert reason.startswith("profile_url: the table has no column for it; see columns.profile")
+        assert list(table.store().records()) == [ALICE]
+
+    @each_start
+    def test_users_that_the_table_refuses_are_not_named(
+        self, table: UserTable, mode: Mode, stored: list[User]
+    ) -> None:
+        """They violate a constraint; nothing is changed."""
+        table.create(f"{UNIQUE}, CONSTRAINT paid CHECK (plan <> 'Free')")
+        table.write(*stored)
+        with pytest.raises(Broken, match=r"the table refuses.*paid$") as caught:
+            table.load([User("Team", "3", "carl"), ALICE], mode)
+        assert "alice" not in caught.value.reason
+        assert table.users() == set(stored)
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ("ALTER TABLE users RENAME TO people", "there is no table"),
+            ("ALTER TABLE users RENAME COLUMN nickname TO nick", 'has no column "nickname"'),
+            (f"DROP TABLE users; CREATE TABLE users ({NUMBERS})", "not text|declare it TEXT"),
+        ],
+        ids=["table", "column", "number"],
+    )
+    def test_missing_or_unsuitable_column_is_reported(
+        self, table: UserTable, change: str, reason: str
+    ) -> None:
+        table.run(change)
+        assert_all_fail(table.store(), reason)
+
+    def test_unreachable_source_is_reported(self, table: UserTable) -> None:
+        assert_all_fail(table.store(**table.unreachable), ".")
+
+    def test_commands_import_export_and_compare(
+        self, table: UserTable, invoke: Invoke, tmp_path: Path
+    ) -> None:
+        """Compare is with what was exported, in full and by lookups."""
+        config = table.configure("{name: other, kind: sqlite, path: other.db}")
+
+        def users(name: str, *arguments: object) -> str:
+            done = invoke("users", name, *arguments, "-c", config)
+            assert (done.exit_code, done.stderr) == (0, "")
+            return done.stdout
+
+        table.write(User("Old", "9", "old"), User("Old", "2", "alice"))
+        file, again = tmp_path / "list.csv", tmp_path / "again.yaml"
+        file.write_text(HEADER + csv_row(ALICE) + csv_row(BOB))
+        changed = '"imported": 2, "added": 1, "updated": 1, "removed": 1, "rejected": 0}'
+        assert changed in users("import", file, "--to", "people", "--allow-shrink", "--json")
+        assert table.users() == {ALICE, BOB}
+        assert users("count", "--from", "people") == "2\n"
+        users("export", "--from", "people", again)
+        users("import", again, "--to", "other", "--strict", "--json")
+        for pair in (("people", "other"), ("other", "people")):
+            assert "compared: 2 users" in users("compare", *pair)
+            assert "compared: 1 users" in users("compare", *pair, "--sample", 1)
+
+
+def then(action: Callable[[], object], *users: User) -> Iterator[User]:
+    """Yield users, and do something before their end, while the import waits for more."""
+    yield from users
+    action()
+
+
+def assert_all_fail(store: UserStore, reason: str) -> None:
+    """Assert that every use of a store raises an error of ours."""
+    write = [(1, ALICE)], lambda *_: None
+    for use in (
+        store.count,
+        lambda: next(store.records()),
+        lambda: store.replace(*write),
+        lambda: store.merge(*write),
+    ):
+        with pytest.raises((StartError, LookupFailed), match=reason):
+            use()
+
+
+def _handlers() -> list[object]:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
