@@ -62,7 +62,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         if options.notify is not None:
             # A standby cannot LISTEN.
             connector = database.Connector(
-                options.notify.dsn or options.dsn, timeout=options.timeout, roles=("primary",)
+                options.primary_dsn, timeout=options.timeout, roles=("primary",)
             )
             self._listener = listener.Listener(
                 self.name,

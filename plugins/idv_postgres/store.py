@@ -63,10 +63,9 @@ class PostgresUserStore(UserStore):
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        dsn = options.dsn
-        if options.notify is not None and options.notify.dsn is not None:
-            dsn = options.notify.dsn
-        self._connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
+        self._connector = Connector(
+            options.primary_dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",)
+        )
         self._is_committing = False
 
     def count(self) -> int:
