@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import asyncpg
@@ -143,16 +144,14 @@ class Database:
         connection = await pool.acquire()
         try:
             if self._options.prepared_statements:
-                rows = await self._fetch(connection, sql, value)
-            else:
-                rows = await self._fetch_pinned(pool, connection, sql, value)
+                return await self._fetch(connection, sql, value)
+            return await self._fetch_pinned(connection, sql, value)
         except asyncio.CancelledError:
             self._was_not_answered = True
             connection.terminate()
             raise
         finally:
             pool.release(connection)
-        return rows
 
     async def close(self) -> None:
         """Close every connection."""
@@ -176,7 +175,7 @@ class Database:
         return rows
 
     async def _fetch_pinned(
-        self, pool: Pool, connection: asyncpg.Connection, sql: str, value: str | list[str]
+        self, connection: asyncpg.Connection, sql: str, value: str | list[str]
     ) -> list[asyncpg.Record]:
         """Run a lookup in a transaction.
 
@@ -190,11 +189,9 @@ class Database:
             )
             rows = await self._fetch(connection, sql, value)
             await connection.execute("COMMIT")
-        except TimeoutError:
-            # asyncpg sends a cancel request now, which `terminate` would drop.
-            pool.stop(connection)
-            raise
-        except BaseException:
-            connection.terminate()
+        except Exception:
+            with suppress(Exception):  # the connection may be lost
+                # After a timeout this waits until the server has stopped the statement.
+                await connection.execute("ROLLBACK")
             raise
         return rows
