@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from idv_postgres.batches import Batches, BatchFailed, BatchTimedOut, Rows
+from idv_postgres.batches import Batches, BatchFailed, Rows
 from idv_postgres.options import NOT_INSTALLED, PostgresOptions
 from tornado_idv import (
     Backend,
@@ -137,7 +137,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             if is_timeout or is_lost:
                 self._suspect.set()
             if isinstance(value, list) and (is_timeout or not is_lost):
-                raise (BatchTimedOut if is_timeout else BatchFailed) from None
+                raise BatchFailed from None
             failure = self._errors.to_lookup_failed(error)
             if is_lost:
                 failure.counts_against_breaker = False
