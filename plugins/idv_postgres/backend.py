@@ -51,7 +51,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             from idv_postgres import database, errors, listener, table  # noqa: PLC0415
         except ModuleNotFoundError:
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
-        self._errors, self._to_user = errors, table.to_user
+        self._errors, self._only_user = errors, table.only_user
         self._database = database.Database(options)
         self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Rows]]] | None = None
         self._has_at_signs = False
@@ -126,7 +126,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         except asyncio.CancelledError:
             self._suspect.set()
             raise
-        return self._to_user(rows)
+        return self._only_user(rows)
 
     async def _fetch(self, sql: str, value: str | list[str]) -> Rows:
         try:

@@ -37,7 +37,7 @@ FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
 WHERE a.attrelid = $1::text::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _UNIQUE_KEYS = """
-SELECT pg_get_indexdef(indexrelid, 1, false) AS key, indimmediate AS is_immediate FROM pg_index
+SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index
 WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
   AND indnkeyatts = 1
 """
@@ -81,13 +81,16 @@ class Column:
             )
 
 
-def to_user(rows: Sequence[Sequence[Any]]) -> User | None:
+def only_user(rows: Sequence[Sequence[Any]]) -> User | None:
     """Return the user in a lookup's rows; raises `Broken` if there are several or a bad one."""
-    if not rows:
-        return None
     if len(rows) > 1:
         raise Broken("two rows answer one query")
-    plan, card_number, nickname, profile_url = rows[0]
+    return to_user(rows[0]) if rows else None
+
+
+def to_user(row: Sequence[Any]) -> User:
+    """Return the user in a row; raises `Broken` for a bad one."""
+    plan, card_number, nickname, profile_url = row
     for name, value in (("plan", plan), ("card number", card_number), ("nickname", nickname)):
         if not value:
             raise Broken(f"the {name} of a row is NULL, or empty")
@@ -170,17 +173,6 @@ def select_users(options: PostgresOptions, columns: Collection[str]) -> str:
     own = [f"u.{quoted(each)}::text" for each in (names.plan, names.card_number, names.nickname)]
     own.append(f"u.{quoted(url)}::text" if url in columns else "NULL")
     return f"SELECT {', '.join(own)} FROM {quoted_table(options.table)} AS u"  # noqa: S608 - quoted
-
-
-async def rejects_duplicates(connection: Connection, options: PostgresOptions) -> bool:
-    """Return whether a second row for a nickname or a card number is an error at once.
-
-    ``False`` where the case of nicknames is folded: an index may fold it by another locale.
-    """
-    rows = await connection.fetch(_UNIQUE_KEYS, quoted_table(options.table))
-    keys = {_plain(row["key"]) for row in rows if row["is_immediate"]}
-    names = (options.columns.nickname, options.columns.card_number)
-    return not options.folds_nicknames and keys.issuperset(_plain(quoted(name)) for name in names)
 
 
 async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:

@@ -6,16 +6,13 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from asyncpg.transaction import Transaction
 from click.testing import Result
 
-from idv_postgres.staging import Staging
 from support.databases.postgres_server import ALICE, BOB, USERS, Database
 from support.databases.user_lists import ANY_LIST, HEADER, csv_row
 from support.processes.process import Invoke
@@ -121,8 +118,6 @@ def test_duplicates_in_any_batch_are_rejected(
     table: str,
 ) -> None:
     """Rows of the first batches are in the empty table when the first duplicate comes."""
-    monkeypatch.setattr("idv_postgres.staging._BATCH_ROWS", 1)
-    monkeypatch.setattr("idv_postgres.staging._ROWS_AT_ONCE", 1)
     database.clear(f"{table}; {GRANT}")
     pairs = ["alice,1", "bob,2", "alice,3", "carl,2", "carl,4", "dora,3", "emil,5"]
     csv = source("nickname,card_number,plan\n" + "".join(f"{pair},Free\n" for pair in pairs))
@@ -283,8 +278,6 @@ def test_import_refused_while_a_batch_is_inserted_prints_only_why(
     source: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("idv_postgres.staging._BATCH_ROWS", 500)
-    monkeypatch.setattr("idv_postgres.staging._ROWS_AT_ONCE", 1)
     database.write()
     database.run(
         f"{GRANT}; CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
@@ -308,8 +301,6 @@ def test_terminated_import_changes_nothing(
     stored: list[User],
 ) -> None:
     """SIGTERM comes while rows are copied; until then lookups find the users of before."""
-    monkeypatch.setattr("idv_postgres.staging._BATCH_ROWS", 1)
-    monkeypatch.setattr("idv_postgres.staging._ROWS_AT_ONCE", 1)
     database.write(*stored)
     database.run(GRANT)
     seen: list[str] = []
@@ -355,7 +346,9 @@ def test_session_that_is_closed_while_rows_are_read_is_reported(
     database.run(GRANT)
     meanwhile(database.disconnect)
     done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    assert (done.exit_code, done.stderr) == (3, "people: the connection was lost\n")
+    assert done.exit_code == 3
+    assert done.stderr.startswith("people: the connection was lost")
+    assert done.stderr.count("\n") == 1
     assert len(rows(database)) == len(stored)
 
 
@@ -374,7 +367,7 @@ def test_frozen_server_ends_the_import(
     at_commit: bool,
     message: str,
 ) -> None:
-    monkeypatch.setattr("idv_postgres.session._CHECK_INTERVAL", 0.05)
+    monkeypatch.setattr("idv_postgres.store._CHECK_INTERVAL", 0.05)
     monkeypatch.setattr("idv_postgres.store._CONNECT_TIMEOUT", 0.5)
     monkeypatch.setattr("idv_postgres.database._MIN_CONNECT_TIMEOUT", 0.5)
     database.write(BOB)
@@ -405,7 +398,7 @@ def test_slow_statement_does_not_end_the_import(
     monkeypatch: pytest.MonkeyPatch,
     limit: int,
 ) -> None:
-    monkeypatch.setattr("idv_postgres.session._CHECK_INTERVAL", 0.05)
+    monkeypatch.setattr("idv_postgres.store._CHECK_INTERVAL", 0.05)
     database.clear(
         f"{USERS} {GRANT}; ALTER ROLE idv CONNECTION LIMIT {limit};"
         "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2);"
@@ -473,25 +466,3 @@ def test_users_that_another_writer_adds_are_replaced_with_any_default_isolation(
     done = users("import", source(HEADER + ALICE_ROW), "--to", "people", settings=settings)
     assert done.exit_code == 0, done.stderr
     assert [row.partition("|")[0] for row in rows(database)] == ["alice"]
-
-
-async def test_batch_of_long_rows_has_few_of_them() -> None:
-    """The memory that an import takes does not grow with the length of a plan."""
-    batches: list[int] = []
-
-    class Connection:
-        async def copy_records_to_table(
-            self, _: str, *, records: list[tuple[object, ...]], columns: object
-        ) -> None:
-            batches.append(sum(len(str(text)) for row in records for text in row))
-
-    async def wait(work: Awaitable[None]) -> None:
-        await work
-
-    sql: Any = SimpleNamespace(staged=())
-    session: Any = SimpleNamespace(connection=Connection(), wait=wait)
-    staging = Staging(session, sql, inserts=False)
-    row = ("alice", "1", "x" * 8192, None)
-    await staging.fill((line, *row) for line in range(2000))
-    assert sum(batches) > 2000 * 8192
-    assert max(batches) < 7 << 20
