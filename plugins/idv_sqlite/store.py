@@ -194,44 +194,27 @@ class SqliteUserStore(UserStore):
                 self._check(self._options)
                 url = self._writable_profile_url(path)
             with closing(Staging(self._options, url)) as staging:
-                rejected = staging.fill(users)
-                if is_new:
-                    return self._create_file(staging, path, rejected, review)
-                rejected += staging.delete_duplicates()
-                if replaces and _journal_mode(path) != "wal":
-                    with Replacement.of(path, is_new=False) as replacement:
-                        staging.attach(replacement.path, is_private=True)
-                        result = _apply(staging, rejected, review, replaces=True)
-                        staging.commit()
-                        self._commit(staging, replacement)
+                rejected = staging.fill(users) + staging.delete_duplicates()
+                if not is_new and (not replaces or _journal_mode(path) == "wal"):
+                    staging.attach(path)
+                    result = _apply(staging, rejected, review, replaces=replaces)
+                    self.ignore_signals()
+                    staging.commit()
                     return result
-                staging.attach(path)
-                if not replaces:
-                    rejected += staging.card_conflicts()
-                result = _apply(staging, rejected, review, replaces=replaces)
-                self.ignore_signals()
-                staging.commit()
+                with Replacement.of(path, is_new=is_new) as replacement:
+                    staging.attach(replacement.path, is_private=True)
+                    if is_new:
+                        staging.create_table()
+                    result = _apply(staging, rejected, review, replaces=True)
+                    if is_new:
+                        staging.create_indexes()
+                    staging.commit()
+                    staging.detach()
+                    # What the service would not open must not come in place of what it serves.
+                    self._check(self._options.model_copy(update={"path": replacement.path}))
+                    self.ignore_signals()
+                    replacement.commit()
                 return result
-
-    def _create_file(
-        self, staging: Staging, path: Path, rejected: list[tuple[int, str]], review: ReviewImport
-    ) -> ImportResult:
-        with Replacement.of(path, is_new=True) as replacement:
-            staging.attach(replacement.path, is_private=True)
-            # Mostly there are no duplicates: the indexes of the new table are the only ones then.
-            if not staging.write_new():
-                rejected += staging.delete_duplicates()
-                staging.write_new()
-            review(rejected, 0, 0)
-            self._commit(staging, replacement)
-        return ImportResult(imported=staging.count, added=staging.count, updated=0, removed=0)
-
-    def _commit(self, staging: Staging, replacement: Replacement) -> None:
-        staging.detach()
-        # What the service would not open must not come in place of what it serves.
-        self._check(self._options.model_copy(update={"path": replacement.path}))
-        self.ignore_signals()
-        replacement.commit()
 
     def _check(self, options: SqliteOptions) -> None:
         """Open and close the file as the service does; raises `Unavailable` or `Broken`."""
@@ -266,6 +249,8 @@ class SqliteUserStore(UserStore):
 def _apply(
     staging: Staging, rejected: list[tuple[int, str]], review: ReviewImport, *, replaces: bool
 ) -> ImportResult:
+    if not replaces:
+        rejected += staging.card_conflicts()
     stored = staging.begin()
     removed = staging.delete_others() if replaces else 0
     review(rejected, removed, stored)
