@@ -162,7 +162,10 @@ class SqliteBackend(Backend[SqliteOptions]):
             return is_locked(error)
         if now == was:
             return True
-        if not now.written_by_sqlite_since(was):
+        is_same = (
+            now.signature.is_same_file(was.signature) and now.schema_version == was.schema_version
+        )
+        if not is_same or now.data_version == was.data_version:
             return False
         file.state = now
         self.notify_changed()

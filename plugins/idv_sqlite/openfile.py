@@ -35,14 +35,6 @@ class State(NamedTuple):
     data_version: int
     schema_version: int
 
-    def written_by_sqlite_since(self, earlier: State) -> bool:
-        """Return whether it is the same file and schema, with changes known to SQLite."""
-        return (
-            self.signature.is_same_file(earlier.signature)
-            and self.schema_version == earlier.schema_version
-            and self.data_version != earlier.data_version
-        )
-
 
 @dataclass(eq=False)
 class OpenFile:
@@ -53,8 +45,6 @@ class OpenFile:
     readers: list[Reader]
     watcher: aiosqlite.Connection
     state: State
-    _checked_after: int = 0
-    _was_unmodified: bool = False
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -89,27 +79,13 @@ class OpenFile:
         return cls(path, users, readers, watcher, state)
 
     def is_unmodified(self) -> bool:
-        """Return whether the file has not been written or replaced since `state` was read.
-
-        The file's status is read once for all statements that have returned rows by then.
-        """
-        # A statement is counted when its rows have arrived, so that a status read before them
-        # is never used for them.
-        statements = sum([reader.statements for reader in self.readers])
-        if statements != self._checked_after:
-            self._checked_after = statements
-            try:
-                self._was_unmodified = signature_of(self.path) == self.state.signature
-            except Unavailable:
-                self._was_unmodified = False
-        return self._was_unmodified
+        """Return whether the file has not been written or replaced since `state` was read."""
+        return FileSignature.find(self.path) == self.state.signature
 
     def was_replaced(self) -> bool:
         """Return whether the path leads elsewhere or nowhere, while this file is intact."""
-        try:
-            return not signature_of(self.path).is_same_file(self.state.signature)
-        except Unavailable:
-            return True
+        signature = FileSignature.find(self.path)
+        return signature is None or not signature.is_same_file(self.state.signature)
 
     async def check(self) -> State:
         """Return the current state; raises `sqlite3.Error`, or `Unavailable` without a file."""
