@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -82,12 +82,12 @@ class PostgresUserStore(UserStore):
     def records(self) -> Iterator[User]:
         """Yield all users, from one transaction."""
         chunks = self._chunks()
-        with asyncio.Runner() as runner, _mapped_errors():
+        with asyncio.Runner() as runner, _mapped_errors(), suppress(StopAsyncIteration):
             try:
-                while (rows := runner.run(_next(chunks))) is not None:
-                    yield from map(to_user, rows)
+                while True:
+                    yield from map(to_user, runner.run(chunks.__anext__()))
             finally:
-                runner.run(_close(chunks))
+                runner.run(chunks.aclose())
 
     def replace(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
         """Replace all users, in one transaction."""
@@ -134,7 +134,7 @@ class PostgresUserStore(UserStore):
                 await connection.execute("SELECT pg_notify($1::text, '*')", channel)
             return ImportResult(imported, added - moved, updated + moved, removed)
 
-    async def _chunks(self) -> AsyncIterator[list[asyncpg.Record]]:
+    async def _chunks(self) -> AsyncGenerator[list[asyncpg.Record], None]:
         options = self._options
         async with self._transaction(readonly=True) as connection:
             columns = await read_columns(connection, options)
@@ -271,11 +271,3 @@ def _mapped_errors(table: str = "") -> Iterator[None]:
                 "ALTER ROLE … BYPASSRLS), or use another configuration for imports"
             )
         raise failure from None
-
-
-async def _next(chunks: AsyncIterator[list[asyncpg.Record]]) -> list[asyncpg.Record] | None:
-    return await anext(chunks, None)
-
-
-async def _close(chunks: Any) -> None:
-    await chunks.aclose()

@@ -16,7 +16,6 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Self
 
 from idv_sqlite.errors import to_write_failed
 from idv_sqlite.openfile import OpenFile
@@ -43,99 +42,90 @@ _NOT_DURABLE = (
 )
 
 
-class Replacement:
-    """A copy of the database at ``target``, or an empty file, for one writer.
+@contextmanager
+def _replacement(target: Path, *, is_new: bool) -> Iterator[Path]:
+    """Yield a copy of the database at ``target``, or an empty file, which gets its name at the end.
 
-    Other writers of the old file are locked out until the copy has its name; readers are not.
-    Without `commit`, or if the process ends, the old file stays as it is. Raises `StartError`.
+    Other writers of the old file are locked out until then; readers are not. After an error, or if
+    the process ends, the old file stays as it is. Raises `StartError`, and `Unavailable` for an
+    error after the new file has the name.
     """
-
-    def __init__(self, target: Path) -> None:
-        self.path = target.with_name(f".{target.name}.import")
-        self._target = target
-        self._has_its_name = False
+    path = target.with_name(f".{target.name}.import")
+    with ExitStack() as stack:
         try:
-            self._descriptor = self._open()
+            descriptor = _open_locked(path, target)
         except OSError as error:
-            raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
-
-    @classmethod
-    @contextmanager
-    def of(cls, target: Path, *, is_new: bool) -> Iterator[Self]:
-        """Yield the replacement; at the end, it is discarded unless it was committed."""
-        replacement = cls(target)
-        with ExitStack() as stack:
-            stack.callback(os.close, replacement._descriptor)
-            stack.callback(replacement._discard)
-            if not is_new:
-                replacement._copy(stack)
-            elif not _is_missing(target):
-                raise StartError(
-                    f"{target}: another writer created it during the import, which changed "
-                    "nothing; import again"
-                )
-            yield replacement
-
-    def commit(self) -> None:
-        """Make the file durable, and give it its name.
-
-        Raises `StartError` if it does not get it, and `Unavailable` for an error after that.
-        """
+            raise StartError(f"{path}: cannot be written: {error.strerror}") from None
+        stack.callback(os.close, descriptor)
         try:
-            os.fsync(self._descriptor)
-            self.path.replace(self._target)
-            self._has_its_name = True
-            folder = os.open(self._target.parent, os.O_RDONLY)
+            if is_new:
+                _require_missing(target)
+            else:
+                _copy(target, path, descriptor, stack)
+            yield path
             try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+                os.fsync(descriptor)
+                path.replace(target)
+            except OSError as error:
+                raise StartError(f"{target}: cannot be replaced: {error.strerror}") from None
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        try:
+            folder = os.open(target.parent, os.O_RDONLY)
+            stack.callback(os.close, folder)
+            os.fsync(folder)
         except OSError as error:
-            if self._has_its_name:
-                raise Unavailable(f"{error.strerror}; {_NOT_DURABLE}") from None
-            raise StartError(f"{self._target}: cannot be replaced: {error.strerror}") from None
+            raise Unavailable(f"{error.strerror}; {_NOT_DURABLE}") from None
 
-    def _discard(self) -> None:
-        if not self._has_its_name:
-            self.path.unlink(missing_ok=True)
 
-    def _open(self) -> int:
-        """Return the locked file, empty: one that an earlier process left is used again."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another import may have renamed it.
-            is_locked = os.path.samestat(os.fstat(descriptor), self.path.stat())
-        except (BlockingIOError, FileNotFoundError):
-            is_locked = False
-        if not is_locked:
-            os.close(descriptor)
-            raise StartError(f"{self._target}: another import is running")
-        os.truncate(descriptor, 0)
-        return descriptor
+def _open_locked(path: Path, target: Path) -> int:
+    """Return the locked file, empty: one that an earlier process left is used again."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another import may have renamed it.
+        is_locked = os.path.samestat(os.fstat(descriptor), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        is_locked = False
+    if not is_locked:
+        os.close(descriptor)
+        raise StartError(f"{target}: another import is running")
+    os.truncate(descriptor, 0)
+    return descriptor
 
-    def _copy(self, stack: ExitStack) -> None:
-        lock, source = (
-            stack.enter_context(
-                closing(sqlite3.connect(self._target, isolation_level=None, timeout=_BUSY_TIMEOUT))
-            )
-            for _ in range(2)
+
+def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
+    """Copy the database, with its owner and mode; its writers are locked out up to the end."""
+    lock, source = (
+        stack.enter_context(
+            closing(sqlite3.connect(target, isolation_level=None, timeout=_BUSY_TIMEOUT))
         )
-        # By a connection of its own: SQLite does not copy from one that has begun to write.
-        lock.execute("BEGIN IMMEDIATE")
-        status = self._target.stat()
-        try:
-            os.fchown(self._descriptor, status.st_uid, status.st_gid)
-        except OSError:
-            raise StartError(
-                f"{self._target}: the new file cannot be given to the owner of this one; run the "
-                "import as that user"
-            ) from None
-        os.fchmod(self._descriptor, status.st_mode & 0o7777)
-        with closing(sqlite3.connect(self.path)) as copy:
-            copy.execute("PRAGMA journal_mode = OFF")
-            copy.execute("PRAGMA synchronous = OFF")
-            source.backup(copy)
+        for _ in range(2)
+    )
+    # By a connection of its own: SQLite does not copy from one that has begun to write.
+    lock.execute("BEGIN IMMEDIATE")
+    status = target.stat()
+    try:
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+    except OSError:
+        raise StartError(
+            f"{target}: the new file cannot be given to the owner of this one; run the "
+            "import as that user"
+        ) from None
+    os.fchmod(descriptor, status.st_mode & 0o7777)
+    with closing(sqlite3.connect(path)) as copy:
+        copy.execute("PRAGMA journal_mode = OFF")
+        copy.execute("PRAGMA synchronous = OFF")
+        source.backup(copy)
+
+
+def _require_missing(target: Path) -> None:
+    if not _is_missing(target):
+        raise StartError(
+            f"{target}: another writer created it during the import, which changed nothing; "
+            "import again"
+        )
 
 
 def _is_missing(path: Path) -> bool:
@@ -201,8 +191,8 @@ class SqliteUserStore(UserStore):
                     self.ignore_signals()
                     staging.commit()
                     return result
-                with Replacement.of(path, is_new=is_new) as replacement:
-                    staging.attach(replacement.path, is_private=True)
+                with _replacement(path, is_new=is_new) as new:
+                    staging.attach(new, is_private=True)
                     if is_new:
                         staging.create_table()
                     result = _apply(staging, rejected, review, replaces=True)
@@ -211,9 +201,8 @@ class SqliteUserStore(UserStore):
                     staging.commit()
                     staging.detach()
                     # What the service would not open must not come in place of what it serves.
-                    self._check(self._options.model_copy(update={"path": replacement.path}))
+                    self._check(self._options.model_copy(update={"path": new}))
                     self.ignore_signals()
-                    replacement.commit()
                 return result
 
     def _check(self, options: SqliteOptions) -> None:

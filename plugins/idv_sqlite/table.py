@@ -73,23 +73,15 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
 
 def to_user(row: Sequence[Any]) -> User:
     """Return the user in a row; raises `Broken` for a bad one."""
-    plan, card_number, nickname, profile_url = row
-    _require_text("plan", plan)
-    _require_text("card number", card_number)
-    _require_text("nickname", nickname)
-    if profile_url is not None:
-        _require_text("profile URL", profile_url)
-    return User(plan, card_number, nickname, profile_url)
+    for name, value in zip(("plan", "card number", "nickname", "profile URL"), row, strict=True):
+        if not (isinstance(value, str) and value) and (name, value) != ("profile URL", None):
+            raise Broken(f"the {name} of a row is not text, or empty")
+    return User(*row)
 
 
 def quoted(name: str) -> str:
     """Quote a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _require_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise Broken(f"the {name} of a row is not text, or empty")
 
 
 async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions) -> dict[str, str]:
