@@ -60,17 +60,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._tasks: list[asyncio.Task[None]] = []
         self._listener = None
         if options.notify is not None:
-            # A standby cannot LISTEN.
-            connector = database.Connector(
-                options.primary_dsn, timeout=options.timeout, roles=("primary",)
-            )
-            self._listener = listener.Listener(
-                self.name,
-                connector,
-                options.notify,
-                self.notify_changed,
-                folds=options.folds_nicknames,
-            )
+            self._listener = listener.Listener(options, options.notify.channel, self.notify_changed)
 
     @classmethod
     def user_store(cls, options: PostgresOptions) -> PostgresUserStore:

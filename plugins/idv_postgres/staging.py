@@ -41,6 +41,13 @@ class ImportSql:
         self._same_nickname = f"{self._stored_key} = {self._key}"
         self._same = f"SELECT FROM idv_staged AS s WHERE {self._same_nickname}"
         self._same_card = f'{card} COLLATE "C" = s.card_number'
+        given = f"{self._key} IN (SELECT unnest($1::text[]))"
+        taken = f"DELETE FROM idv_staged AS s WHERE {given} RETURNING s.line"  # noqa: S608 - quoted
+        self.taken_cards: Selection = taken, _TAKEN_CARD
+        """For the users with these nicknames."""
+        self.count = f"SELECT count(*) FROM {self._table}"  # noqa: S608 - quoted
+        self.delete_others = f"DELETE FROM {self._table} AS u WHERE NOT EXISTS ({self._same})"  # noqa: S608 - quoted
+        """Deletes the users that are not staged."""
 
     create = """
     SET LOCAL work_mem = '64MB';
@@ -84,22 +91,6 @@ class ImportSql:
             f"AND {self._stored_key} IS DISTINCT FROM {self._key} "
             f"LEFT JOIN idv_staged AS t ON {self._other_key} = {self._stored_key}"
         )
-
-    @property
-    def taken_cards(self) -> Selection:
-        """Return the statement for the users with these nicknames."""
-        given = f"{self._key} IN (SELECT unnest($1::text[]))"
-        return f"DELETE FROM idv_staged AS s WHERE {given} RETURNING s.line", _TAKEN_CARD  # noqa: S608 - quoted
-
-    @property
-    def count(self) -> str:
-        """Return the query for the number of stored users."""
-        return f"SELECT count(*) FROM {self._table}"  # noqa: S608 - quoted
-
-    @property
-    def delete_others(self) -> str:
-        """Return the statement that deletes the users that are not staged."""
-        return f"DELETE FROM {self._table} AS u WHERE NOT EXISTS ({self._same})"  # noqa: S608 - quoted
 
     @property
     def changes(self) -> Iterable[str]:
