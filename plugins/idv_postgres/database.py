@@ -47,17 +47,13 @@ class Connector:
             dsn = Dsn.parse(self._dsn.get_secret_value())
         except ValueError as error:
             raise Broken(f"the dsn cannot be used: {error}") from None
-        count = len(dsn.uris)
-        first = self._last % count
+        hosts = sorted(enumerate(dsn.uris), key=lambda each: each[0] != self._last)
         errors: list[Exception] = []
         for role in self._roles or dsn.roles:
-            for number in (first, *(each for each in range(count) if each != first)):
+            for number, uri in hosts:
                 try:
                     connection = await asyncpg.connect(
-                        dsn.uris[number],
-                        target_session_attrs=role,
-                        timeout=self._timeout,
-                        **arguments,
+                        uri, target_session_attrs=role, timeout=self._timeout, **arguments
                     )
                 except Exception as error:  # noqa: BLE001 - each is mapped, or raised
                     failure = to_lookup_failed(error)

@@ -117,8 +117,6 @@ class SqliteBackend(Backend[SqliteOptions]):
         # query: wait for it and start another.
         if self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
-        if self._closed:
-            return
         if self._check_task is None or self._check_task.done():
             self._check_task = asyncio.create_task(self._run_check())
         await asyncio.shield(self._check_task)

@@ -12,7 +12,7 @@ import asyncio
 import errno
 import sqlite3
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ class OpenFile:
     users: table.Table
     readers: list[Reader]
     watcher: aiosqlite.Connection
-    state: State
+    state: State = field(init=False)
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -70,13 +70,14 @@ class OpenFile:
                     connection = await connect(path, busy_timeout=0)
                     stack.push_async_callback(connection.close)
                     readers.append(await Reader.over(connection))
-                state = await _state(path, watcher)
-                if not state.signature.is_same_file(before):
+                file = cls(path, users, readers, watcher)
+                file.state = await file.check()
+                if not file.state.signature.is_same_file(before):
                     raise Unavailable("the file was replaced while it was opened")
                 stack.pop_all()
         except sqlite3.Error as error:
             raise to_lookup_failed(error) from None
-        return cls(path, users, readers, watcher, state)
+        return file
 
     def is_unmodified(self) -> bool:
         """Return whether the file has not been written or replaced since `state` was read."""
@@ -89,7 +90,15 @@ class OpenFile:
 
     async def check(self) -> State:
         """Return the current state; raises `sqlite3.Error`, or `Unavailable` without a file."""
-        return await _state(self.path, self.watcher)
+        # The transaction's lock excludes writers, so that signature and version are consistent.
+        # (Not in WAL mode, where a checkpoint can come between; the file is then opened again.)
+        await self.watcher.execute_fetchall("BEGIN")
+        try:
+            ((schema_version,),) = await self.watcher.execute_fetchall("PRAGMA schema_version")
+            ((data_version,),) = await self.watcher.execute_fetchall("PRAGMA data_version")
+            return State(signature_of(self.path), data_version, schema_version)
+        finally:
+            await self.watcher.execute_fetchall("ROLLBACK")
 
     async def find(self, query: Query) -> User | None:
         """Query the reader with the shortest queue; raises `Unavailable` or `Broken`."""
@@ -122,15 +131,3 @@ def signature_of(path: Path) -> FileSignature:
         else:
             reason = f"the file cannot be reached: {error.strerror}"
         raise Unavailable(reason) from None
-
-
-async def _state(path: Path, watcher: aiosqlite.Connection) -> State:
-    # The transaction's lock excludes writers, so that signature and version are consistent.
-    # (Not in WAL mode, where a checkpoint can come between; the file is then opened again.)
-    await watcher.execute_fetchall("BEGIN")
-    try:
-        ((schema_version,),) = await watcher.execute_fetchall("PRAGMA schema_version")
-        ((data_version,),) = await watcher.execute_fetchall("PRAGMA data_version")
-        return State(signature_of(path), data_version, schema_version)
-    finally:
-        await watcher.execute_fetchall("ROLLBACK")

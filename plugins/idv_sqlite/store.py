@@ -22,7 +22,7 @@ from idv_sqlite.openfile import OpenFile
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import read_only_uri
 from idv_sqlite.staging import Staging
-from idv_sqlite.table import quoted, to_user
+from idv_sqlite.table import Table, quoted, to_user
 from tornado_idv import (
     ImportResult,
     NumberedUser,
@@ -143,15 +143,14 @@ class SqliteUserStore(UserStore):
 
     def count(self) -> int:
         """Return the number of rows."""
-        with self._reading() as connection:
+        with self._reading() as (connection, _):
             ((count,),) = connection.execute(f"SELECT count(*) FROM {self._table}")  # noqa: S608 - quoted
             return int(count)
 
     def records(self) -> Iterator[User]:
         """Yield all users, from one read transaction."""
-        with self._reading() as connection:
-            columns = self._columns
-            url = _profile_url(connection, self._options)
+        with self._reading() as (connection, table):
+            columns, url = self._columns, table.profile_url
             names = (columns.plan, columns.card_number, columns.nickname)
             selected = ", ".join([*map(quoted, names), quoted(url) if url else "NULL"])
             collation = "NOCASE" if self._options.folds_nicknames else "BINARY"
@@ -181,8 +180,13 @@ class SqliteUserStore(UserStore):
         with _mapped_errors():
             url: str | None = self._columns.profile_url or "profile_url"
             if not is_new:
-                self._check(self._options)
-                url = self._writable_profile_url(path)
+                table = self._check(self._options)
+                if table.is_view:
+                    raise StartError(
+                        f"{self._table} in {self._options.path} is a view, and cannot be imported "
+                        "into"
+                    )
+                url = table.profile_url
             with closing(Staging(self._options, url)) as staging:
                 rejected = staging.fill(users) + staging.delete_duplicates()
                 if not is_new and (not replaces or _journal_mode(path) == "wal"):
@@ -205,34 +209,24 @@ class SqliteUserStore(UserStore):
                     self.ignore_signals()
                 return result
 
-    def _check(self, options: SqliteOptions) -> None:
+    def _check(self, options: SqliteOptions) -> Table:
         """Open and close the file as the service does; raises `Unavailable` or `Broken`."""
 
-        async def open_and_close() -> None:
-            await (await OpenFile.open(options)).close()
+        async def open_and_close() -> Table:
+            file = await OpenFile.open(options)
+            await file.close()
+            return file.users
 
-        asyncio.run(open_and_close())
-
-    def _writable_profile_url(self, path: Path) -> str | None:
-        with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as connection:
-            rows = connection.execute(
-                "SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = ? COLLATE NOCASE",
-                [self._options.table],
-            )
-            if rows.fetchone() is not None:
-                raise StartError(
-                    f"{self._table} in {self._options.path} is a view, and cannot be imported into"
-                )
-            return _profile_url(connection, self._options)
+        return asyncio.run(open_and_close())
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self) -> Iterator[tuple[sqlite3.Connection, Table]]:
         with _mapped_errors():
-            self._check(self._options)
+            table = self._check(self._options)
             uri = read_only_uri(self._options.path)
             with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT)) as connection:
                 connection.execute("PRAGMA trusted_schema = OFF")
-                yield connection
+                yield connection, table
 
 
 def _apply(
@@ -259,12 +253,3 @@ def _journal_mode(path: Path) -> str:
     with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as connection:
         ((mode,),) = connection.execute("PRAGMA journal_mode")
         return str(mode)
-
-
-def _profile_url(connection: sqlite3.Connection, options: SqliteOptions) -> str | None:
-    """Return the name of the column of profile URLs, ``None`` if the table has none."""
-    name = options.columns.profile_url or "profile_url"
-    rows = connection.execute(
-        "SELECT 1 FROM pragma_table_xinfo(?) WHERE name = ? COLLATE NOCASE", [options.table, name]
-    )
-    return None if rows.fetchone() is None else name

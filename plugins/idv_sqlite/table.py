@@ -23,10 +23,15 @@ _NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A validated table; ``warnings`` are sentences for the log, about speed and uniqueness."""
+    """A validated table; ``warnings`` are sentences for the log, about speed and uniqueness.
+
+    ``profile_url`` is the name of the column of profile URLs, ``None`` if it has none.
+    """
 
     lookups: dict[type[Query], Lookup]
     warnings: tuple[str, ...]
+    is_view: bool
+    profile_url: str | None
 
     def user(self, rows: Sequence[Sequence[Any]]) -> User | None:
         """Return the user in a query's rows; raises `Broken` if there are several or a bad one."""
@@ -68,7 +73,9 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
         ):
             warnings += await _unique_index_warning(connection, options.table, column, folds=folds)
         await _reject_at_signs(connection, options)
-    return Table(lookups, tuple(warnings))
+    profile_url = options.columns.profile_url or "profile_url"
+    has_url = _folded(profile_url) in types
+    return Table(lookups, tuple(warnings), kind == "view", profile_url if has_url else None)
 
 
 def to_user(row: Sequence[Any]) -> User:
