@@ -39,11 +39,7 @@ class Staging:
         self._options = options
         self._table = f"target.{quoted(options.table)}"
         self._nickname, self._card = quoted(columns.nickname), quoted(columns.card_number)
-        # The other index is unique, so SQLite would prefer it, and read a row for each of its keys.
-        self._same = (
-            "SELECT 1 FROM staged AS s INDEXED BY staged_nickname "  # noqa: S608 - quoted
-            f"WHERE s.nickname = u.{self._nickname}"
-        )
+        self._same = f"SELECT 1 FROM staged AS s WHERE s.nickname = u.{self._nickname}"  # noqa: S608 - quoted
         self._names = {self._nickname: "nickname", self._card: "card_number"}
         self._names[quoted(columns.plan)] = "plan"
         self._has_url = profile_url is not None
@@ -82,12 +78,9 @@ class Staging:
             "CREATE INDEX staged_nickname ON staged "
             "(nickname, line, card_number, plan, profile_url)"
         )
+        self._run("CREATE INDEX staged_card_number ON staged (card_number)")
         rejected = self._delete_later_ones("nickname", _SAME_NICKNAME)
-        try:
-            self._run("CREATE UNIQUE INDEX staged_card_number ON staged (card_number)")
-        except sqlite3.IntegrityError:
-            self._run("CREATE INDEX staged_card_number ON staged (card_number)")
-            rejected += self._delete_later_ones("card_number", _SAME_CARD)
+        rejected += self._delete_later_ones("card_number", _SAME_CARD)
         self._run("COMMIT")
         return rejected
 
