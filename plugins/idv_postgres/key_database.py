@@ -264,12 +264,8 @@ class KeyDatabase:
         return self._run(self._connector.connect(server_settings=_SETTINGS))
 
     def _disconnect(self) -> None:
-        with suppress(KeyStoreError):
-            self._run(self._terminate())
-
-    async def _terminate(self) -> None:
         self._connection.terminate()
-        await asyncio.sleep(0)  # the loop closes the socket
+        self._run(asyncio.sleep(0))  # the loop closes the socket
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:

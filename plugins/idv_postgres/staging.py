@@ -7,7 +7,7 @@ otherwise violate the unique index, whatever comes first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from idv_postgres.options import PostgresOptions
 from idv_postgres.schema import quoted, quoted_table
@@ -28,11 +28,12 @@ class ImportSql:
         names = options.columns
         url = names.profile_url or "profile_url"
         self.has_url = url in columns
-        self.staged: Sequence[str] = ("line", *(_FIELDS if self.has_url else _FIELDS[:3]))
         self._table = quoted_table(options.table)
         own = (names.nickname, names.card_number, names.plan, url)
         self._fields = [
-            (columns[name], field) for name, field in zip(own, self.staged[1:], strict=False)
+            (columns[name], field)
+            for name, field in zip(own, _FIELDS, strict=True)
+            if name in columns
         ]
         card, nickname = f"u.{quoted(names.card_number)}::text", f"u.{quoted(names.nickname)}::text"
         fold = 'lower({} COLLATE "C")' if options.folds_nicknames else '{} COLLATE "C"'

@@ -116,7 +116,7 @@ class PostgresUserStore(UserStore):
             rejected: list[tuple[int, str]] = []
             await connection.execute(sql.create)
             rows = _rows(users, rejected, has_url=sql.has_url)
-            await connection.copy_records_to_table("idv_staged", records=rows, columns=sql.staged)
+            await connection.copy_records_to_table("idv_staged", records=rows)
             await connection.execute(sql.analyze)
             for each in sql.duplicates:
                 rejected += await _delete(connection, each)
@@ -217,10 +217,8 @@ async def _rows(
     for number, (line, user) in enumerate(users):
         if number % _ROWS_BETWEEN_PAUSES == 0:
             await asyncio.sleep(0)  # let a signal end the import
-        if has_url:
+        if has_url or user.profile_url is None:
             yield line, user.nickname, user.card_number, user.plan, user.profile_url
-        elif user.profile_url is None:
-            yield line, user.nickname, user.card_number, user.plan
         else:
             rejected.append((line, _NO_COLUMN))
 

@@ -66,12 +66,7 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
         names = " or ".join(_NAMES[query_type] for query_type in slow)
         warnings.append(f"a lookup by {names} reads the whole table; an index is missing")
     if kind == "table":
-        columns = options.columns
-        for column, folds in (
-            (columns.nickname, options.folds_nicknames),
-            (columns.card_number, False),
-        ):
-            warnings += await _unique_index_warning(connection, options.table, column, folds=folds)
+        warnings += await _unique_index_warnings(connection, options)
         await _reject_at_signs(connection, options)
     profile_url = options.columns.profile_url or "profile_url"
     has_url = _folded(profile_url) in types
@@ -165,27 +160,27 @@ async def _slow(
     return slow
 
 
-async def _unique_index_warning(
-    connection: aiosqlite.Connection, table: str, column: str, *, folds: bool
+async def _unique_index_warnings(
+    connection: aiosqlite.Connection, options: SqliteOptions
 ) -> list[str]:
     rows = await connection.execute_fetchall(
         "SELECT max(c.name), max(c.coll) FROM pragma_index_list(?) AS i, "
         'pragma_index_xinfo(i.name) AS c WHERE i."unique" AND NOT i.partial AND c.key '
         "GROUP BY i.name HAVING count(*) = 1 AND max(c.name) IS NOT NULL",
-        [table],
+        [options.table],
     )
-    if any(
-        _folded(name) == _folded(column) and (not folds or collation.upper() == "NOCASE")
-        for name, collation in rows
-    ):
-        return []
-    index = quoted(f"{table}_{column}{'_nocase' if folds else ''}")
-    indexed = f"{quoted(column)}{' COLLATE NOCASE' if folds else ''}"
-    message = (
-        f"no unique index forbids two rows for one query by {quoted(column)}; this one does: "
-        f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({indexed})"
-    )
-    return [message]
+    unique = {(_folded(name), collation.upper() == "NOCASE") for name, collation in rows}
+    names, warnings = options.columns, []
+    for name, folds in ((names.nickname, options.folds_nicknames), (names.card_number, False)):
+        if (_folded(name), True) in unique or (not folds and (_folded(name), False) in unique):
+            continue
+        index = quoted(f"{options.table}_{name}{'_nocase' if folds else ''}")
+        indexed = f"{quoted(name)}{' COLLATE NOCASE' if folds else ''}"
+        warnings.append(
+            f"no unique index forbids two rows for one query by {quoted(name)}; this one does: "
+            f"CREATE UNIQUE INDEX {index} ON {quoted(options.table)} ({indexed})"
+        )
+    return warnings
 
 
 async def _reject_at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> None:
