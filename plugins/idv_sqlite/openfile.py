@@ -108,7 +108,9 @@ class OpenFile:
             rows = await reader.fetch(lookup, lookup.values(query))
         except sqlite3.Error as error:
             raise to_lookup_failed(error) from None
-        return self.users.user(rows)
+        if len(rows) > 1:
+            raise Broken("two rows answer one query")
+        return table.to_user(rows[0]) if rows else None
 
     def stop(self) -> None:
         """Stop running and queued queries, which then raise `Unavailable`."""
