@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -73,10 +74,9 @@ class Database:
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        self._connector = Connector(options.dsn, timeout=options.timeout)
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self._batch_timeout = options.timeout * _BATCH_SHARE
-        self._arguments: dict[str, Any] = {"statement_cache_size": 0}
+        arguments: dict[str, Any] = {"statement_cache_size": 0}
         if options.prepared_statements:
             settings = {
                 "application_name": "tornado-idv",
@@ -84,14 +84,16 @@ class Database:
                 "row_security": "off",
             }
             # Statements are few, and stay prepared as long as their connection.
-            self._arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
-        self._pool = self._new_pool()
+            arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
+        connector = Connector(options.dsn, timeout=options.timeout)
+        self._connect = partial(connector.connect, **arguments)
+        self._pool = Pool(self._connect, options.pool.max)
         self._was_not_answered = False
 
     async def open(self) -> Lookups:
         """Open the pool and validate the table, in place of an earlier pool."""
         self.terminate()
-        pool = self._new_pool()
+        pool = Pool(self._connect, self._options.pool.max)
         try:
             await pool.fill(self._options.pool.min)
             connection = await pool.acquire()
@@ -156,12 +158,6 @@ class Database:
     def terminate(self) -> None:
         """Close every connection at once; running lookups fail."""
         self._pool.terminate()
-
-    def _new_pool(self) -> Pool:
-        return Pool(self._connect, self._options.pool.max)
-
-    async def _connect(self) -> asyncpg.Connection:
-        return await self._connector.connect(**self._arguments)
 
     async def _fetch(
         self, connection: asyncpg.Connection, sql: str, value: str | list[str]
