@@ -58,9 +58,7 @@ def _replacement(target: Path, *, is_new: bool) -> Iterator[Path]:
             raise StartError(f"{path}: cannot be written: {error.strerror}") from None
         stack.callback(os.close, descriptor)
         try:
-            if is_new:
-                _require_missing(target)
-            else:
+            if not is_new:
                 _copy(target, path, descriptor, stack)
             yield path
             try:
@@ -118,14 +116,6 @@ def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
         copy.execute("PRAGMA journal_mode = OFF")
         copy.execute("PRAGMA synchronous = OFF")
         source.backup(copy)
-
-
-def _require_missing(target: Path) -> None:
-    if not _is_missing(target):
-        raise StartError(
-            f"{target}: another writer created it during the import, which changed nothing; "
-            "import again"
-        )
 
 
 def _is_missing(path: Path) -> bool:
@@ -196,6 +186,11 @@ class SqliteUserStore(UserStore):
                     staging.commit()
                     return result
                 with _replacement(path, is_new=is_new) as new:
+                    if is_new and not _is_missing(path):
+                        raise StartError(
+                            f"{path}: another writer created it during the import, which changed "
+                            "nothing; import again"
+                        )
                     staging.attach(new, is_private=True)
                     if is_new:
                         staging.create_table()
