@@ -101,8 +101,9 @@ class Batches:
         except LookupFailed as error:
             outcomes = [error.copy() for _ in batch]
         finally:
+            # First, so that the next lookups of these callers share a query with those that wait.
+            _resolve(batch, outcomes)
             self._on_query_end()
-        _resolve(batch, outcomes)
 
     def _on_query_end(self) -> None:
         self._running -= 1
