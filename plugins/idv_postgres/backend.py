@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from idv_postgres.batches import Batches, BatchFailed, BatchTimedOut, Rows
+from idv_postgres.batches import Batches, BatchFailed, Rows
 from idv_postgres.options import NOT_INSTALLED, PostgresOptions
 from tornado_idv import (
     Backend,
@@ -51,7 +51,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             from idv_postgres import database, errors, listener, table  # noqa: PLC0415
         except ModuleNotFoundError:
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
-        self._errors, self._to_user = errors, table.to_user
+        self._errors, self._only_user = errors, table.only_user
         self._database = database.Database(options)
         self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Rows]]] | None = None
         self._has_at_signs = False
@@ -60,17 +60,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._tasks: list[asyncio.Task[None]] = []
         self._listener = None
         if options.notify is not None:
-            # A standby cannot LISTEN.
-            connector = database.Connector(
-                options.notify.dsn or options.dsn, timeout=options.timeout, roles=("primary",)
-            )
-            self._listener = listener.Listener(
-                self.name,
-                connector,
-                options.notify,
-                self.notify_changed,
-                folds=options.folds_nicknames,
-            )
+            self._listener = listener.Listener(options, options.notify.channel, self.notify_changed)
 
     @classmethod
     def user_store(cls, options: PostgresOptions) -> PostgresUserStore:
@@ -126,7 +116,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         except asyncio.CancelledError:
             self._suspect.set()
             raise
-        return self._to_user(rows)
+        return self._only_user(rows)
 
     async def _fetch(self, sql: str, value: str | list[str]) -> Rows:
         try:
@@ -137,7 +127,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             if is_timeout or is_lost:
                 self._suspect.set()
             if isinstance(value, list) and (is_timeout or not is_lost):
-                raise (BatchTimedOut if is_timeout else BatchFailed) from None
+                raise BatchFailed from None
             failure = self._errors.to_lookup_failed(error)
             if is_lost:
                 failure.counts_against_breaker = False

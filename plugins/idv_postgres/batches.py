@@ -7,7 +7,6 @@ under load a query for many users takes a fraction of the CPU time of one for ea
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -19,47 +18,12 @@ Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Rows]]
 
 _MAX_SIZE = 32
 """Lookups in one batch: as many wait for a slow row, or fail with a lost connection."""
-_Outcome: TypeAlias = Rows | LookupFailed | None
-"""The rows of a value; ``None`` if its lookup is to be repeated alone."""
+_Waiter: TypeAlias = "tuple[str, asyncio.Future[Rows | LookupFailed | None]]"
+"""A value and the result of its lookup; ``None`` if it is to be looked up alone."""
 
 
 class BatchFailed(Exception):
-    """A query for several values failed, maybe due to one of them."""
-
-
-class BatchTimedOut(BatchFailed):
-    """A query for several values took too long."""
-
-
-class _Batch:
-    """Values that are looked up together, and who waits for each."""
-
-    def __init__(self) -> None:
-        self.values: list[str] = []
-        self.waiters: list[asyncio.Future[_Outcome]] = []
-        self.task: asyncio.Task[None] | None = None
-
-    def add(self, value: str) -> asyncio.Future[_Outcome]:
-        waiter: asyncio.Future[_Outcome] = asyncio.get_running_loop().create_future()
-        self.values.append(value)
-        self.waiters.append(waiter)
-        return waiter
-
-    def drop_cancelled(self) -> None:
-        """Remove the values whose lookups are cancelled."""
-        kept = [each for each in zip(self.values, self.waiters, strict=True) if not each[1].done()]
-        self.values = [value for value, _ in kept]
-        self.waiters = [waiter for _, waiter in kept]
-
-    def on_cancelled(self) -> None:
-        """Cancel the query if it was for cancelled lookups alone."""
-        if self.task is not None and all(each.done() for each in self.waiters):
-            self.task.cancel()
-
-    def resolve(self, outcomes: Sequence[_Outcome]) -> None:
-        for waiter, outcome in zip(self.waiters, outcomes, strict=True):
-            if not waiter.done():
-                waiter.set_result(outcome)
+    """A query for several values failed or took too long, maybe due to one of them."""
 
 
 class Batches:
@@ -67,12 +31,12 @@ class Batches:
 
     ``sql`` looks up the value ``$1``. ``batch_sql`` looks up an array of them; its rows begin with
     the position of their value in the array, from 1. A lookup while no other runs is not delayed.
-    After a batch that took too long, each lookup is a query of its own for a while.
+    After a batch that failed, each lookup is a query of its own for a while.
     """
 
     pause: ClassVar[float] = 5.0
-    """Seconds without batches after one took too long: a slow row is likely to be looked up again,
-    and each time the others of its batch would wait until it is stopped."""
+    """Seconds without batches after one failed: a slow or bad row is likely to be looked up again,
+    and each time the others of its batch would wait until they are looked up alone."""
 
     def __init__(self, fetch: Fetch, sql: str, batch_sql: str, limit: int) -> None:
         self._fetch_rows = fetch
@@ -80,29 +44,29 @@ class Batches:
         self._batch_sql = batch_sql
         self._limit = limit
         self._running = 0
+        self._batches: dict[asyncio.Task[None], list[_Waiter]] = {}
+        self._waiting: list[_Waiter] = []
         self._paused_until = 0.0
-        self._waiting: deque[_Batch] = deque()
 
     async def fetch(self, value: str) -> Rows:
         """Return the rows of a value; raises `LookupFailed`."""
         if not self._running and not self._waiting:
             return await self._fetch_alone(value)
+        loop = asyncio.get_running_loop()
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._start)
-        if not self._waiting or len(self._waiting[-1].values) == _MAX_SIZE:
-            self._waiting.append(_Batch())
-        batch = self._waiting[-1]
-        waiter = batch.add(value)
+            loop.call_soon(self._start)
+        waiter: _Waiter = value, loop.create_future()
+        self._waiting.append(waiter)
         try:
-            outcome = await waiter
+            outcome = await waiter[1]
         except asyncio.CancelledError:
-            batch.on_cancelled()
+            for task, batch in self._batches.items():
+                if all(result.done() for _, result in batch):
+                    task.cancel()
             raise
-        if outcome is None:
-            return await self._fetch_alone(value)
         if isinstance(outcome, LookupFailed):
             raise outcome
-        return outcome
+        return await self._fetch_alone(value) if outcome is None else outcome
 
     async def _fetch_alone(self, value: str) -> Rows:
         self._running += 1
@@ -112,35 +76,42 @@ class Batches:
             self._on_query_end()
 
     def _start(self) -> None:
-        """Start the batches that wait, as far as the limit allows."""
-        is_paused = asyncio.get_running_loop().time() < self._paused_until
+        """Start lookups that wait, as far as the limit allows."""
+        loop = asyncio.get_running_loop()
+        self._waiting = [each for each in self._waiting if not each[1].done()]  # not cancelled
         while self._waiting and self._running < self._limit:
-            batch = self._waiting.popleft()
-            batch.drop_cancelled()
-            if len(batch.values) > 1 and not is_paused:
+            batch, self._waiting = self._waiting[:_MAX_SIZE], self._waiting[_MAX_SIZE:]
+            if len(batch) > 1 and loop.time() >= self._paused_until:
                 self._running += 1
-                batch.task = asyncio.get_running_loop().create_task(self._run(batch))
+                task = loop.create_task(self._run(batch))
+                self._batches[task] = batch
+                task.add_done_callback(self._batches.pop)
             else:
-                batch.resolve([None] * len(batch.values))
+                _resolve(batch, [None] * len(batch))
 
-    async def _run(self, batch: _Batch) -> None:
+    async def _run(self, batch: list[_Waiter]) -> None:
+        outcomes: list[Any] = [None] * len(batch)
         try:
-            rows = await self._fetch_rows(self._batch_sql, batch.values)
-        except BatchFailed as error:
-            if isinstance(error, BatchTimedOut):
-                self._paused_until = asyncio.get_running_loop().time() + self.pause
-            batch.resolve([None] * len(batch.values))
-        except LookupFailed as error:
-            batch.resolve([error.copy() for _ in batch.values])
-        else:
-            found: list[list[Sequence[Any]]] = [[] for _ in batch.values]
+            rows = await self._fetch_rows(self._batch_sql, [value for value, _ in batch])
+            outcomes = [[] for _ in batch]
             for row in rows:
-                found[row[0] - 1].append(row[1:])
-            batch.resolve(found)
+                outcomes[row[0] - 1].append(row[1:])
+        except BatchFailed:
+            self._paused_until = asyncio.get_running_loop().time() + self.pause
+        except LookupFailed as error:
+            outcomes = [error.copy() for _ in batch]
         finally:
+            # First, so that the next lookups of these callers share a query with those that wait.
+            _resolve(batch, outcomes)
             self._on_query_end()
 
     def _on_query_end(self) -> None:
         self._running -= 1
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._start)
+
+
+def _resolve(batch: Sequence[_Waiter], outcomes: Sequence[Rows | LookupFailed | None]) -> None:
+    for (_, result), outcome in zip(batch, outcomes, strict=True):
+        if not result.done():
+            result.set_result(outcome)

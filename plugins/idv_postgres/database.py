@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -46,17 +48,13 @@ class Connector:
             dsn = Dsn.parse(self._dsn.get_secret_value())
         except ValueError as error:
             raise Broken(f"the dsn cannot be used: {error}") from None
-        count = len(dsn.uris)
-        first = self._last % count
+        hosts = sorted(enumerate(dsn.uris), key=lambda each: each[0] != self._last)
         errors: list[Exception] = []
         for role in self._roles or dsn.roles:
-            for number in (first, *(each for each in range(count) if each != first)):
+            for number, uri in hosts:
                 try:
                     connection = await asyncpg.connect(
-                        dsn.uris[number],
-                        target_session_attrs=role,
-                        timeout=self._timeout,
-                        **arguments,
+                        uri, target_session_attrs=role, timeout=self._timeout, **arguments
                     )
                 except Exception as error:  # noqa: BLE001 - each is mapped, or raised
                     failure = to_lookup_failed(error)
@@ -76,10 +74,9 @@ class Database:
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        self._connector = Connector(options.dsn, timeout=options.timeout)
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self._batch_timeout = options.timeout * _BATCH_SHARE
-        self._arguments: dict[str, Any] = {"statement_cache_size": 0}
+        arguments: dict[str, Any] = {"statement_cache_size": 0}
         if options.prepared_statements:
             settings = {
                 "application_name": "tornado-idv",
@@ -87,14 +84,16 @@ class Database:
                 "row_security": "off",
             }
             # Statements are few, and stay prepared as long as their connection.
-            self._arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
-        self._pool = self._new_pool()
+            arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
+        connector = Connector(options.dsn, timeout=options.timeout)
+        self._connect = partial(connector.connect, **arguments)
+        self._pool = Pool(self._connect, options.pool.max)
         self._was_not_answered = False
 
     async def open(self) -> Lookups:
         """Open the pool and validate the table, in place of an earlier pool."""
         self.terminate()
-        pool = self._new_pool()
+        pool = Pool(self._connect, self._options.pool.max)
         try:
             await pool.fill(self._options.pool.min)
             connection = await pool.acquire()
@@ -143,16 +142,14 @@ class Database:
         connection = await pool.acquire()
         try:
             if self._options.prepared_statements:
-                rows = await self._fetch(connection, sql, value)
-            else:
-                rows = await self._fetch_pinned(pool, connection, sql, value)
+                return await self._fetch(connection, sql, value)
+            return await self._fetch_pinned(connection, sql, value)
         except asyncio.CancelledError:
             self._was_not_answered = True
             connection.terminate()
             raise
         finally:
             pool.release(connection)
-        return rows
 
     async def close(self) -> None:
         """Close every connection."""
@@ -162,12 +159,6 @@ class Database:
         """Close every connection at once; running lookups fail."""
         self._pool.terminate()
 
-    def _new_pool(self) -> Pool:
-        return Pool(self._connect, self._options.pool.max)
-
-    async def _connect(self) -> asyncpg.Connection:
-        return await self._connector.connect(**self._arguments)
-
     async def _fetch(
         self, connection: asyncpg.Connection, sql: str, value: str | list[str]
     ) -> list[asyncpg.Record]:
@@ -176,7 +167,7 @@ class Database:
         return rows
 
     async def _fetch_pinned(
-        self, pool: Pool, connection: asyncpg.Connection, sql: str, value: str | list[str]
+        self, connection: asyncpg.Connection, sql: str, value: str | list[str]
     ) -> list[asyncpg.Record]:
         """Run a lookup in a transaction.
 
@@ -190,11 +181,9 @@ class Database:
             )
             rows = await self._fetch(connection, sql, value)
             await connection.execute("COMMIT")
-        except TimeoutError:
-            # asyncpg sends a cancel request now, which `terminate` would drop.
-            pool.stop(connection)
-            raise
-        except BaseException:
-            connection.terminate()
+        except Exception:
+            with suppress(Exception):  # the connection may be lost
+                # After a timeout this waits until the server has stopped the statement.
+                await connection.execute("ROLLBACK")
             raise
         return rows

@@ -26,23 +26,23 @@ class PostgresKeyStore(KeyStoreLocation):
         except ValueError as error:
             raise KeyStoreError(str(error)) from None
         try:
-            from idv_postgres import key_database  # noqa: PLC0415 - imports asyncpg
+            from idv_postgres.key_database import KeyDatabase  # noqa: PLC0415 - imports asyncpg
         except ModuleNotFoundError:
             raise KeyStoreError(NOT_INSTALLED) from None
-        self._module = key_database
+        self._open = KeyDatabase
         self._database: KeyDatabase | None = None
 
     @contextmanager
     def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[KeyDatabase]:  # noqa: ARG002 - opening writes nothing
         """Connect to the primary server of the URI, unless there is a connection."""
         with self._connected(busy_timeout) as database:
-            self._module.check_schema(database)
+            database.check_schema()
             yield database
 
     @contextmanager
     def creating(self) -> Iterator[KeyDatabase | None]:
         """Create the tables, in a schema of their own."""
-        with self._connected() as database, self._module.creating(database) as is_new:
+        with self._connected() as database, database.creating() as is_new:
             yield database if is_new else None
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class PostgresKeyStore(KeyStoreLocation):
         if self._database is not None and not self._database.responds():
             self.close()
         if self._database is None:
-            self._database = self._module.KeyDatabase(self.setting, self.name)
+            self._database = self._open(self.setting, self.name)
         self._database.busy_timeout = busy_timeout
         try:
             yield self._database

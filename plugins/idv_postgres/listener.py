@@ -11,7 +11,7 @@ import asyncpg
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import to_lookup_failed
-from idv_postgres.options import NotifyOptions
+from idv_postgres.options import PostgresOptions
 from tornado_idv import ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
@@ -33,18 +33,13 @@ class Listener:
     batch_interval: ClassVar[float] = 0.25
     """Seconds for which changes are collected, because each purge drops every "not found"."""
 
-    def __init__(
-        self,
-        name: str,
-        connector: Connector,
-        options: NotifyOptions,
-        purge: Callable[..., None],
-        *,
-        folds: bool,
-    ) -> None:
-        self._name, self._connector, self._channel = name, connector, options.channel
-        self._purge = purge
-        self._folds = folds
+    def __init__(self, options: PostgresOptions, channel: str, purge: Callable[..., None]) -> None:
+        self._name, self._channel, self._purge = options.name, channel, purge
+        self._folds = options.folds_nicknames
+        # A standby cannot LISTEN.
+        self._connector = Connector(
+            options.primary_dsn, timeout=options.timeout, roles=("primary",)
+        )
         self._changed: set[str] = set()
         self._last_reason = ""
 

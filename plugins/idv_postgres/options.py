@@ -151,6 +151,11 @@ class PostgresOptions(BackendOptions):
         return self
 
     @property
+    def primary_dsn(self) -> SecretStr:
+        """The connection URI past a pooler and standbys: that of ``notify``, if it has one."""
+        return (self.notify and self.notify.dsn) or self.dsn
+
+    @property
     def queries(self) -> dict[type[Query], str]:
         """The operator's own queries, by what they look up; none if lookups read ``table``."""
         both = ((ByNickname, self.by_nickname), (ByCard, self.by_card))

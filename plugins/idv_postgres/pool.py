@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import asyncpg
 
@@ -26,7 +25,6 @@ class Pool:
         self._slots = asyncio.Semaphore(size)
         self._idle: list[asyncpg.Connection] = []
         self._open: set[asyncpg.Connection] = set()
-        self._stopping: dict[asyncpg.Connection, asyncio.Task[None]] = {}
         self._closed = False
 
     @property
@@ -36,13 +34,8 @@ class Pool:
 
     async def fill(self, count: int) -> None:
         """Open so many connections."""
-        opened = [asyncio.create_task(self.acquire()) for _ in range(count)]
-        try:
-            for each in await asyncio.gather(*opened):
-                self.release(each)
-        finally:
-            for each in opened:
-                each.cancel()
+        for each in await asyncio.gather(*(self.acquire() for _ in range(count))):
+            self.release(each)
 
     async def acquire(self) -> asyncpg.Connection:
         """Return an open connection, which must be given to `release`; raises as asyncpg does."""
@@ -62,17 +55,9 @@ class Pool:
         """Return a connection; one that is closed is replaced when it is needed."""
         if connection.is_closed():
             self._open.discard(connection)
-        elif connection not in self._stopping:
+        else:
             self._idle.append(connection)
         self._slots.release()
-
-    def stop(self, connection: asyncpg.Connection) -> None:
-        """Close a connection once the server has stopped its statement, which timed out.
-
-        This is done in the background, in a second at most; until then the server has a connection
-        more than ``size``. `release` must be called as well.
-        """
-        self._stopping[connection] = asyncio.create_task(self._stop(connection))
 
     def drop_idle(self) -> None:
         """Close the connections that are not in use at once."""
@@ -91,14 +76,8 @@ class Pool:
     async def close(self) -> None:
         """Say goodbye on the connections that are not in use, and close all."""
         idle = [connection.close(timeout=_CLOSE_TIMEOUT) for connection in self._idle]
-        await asyncio.gather(*idle, *self._stopping.values(), return_exceptions=True)
+        await asyncio.gather(*idle, return_exceptions=True)
         self.terminate()
-
-    async def _stop(self, connection: asyncpg.Connection) -> None:
-        with suppress(Exception):  # it is closed nevertheless
-            await connection.close(timeout=_CLOSE_TIMEOUT)
-        self._open.discard(connection)
-        del self._stopping[connection]
 
     async def _open_another(self) -> asyncpg.Connection:
         connection = await self._connect()

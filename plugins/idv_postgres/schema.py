@@ -1,6 +1,6 @@
 """The SQL that makes the table of a backend, its unique indexes and its notifications.
 
-Every statement may be run again. The version is a comment on the trigger's function.
+Every statement may be run again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from idv_postgres.options import NOT_INSTALLED, PostgresOptions
+from idv_postgres.options import NOT_INSTALLED, NotifyOptions, PostgresOptions
 from tornado_idv import CommandTools, Exit, StartError
 
 
@@ -24,9 +24,6 @@ def quoted_table(table: str) -> str:
     return ".".join(map(quoted, table.split(".")))
 
 
-VERSION = 1
-"""Of the schema; a later version's statements also turn an earlier schema into its own."""
-_COMMENT = "tornado-idv schema "
 _TIMEOUT = 10.0
 """Seconds for connecting."""
 _MAX_ROWS = 100
@@ -55,36 +52,26 @@ def init_database(tools: CommandTools, config: Path, name: str | None, *, apply:
         if not apply:
             click.echo(script(options), nl=False)
             return
-        was = asyncio.run(_apply(options))
-    change = "unchanged" if was == VERSION else f"was {was}" if was else "new"
-    click.echo(f"backend {options.name}: the schema has version {VERSION} ({change})")
+        asyncio.run(_apply(options))
+    click.echo(f"backend {options.name}: the table and its notifications are up to date")
 
 
-async def _apply(options: PostgresOptions) -> int:
-    """Run the SQL, and return the version that there was, 0 for none."""
+async def _apply(options: PostgresOptions) -> None:
     try:
         from idv_postgres.database import Connector  # noqa: PLC0415 - asyncpg may be missing
         from idv_postgres.errors import to_lookup_failed  # noqa: PLC0415
     except ModuleNotFoundError:
         raise StartError(NOT_INSTALLED) from None
-    notify = options.notify
-    dsn = options.dsn if notify is None or notify.dsn is None else notify.dsn
-    connector = Connector(dsn, timeout=_TIMEOUT, roles=("primary",))
+    connector = Connector(options.primary_dsn, timeout=_TIMEOUT, roles=("primary",))
     try:
         connection = await connector.connect(statement_cache_size=0)
         try:
-            was = int(await connection.fetchval(version_query(options)) or 0)
-            if was > VERSION:
-                raise StartError(f"the schema has version {was}, made by a later tornado-idv")
             await connection.execute(script(options))
         finally:
             await connection.close(timeout=_TIMEOUT)
-    except StartError:
-        raise
     except Exception as error:  # noqa: BLE001 - each is mapped
         reason = to_lookup_failed(error, with_message=True).reason
         raise StartError(f"backend {options.name}: {reason}") from None
-    return was
 
 
 def script(options: PostgresOptions) -> str:
@@ -118,31 +105,14 @@ CREATE UNIQUE INDEX IF NOT EXISTS {card_index} ON {table} ({card});
 """
 
 
-def version_query(options: PostgresOptions) -> str:
-    """Return the SELECT of the version that the database has: no row, or one."""
-    return f"""
-SELECT substr(description, {len(_COMMENT) + 1})::int FROM pg_description
-WHERE objoid = to_regproc('{_literal(_function(options))}') AND description LIKE '{_COMMENT}%'
-"""  # noqa: S608 - quoted
-
-
-def _function(options: PostgresOptions) -> str:
-    """Return the name of the trigger's function, in the schema of the table."""
-    schema, dot, base = options.table.rpartition(".")
-    return f"{quoted(schema)}{dot}{quoted(f'{base}_notify')}" if dot else quoted(f"{base}_notify")
-
-
-def _literal(text: str) -> str:
-    return text.replace("'", "''")
-
-
 def _notifications(options: PostgresOptions, table: str, nickname: str, card: str) -> str:
     """Return the statements for a notification of each user that a statement changes.
 
     Triggers of statements, not of rows: a change of a million rows is one notification.
     """
-    function = _function(options)
-    channel = _literal(options.notify.channel if options.notify is not None else "idv_users")
+    schema, dot, base = options.table.rpartition(".")
+    function = quoted_table(f"{schema}{dot}{base}_notify")
+    channel = (options.notify or NotifyOptions()).channel.replace("'", "''")
     lines = f"""\
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $idv$
 DECLARE
@@ -166,7 +136,6 @@ BEGIN
     END IF;
     RETURN NULL;
 END $idv$;
-COMMENT ON FUNCTION {function}() IS '{_COMMENT}{VERSION}';
 """  # noqa: S608 - quoted
     rows = {
         "insert": "REFERENCING NEW TABLE AS new_rows ",
@@ -175,7 +144,7 @@ COMMENT ON FUNCTION {function}() IS '{_COMMENT}{VERSION}';
         "truncate": "",
     }
     for event, referencing in rows.items():
-        trigger = quoted(f"{options.table.rpartition('.')[2]}_notify_{event}")
+        trigger = quoted(f"{base}_notify_{event}")
         lines += f"""\
 DROP TRIGGER IF EXISTS {trigger} ON {table};
 CREATE TRIGGER {trigger} AFTER {event.upper()} ON {table} {referencing}

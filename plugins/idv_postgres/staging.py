@@ -1,33 +1,18 @@
-"""Users on their way into a table: copied into a temporary one while the next are read.
+"""The SQL that finds duplicates among the users in a temporary table, and applies them to theirs.
 
-An empty table takes them at once, batch by batch: the server keeps its indexes up, which is most of
-the work of an import, while this process validates the next batch. A batch that the table rejects,
-mostly for a duplicate, ends that; all that follow wait in the temporary table until duplicates
-are rejected.
+Rows that stay as they are, are not written, so that other columns keep their values. A row whose
+card number changes is deleted and inserted: two users who exchange their card numbers would
+otherwise violate the unique index, whatever comes first.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any
-
-import asyncpg
+from collections.abc import Iterable, Mapping
 
 from idv_postgres.options import PostgresOptions
 from idv_postgres.schema import quoted, quoted_table
-from idv_postgres.session import Session
 from idv_postgres.table import Column
 
-Rows = Iterator[tuple[Any, ...]]
-"""A line number each, and texts or ``None``."""
-
-_BATCH_ROWS = 25_000
-_BATCH_TEXT = 4 << 20
-"""Characters after which a batch of long rows ends."""
-_ROWS_AT_ONCE = 200
-"""Rows that are read before the event loop continues with the batch that is being sent."""
 _SAME_NICKNAME = "the nickname is that of an earlier line"
 _SAME_CARD = "the card number is that of an earlier line"
 _TAKEN_CARD = "the card number is that of a stored user who is not in the file, or is rejected"
@@ -43,39 +28,27 @@ class ImportSql:
         names = options.columns
         url = names.profile_url or "profile_url"
         self.has_url = url in columns
-        self.staged: Sequence[str] = ("line", *(_FIELDS if self.has_url else _FIELDS[:3]))
         self._table = quoted_table(options.table)
         own = (names.nickname, names.card_number, names.plan, url)
         self._fields = [
-            (columns[name], field) for name, field in zip(own, self.staged[1:], strict=False)
+            (columns[name], field)
+            for name, field in zip(own, _FIELDS, strict=True)
+            if name in columns
         ]
-        names_sql = ", ".join(quoted(column.name) for column, _ in self._fields)
-        values = ", ".join(_value(*each) for each in self._fields)
-        self._insert = (
-            f"INSERT INTO {self._table} ({names_sql}) SELECT {values} FROM idv_staged AS s"  # noqa: S608 - quoted
-        )
         card, nickname = f"u.{quoted(names.card_number)}::text", f"u.{quoted(names.nickname)}::text"
         fold = 'lower({} COLLATE "C")' if options.folds_nicknames else '{} COLLATE "C"'
         self._key, self._other_key = fold.format("s.nickname"), fold.format("t.nickname")
         self._stored_key = fold.format(nickname)
-        same_nickname = f"{self._stored_key} = {self._key}"
-        self._same_nickname = same_nickname
-        self._same = f"SELECT FROM idv_staged AS s WHERE {same_nickname}"
+        self._same_nickname = f"{self._stored_key} = {self._key}"
+        self._same = f"SELECT FROM idv_staged AS s WHERE {self._same_nickname}"
         self._same_card = f'{card} COLLATE "C" = s.card_number'
-        self.is_empty = f"SELECT NOT EXISTS (SELECT FROM {self._table})"  # noqa: S608 - quoted
-        self.count = f"SELECT count(*) FROM {self._table}"  # noqa: S608 - quoted
-        self.delete_others = f"DELETE FROM {self._table} AS u WHERE NOT EXISTS ({self._same})"  # noqa: S608 - quoted
-        """Deletes the users that are not staged."""
-        self.insert = f"{self._insert} WHERE s.ctid > $1 ORDER BY s.card_number"
-        """Inserts the staged rows behind a ctid into the empty table.
-
-        In the order of card numbers, which come in no order while nicknames often do: entries that
-        follow each other are inserted into an index faster.
-        """
         given = f"{self._key} IN (SELECT unnest($1::text[]))"
         taken = f"DELETE FROM idv_staged AS s WHERE {given} RETURNING s.line"  # noqa: S608 - quoted
         self.taken_cards: Selection = taken, _TAKEN_CARD
         """For the users with these nicknames."""
+        self.count = f"SELECT count(*) FROM {self._table}"  # noqa: S608 - quoted
+        self.delete_others = f"DELETE FROM {self._table} AS u WHERE NOT EXISTS ({self._same})"  # noqa: S608 - quoted
+        """Deletes the users that are not staged."""
 
     create = """
     SET LOCAL work_mem = '64MB';
@@ -86,14 +59,6 @@ class ImportSql:
     """
     # Without statistics the planner would take it for small, and use nested loops.
     analyze = "ANALYZE idv_staged"
-
-    # Staged rows are not updated, so a later one has a greater ctid.
-    last = "SELECT ctid FROM idv_staged WHERE ctid > $1 ORDER BY ctid DESC LIMIT 1"
-
-    @property
-    def lock(self) -> str:
-        """Return the statement that locks other writers out; lookups continue."""
-        return f"LOCK TABLE {self._table} IN SHARE ROW EXCLUSIVE MODE"
 
     @property
     def duplicates(self) -> Iterable[Selection]:
@@ -109,6 +74,11 @@ class ImportSql:
             )
             later = f"SELECT id FROM ({numbered}) AS t WHERE place > 1"  # noqa: S608 - quoted
             yield f"DELETE FROM idv_staged WHERE ctid IN ({later}) RETURNING line", reason  # noqa: S608 - quoted
+
+    @property
+    def lock(self) -> str:
+        """Return the statement that locks other writers out; lookups continue."""
+        return f"LOCK TABLE {self._table} IN SHARE ROW EXCLUSIVE MODE"
 
     @property
     def card_moves(self) -> str:
@@ -135,6 +105,8 @@ class ImportSql:
             f'u.{quoted(column.name)}::text COLLATE "C" IS DISTINCT FROM s.{field}'
             for column, field in kept
         )
+        names = ", ".join(quoted(column.name) for column, _ in self._fields)
+        values = ", ".join(_value(*each) for each in self._fields)
         yield (
             f"DELETE FROM {table} AS u "  # noqa: S608 - quoted
             f"WHERE EXISTS ({self._same} AND ({self._same_card}) IS NOT TRUE)"
@@ -143,83 +115,14 @@ class ImportSql:
             f"UPDATE {table} AS u SET {assigned} FROM idv_staged AS s "  # noqa: S608 - quoted
             f"WHERE {self._same_nickname} AND ({differs})"
         )
+        # Card numbers come in no order, while nicknames often do: entries that follow each other
+        # are inserted into an index faster.
         yield (
-            f"{self._insert} WHERE NOT EXISTS "
-            f"(SELECT FROM {table} AS u WHERE {self._same_nickname}) ORDER BY s.nickname"
+            f"INSERT INTO {table} ({names}) SELECT {values} FROM idv_staged AS s WHERE NOT EXISTS "  # noqa: S608 - quoted
+            f"(SELECT FROM {table} AS u WHERE {self._same_nickname}) ORDER BY s.card_number"
         )
 
 
 def _value(column: Column, field: str) -> str:
     """Return the staged value; text is assigned to every type but an enum without a cast."""
     return f"s.{field}::{column.type_sql}" if column.is_enum else f"s.{field}"
-
-
-class Staging:
-    """The temporary table, in a transaction of a session.
-
-    With ``inserts`` its rows are also inserted into the table, which is empty and locked, and
-    whose unique indexes reject all duplicates.
-    """
-
-    def __init__(self, session: Session, sql: ImportSql, *, inserts: bool) -> None:
-        self._session = session
-        self._connection = session.connection
-        self._sql = sql
-        self._inserts = inserts
-        self._inserted = (0, 0)
-        """The ctid of the last row that is in the table, too."""
-
-    @property
-    def is_inserted(self) -> bool:
-        """Return whether all rows are in the table already; there are no duplicates then."""
-        return self._inserts
-
-    async def fill(self, rows: Rows) -> None:
-        """Copy all rows; raises what their iteration does."""
-        sending: asyncio.Future[None] | None = None
-        try:
-            while batch := await _read(rows):
-                if sending is not None:
-                    await self._session.wait(sending)
-                sending = asyncio.ensure_future(self._send(batch))
-            if sending is not None:
-                await self._session.wait(sending)
-        except BaseException:
-            if sending is not None:
-                # Otherwise the server would be waited for, and its error would be logged.
-                self._connection.terminate()
-                await asyncio.gather(sending, return_exceptions=True)
-            raise
-
-    async def insert(self) -> None:
-        """Insert the rows that are not in the table yet."""
-        await self._connection.execute(self._sql.insert, self._inserted)
-
-    async def _send(self, batch: list[tuple[Any, ...]]) -> None:
-        await self._connection.copy_records_to_table(
-            "idv_staged", records=batch, columns=self._sql.staged
-        )
-        if not self._inserts:
-            return
-        try:
-            async with self._connection.transaction():
-                await self.insert()
-            self._inserted = await self._connection.fetchval(self._sql.last, self._inserted)
-        except asyncpg.IntegrityConstraintViolationError:
-            # If it is not a duplicate, the same error ends the import at its end.
-            self._inserts = False
-
-
-async def _read(rows: Rows) -> list[tuple[Any, ...]]:
-    batch: list[tuple[Any, ...]] = []
-    text = 0
-    while (
-        len(batch) < _BATCH_ROWS
-        and text < _BATCH_TEXT
-        and (some := list(islice(rows, _ROWS_AT_ONCE)))
-    ):
-        batch += some
-        _, *columns = zip(*some, strict=True)
-        text += sum(sum(map(len, filter(None, column))) for column in columns)
-        await asyncio.sleep(0)
-    return batch

@@ -1,18 +1,14 @@
 """All users of a PostgreSQL table at once, for ``tornado-idv users``: the only code that writes it.
 
 Imported users are copied into a temporary table, where duplicates are found, and applied from
-there in the same transaction. An empty table takes them batch by batch while they are
-copied. Lookups see the old rows until its commit: nothing is truncated.
-Rows that stay as they are, are not written, so that other columns keep their values. A row whose
-card number changes is deleted and inserted: two users who exchange their card numbers would
-otherwise violate the unique index, whatever comes first.
+there in the same transaction. Lookups see the old rows until its commit: nothing is truncated.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -21,13 +17,14 @@ import asyncpg
 from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
 from idv_postgres.options import PostgresOptions
-from idv_postgres.schema import quoted, quoted_table
-from idv_postgres.session import Session
-from idv_postgres.staging import ImportSql, Selection, Staging
-from idv_postgres.table import read_columns, rejects_duplicates, select_users, to_user
+from idv_postgres.schema import quoted
+from idv_postgres.staging import ImportSql, Selection
+from idv_postgres.table import read_columns, select_users, to_user
 from tornado_idv import (
     Broken,
+    DaemonThread,
     ImportResult,
+    LookupFailed,
     NumberedUser,
     ReviewImport,
     Unavailable,
@@ -37,7 +34,10 @@ from tornado_idv import (
 
 _CONNECT_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 1.0
+_CHECK_INTERVAL = 10.0
+"""Seconds between two checks whether the server has the session."""
 _ROWS_AT_ONCE = 5000
+_ROWS_BETWEEN_PAUSES = 200
 # Between two batches the file is read, which may be a pipe. PostgreSQL has transaction_timeout from
 # version 17 on.
 _SETTINGS = """
@@ -63,22 +63,18 @@ class PostgresUserStore(UserStore):
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        dsn = options.dsn
-        if options.notify is not None and options.notify.dsn is not None:
-            dsn = options.notify.dsn
-        self._connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
+        self._connector = Connector(
+            options.primary_dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",)
+        )
         self._is_committing = False
 
     def count(self) -> int:
         """Return the number of rows."""
-        table = quoted_table(self._options.table)
 
         async def count() -> int:
-            async with self._transaction(readonly=True) as session:
-                connection = session.connection
-                await session.wait(read_columns(connection, self._options))
-                query = f"SELECT count(*) FROM {table}"  # noqa: S608 - quoted
-                return int(await session.wait(connection.fetchval(query)))
+            async with self._transaction(readonly=True) as connection:
+                columns = await read_columns(connection, self._options)
+                return int(await connection.fetchval(ImportSql(self._options, columns).count))
 
         with asyncio.Runner() as runner, _mapped_errors():
             return runner.run(count())
@@ -86,16 +82,12 @@ class PostgresUserStore(UserStore):
     def records(self) -> Iterator[User]:
         """Yield all users, from one transaction."""
         chunks = self._chunks()
-        with asyncio.Runner() as runner, _mapped_errors():
+        with asyncio.Runner() as runner, _mapped_errors(), suppress(StopAsyncIteration):
             try:
-                while (rows := runner.run(_next(chunks))) is not None:
-                    for row in rows:
-                        # Its caller sees users and None alike.
-                        user = to_user([row])
-                        if user is not None:
-                            yield user
+                while True:
+                    yield from map(to_user, runner.run(chunks.__anext__()))
             finally:
-                runner.run(_close(chunks))
+                runner.run(chunks.aclose())
 
     def replace(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
         """Replace all users, in one transaction."""
@@ -119,63 +111,41 @@ class PostgresUserStore(UserStore):
     async def _write(
         self, users: Iterable[NumberedUser], review: ReviewImport, *, replaces: bool
     ) -> ImportResult:
-        async with self._transaction() as session:
-            connection, wait = session.connection, session.wait
-            sql = ImportSql(self._options, await wait(read_columns(connection, self._options)))
+        async with self._transaction() as connection:
+            sql = ImportSql(self._options, await read_columns(connection, self._options))
             rejected: list[tuple[int, str]] = []
-            await wait(connection.execute(sql.create))
-            is_empty = await wait(self._lock_empty(connection, sql))
-            inserts = is_empty and await wait(rejects_duplicates(connection, self._options))
-            staging = Staging(session, sql, inserts=inserts)
-            await staging.fill(_rows(users, rejected, has_url=sql.has_url))
-            if not staging.is_inserted:
-                await wait(connection.execute(sql.analyze))
-                for each in sql.duplicates:
-                    rejected += await wait(_delete(connection, each))
-            stored = removed = moved = updated = 0
-            if not is_empty:
-                await wait(connection.execute(sql.lock))
-                if not replaces:
-                    blocked = _blocked(await wait(connection.fetch(sql.card_moves)))
-                    rejected += await wait(_delete(connection, sql.taken_cards, blocked))
-                stored = await wait(connection.fetchval(sql.count))
-                removed = await wait(_execute(connection, sql.delete_others)) if replaces else 0
+            await connection.execute(sql.create)
+            rows = _rows(users, rejected, has_url=sql.has_url)
+            await connection.copy_records_to_table("idv_staged", records=rows)
+            await connection.execute(sql.analyze)
+            for each in sql.duplicates:
+                rejected += await _delete(connection, each)
+            await connection.execute(sql.lock)
+            if not replaces:
+                blocked = _blocked(await connection.fetch(sql.card_moves))
+                rejected += await _delete(connection, sql.taken_cards, blocked)
+            stored = await connection.fetchval(sql.count)
+            removed = await _execute(connection, sql.delete_others) if replaces else 0
             review(rejected, removed, stored)
-            imported = added = int(
-                await wait(connection.fetchval("SELECT count(*) FROM idv_staged"))
-            )
-            if is_empty:
-                await wait(staging.insert())
-            else:
-                moved, updated, added = [
-                    await wait(_execute(connection, each)) for each in sql.changes
-                ]
+            imported = await connection.fetchval("SELECT count(*) FROM idv_staged")
+            moved, updated, added = [await _execute(connection, each) for each in sql.changes]
             if self._options.notify is not None:
                 channel = self._options.notify.channel
-                await wait(connection.execute("SELECT pg_notify($1::text, '*')", channel))
+                await connection.execute("SELECT pg_notify($1::text, '*')", channel)
             return ImportResult(imported, added - moved, updated + moved, removed)
 
-    async def _lock_empty(self, connection: asyncpg.Connection, sql: ImportSql) -> bool:
-        """Lock the table if it is empty; return whether it was, and stays so."""
-        if not await connection.fetchval(sql.is_empty):
-            return False
-        await connection.execute(sql.lock)
-        return bool(await connection.fetchval(sql.is_empty))
-
-    async def _chunks(self) -> AsyncIterator[list[asyncpg.Record]]:
+    async def _chunks(self) -> AsyncGenerator[list[asyncpg.Record], None]:
         options = self._options
-        async with self._transaction(readonly=True) as session:
-            connection, wait = session.connection, session.wait
-            columns = await wait(read_columns(connection, options))
+        async with self._transaction(readonly=True) as connection:
+            columns = await read_columns(connection, options)
             key = f'u.{quoted(options.columns.nickname)}::text COLLATE "C"'
             order = f"lower({key})" if options.folds_nicknames else key
-            query = f"{select_users(options, columns)} ORDER BY {order}"
-            cursor = await wait(connection.cursor(query))
-            while rows := await wait(cursor.fetch(_ROWS_AT_ONCE)):
+            cursor = await connection.cursor(f"{select_users(options, columns)} ORDER BY {order}")
+            while rows := await cursor.fetch(_ROWS_AT_ONCE):
                 yield rows
 
     @asynccontextmanager
-    async def _transaction(self, *, readonly: bool = False) -> AsyncIterator[Session]:
+    async def _transaction(self, *, readonly: bool = False) -> AsyncIterator[asyncpg.Connection]:
         connection = await self._connector.connect(statement_cache_size=0)
         # Without a commit the server rolls back as the connection is closed: after a signal during
         # COPY, the connection cannot send a ROLLBACK, and the error would hide the signal.
@@ -186,10 +156,10 @@ class PostgresUserStore(UserStore):
                 await transaction.start()
                 await connection.execute(_SETTINGS)
                 process = await connection.fetchval("SELECT pg_backend_pid()")
-            session = Session(connection, self._connector, process)
-            yield session
-            self._is_committing = not readonly
-            await session.wait(transaction.commit())
+            async with self._watched(connection, process):
+                yield connection
+                self._is_committing = not readonly
+                await transaction.commit()
             if not readonly:
                 self.ignore_signals()
             with suppress(Exception):  # nothing that fails now changes the result
@@ -197,15 +167,58 @@ class PostgresUserStore(UserStore):
         finally:
             connection.terminate()
 
+    @asynccontextmanager
+    async def _watched(self, connection: asyncpg.Connection, process: int) -> AsyncIterator[None]:
+        """Raise `Unavailable` if the server does not respond any more, or has lost the session.
 
-def _rows(
+        The kernel of a machine whose server is frozen confirms what it receives, so that neither
+        TCP nor asyncpg reports an error, and a statement that takes long looks the same. So a
+        second connection is made every few seconds: in a thread, as this one reads the users too.
+        """
+        task, thread = asyncio.current_task(), DaemonThread("idv_postgres session check")
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(_CHECK_INTERVAL)
+                if not await thread(asyncio.run, _has_session(self._connector, process)):
+                    break
+            connection.terminate()
+            if task is not None:
+                task.cancel()  # COPY does not end by itself
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        except BaseException:
+            if watching.done():
+                raise Unavailable("the server does not respond any more") from None
+            raise
+        finally:
+            watching.cancel()
+
+
+async def _has_session(connector: Connector, process: int) -> bool:
+    query = f"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {process})"  # noqa: S608 - a number
+    try:
+        connection = await connector.connect(statement_cache_size=0)
+        try:
+            return bool(await connection.fetchval(query, timeout=_CONNECT_TIMEOUT))
+        finally:
+            connection.terminate()
+    except (asyncpg.PostgresError, LookupFailed) as error:  # such as too many connections
+        return not isinstance(error, asyncpg.PostgresConnectionError)
+    except _ERRORS:
+        return False
+
+
+async def _rows(
     users: Iterable[NumberedUser], rejected: list[tuple[int, str]], *, has_url: bool
-) -> Iterator[tuple[object, ...]]:
-    for line, user in users:
-        if has_url:
+) -> AsyncIterator[tuple[object, ...]]:
+    for number, (line, user) in enumerate(users):
+        if number % _ROWS_BETWEEN_PAUSES == 0:
+            await asyncio.sleep(0)  # let a signal end the import
+        if has_url or user.profile_url is None:
             yield line, user.nickname, user.card_number, user.plan, user.profile_url
-        elif user.profile_url is None:
-            yield line, user.nickname, user.card_number, user.plan
         else:
             rejected.append((line, _NO_COLUMN))
 
@@ -256,11 +269,3 @@ def _mapped_errors(table: str = "") -> Iterator[None]:
                 "ALTER ROLE … BYPASSRLS), or use another configuration for imports"
             )
         raise failure from None
-
-
-async def _next(chunks: AsyncIterator[list[asyncpg.Record]]) -> list[asyncpg.Record] | None:
-    return await anext(chunks, None)
-
-
-async def _close(chunks: Any) -> None:
-    await chunks.aclose()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -37,7 +37,7 @@ FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
 WHERE a.attrelid = $1::text::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _UNIQUE_KEYS = """
-SELECT pg_get_indexdef(indexrelid, 1, false) AS key, indimmediate AS is_immediate FROM pg_index
+SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index
 WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
   AND indnkeyatts = 1
 """
@@ -81,13 +81,16 @@ class Column:
             )
 
 
-def to_user(rows: Sequence[Sequence[Any]]) -> User | None:
+def only_user(rows: Sequence[Sequence[Any]]) -> User | None:
     """Return the user in a lookup's rows; raises `Broken` if there are several or a bad one."""
-    if not rows:
-        return None
     if len(rows) > 1:
         raise Broken("two rows answer one query")
-    plan, card_number, nickname, profile_url = rows[0]
+    return to_user(rows[0]) if rows else None
+
+
+def to_user(row: Sequence[Any]) -> User:
+    """Return the user in a row; raises `Broken` for a bad one."""
+    plan, card_number, nickname, profile_url = row
     for name, value in (("plan", plan), ("card number", card_number), ("nickname", nickname)):
         if not value:
             raise Broken(f"the {name} of a row is NULL, or empty")
@@ -102,22 +105,33 @@ async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
     Raises `Broken` for what is missing or not text, and whatever asyncpg raises. A nickname with @
     is a warning: one row that is added must not fail all other lookups, nor the next start.
     """
-    if options.queries:
-        own, at_signs = options.queries.items(), []
-        lookups = Lookups({kind: await _own_query(connection, kind, query) for kind, query in own})
-    else:
-        lookups = await _of_table(connection, options)
-        at_signs = await _find_at_signs(connection, options)
-    sql, batch_sql, warnings = lookups.sql, lookups.batch_sql, [*at_signs, *lookups.warnings]
+    queries = options.queries.items()
+    sql = {kind: await _own_query(connection, kind, query) for kind, query in queries}
+    batch_sql: dict[type[Query], str] = {}
+    warnings: list[str] = []
+    has_at_signs = False
+    if not sql:
+        columns = await read_columns(connection, options)
+        warnings = await _at_sign_warnings(connection, options)
+        has_at_signs = bool(warnings)
+        warnings += await _unique_warnings(connection, options, columns)
+        select = f"{select_users(options, columns)} WHERE"
+        names = options.columns
+        for kind, name, folds in (
+            (ByNickname, names.nickname, options.folds_nicknames),
+            (ByCard, names.card_number, False),
+        ):
+            equals = await _equals(connection, columns[name], folds=folds)
+            sql[kind] = f"{select} {equals('$1::text')} LIMIT 2"
+            several = f"{_FOR_EACH_VALUE}({select} {equals('k.value')} LIMIT 2) AS q"
+            # One that reads the whole table for each value would take as long as all of them.
+            if not await _scans(connection, several, ["x"]):
+                batch_sql[kind] = several
     slow = [_NAMES[kind] for kind, each in sql.items() if await _scans(connection, each, "x")]
     if slow:
-        names = " or ".join(slow)
-        warnings = [f"a lookup by {names} reads the whole table; an index is missing", *warnings]
-    # One that reads the whole table for each value would take as long as all of them.
-    batch_sql = {
-        kind: each for kind, each in batch_sql.items() if not await _scans(connection, each, ["x"])
-    }
-    return replace(lookups, batch_sql=batch_sql, warnings=warnings, has_at_signs=bool(at_signs))
+        slow_ones = " or ".join(slow)
+        warnings.insert(0, f"a lookup by {slow_ones} reads the whole table; an index is missing")
+    return Lookups(sql, batch_sql, warnings, has_at_signs)
 
 
 async def _own_query(connection: Connection, kind: type[Query], query: str) -> str:
@@ -139,48 +153,12 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
     return f"SELECT {selected} FROM (\n{query}\n) AS q LIMIT 2"  # noqa: S608 - the operator's SQL
 
 
-async def _of_table(connection: Connection, options: PostgresOptions) -> Lookups:
-    columns = await read_columns(connection, options)
-    table, names, folds = quoted_table(options.table), options.columns, options.folds_nicknames
-    nickname, card = columns[names.nickname], columns[names.card_number]
-    select = f"{select_users(options, columns)} WHERE"
-    by_nickname = await _equals_folded(connection, nickname) if folds else _equals(nickname)
-    conditions: dict[type[Query], _Condition] = {ByNickname: by_nickname, ByCard: _equals(card)}
-    lookups = Lookups(
-        {kind: f"{select} {equals('$1::text')} LIMIT 2" for kind, equals in conditions.items()},
-        {
-            kind: f"{_FOR_EACH_VALUE}({select} {equals('k.value')} LIMIT 2) AS q"
-            for kind, equals in conditions.items()
-        },
-    )
-    warnings: list[str] = []
-    kind = await connection.fetchval(
-        "SELECT relkind::text FROM pg_class WHERE oid = $1::text::regclass", table
-    )
-    if kind in {"r", "p"}:
-        keys = {_plain(row["key"]) for row in await connection.fetch(_UNIQUE_KEYS, table)}
-        warnings += _unique_warning(keys, options.table, nickname, folds=folds)
-        warnings += _unique_warning(keys, options.table, card, folds=False)
-    return replace(lookups, warnings=warnings)
-
-
 def select_users(options: PostgresOptions, columns: Collection[str]) -> str:
     """Return the SELECT of all rows as `to_user` takes them, from the table as ``u``."""
     names, url = options.columns, options.columns.profile_url or "profile_url"
     own = [f"u.{quoted(each)}::text" for each in (names.plan, names.card_number, names.nickname)]
     own.append(f"u.{quoted(url)}::text" if url in columns else "NULL")
     return f"SELECT {', '.join(own)} FROM {quoted_table(options.table)} AS u"  # noqa: S608 - quoted
-
-
-async def rejects_duplicates(connection: Connection, options: PostgresOptions) -> bool:
-    """Return whether a second row for a nickname or a card number is an error at once.
-
-    ``False`` where the case of nicknames is folded: an index may fold it by another locale.
-    """
-    rows = await connection.fetch(_UNIQUE_KEYS, quoted_table(options.table))
-    keys = {_plain(row["key"]) for row in rows if row["is_immediate"]}
-    names = (options.columns.nickname, options.columns.card_number)
-    return not options.folds_nicknames and keys.issuperset(_plain(quoted(name)) for name in names)
 
 
 async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:
@@ -204,21 +182,18 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
     return columns
 
 
-def _equals(column: Column) -> _Condition:
-    """Return the condition that a column is a value, to the byte."""
-    name = f"u.{quoted(column.name)}"
-    # The type named "character" is that of one character.
-    cast = {"bpchar": "::bpchar", "citext": f"::{column.type_sql}"}.get(column.type, "")
-    return lambda value: f'{name} = {value}{cast} AND {name}::text COLLATE "C" = {value}'
+async def _equals(connection: Connection, column: Column, *, folds: bool) -> _Condition:
+    """Return the condition that a column is a value: to the byte, or but for the case of ASCII.
 
-
-async def _equals_folded(connection: Connection, column: Column) -> _Condition:
-    """Return the condition that a column is a value but for the case of ASCII letters.
-
-    The first comparison is what indexes are usually made on. A collation like that of Turkish
-    makes another letter of an ASCII one; there only ``COLLATE "C"`` folds as this service does.
+    The first comparison of folded values is what indexes are usually made on. A collation like
+    that of Turkish makes another letter of an ASCII one; there only ``COLLATE "C"`` folds as this
+    service does.
     """
     name = f"u.{quoted(column.name)}"
+    if not folds:
+        # The type named "character" is that of one character.
+        cast = {"bpchar": "::bpchar", "citext": f"::{column.type_sql}"}.get(column.type, "")
+        return lambda value: f'{name} = {value}{cast} AND {name}::text COLLATE "C" = {value}'
     exact = f'lower({name}::text COLLATE "C")'
     collation = column.collation or '"default"'
     folded = await connection.fetchval(f"SELECT lower('{_UPPER}'::text COLLATE {collation})")
@@ -243,18 +218,28 @@ def _reads_all(node: Mapping[str, Any]) -> bool:
     return scan == "Seq Scan" or by_index or any(map(_reads_all, node.get("Plans", ())))
 
 
-def _unique_warning(keys: set[str], table: str, column: Column, *, folds: bool) -> list[str]:
-    """Return the statement that makes two rows for one query impossible, unless they are."""
-    plain = _plain(quoted(column.name))
-    if f"lower{plain}" in keys or (plain in keys and (not folds or column.type == "citext")):
+async def _unique_warnings(
+    connection: Connection, options: PostgresOptions, columns: Mapping[str, Column]
+) -> list[str]:
+    """Return the statements that make two rows for one query impossible, unless they are."""
+    table, names = quoted_table(options.table), options.columns
+    query = "SELECT relkind::text FROM pg_class WHERE oid = $1::text::regclass"
+    if await connection.fetchval(query, table) not in {"r", "p"}:
         return []
-    name = quoted(f"{table.rpartition('.')[2]}_{column.name}{'_lower' if folds else ''}")
-    key = f"lower({quoted(column.name)})" if folds else quoted(column.name)
-    message = (
-        f"no unique index forbids two rows for one query by {quoted(column.name)}; this one does: "
-        f"CREATE UNIQUE INDEX {name} ON {quoted_table(table)} ({key})"
-    )
-    return [message]
+    keys = {_plain(row["key"]) for row in await connection.fetch(_UNIQUE_KEYS, table)}
+    warnings = []
+    for name, folds in ((names.nickname, options.folds_nicknames), (names.card_number, False)):
+        plain = _plain(quoted(name))
+        any_case = folds and columns[name].type != "citext"
+        if f"lower{plain}" in keys or (plain in keys and not any_case):
+            continue
+        index = quoted(f"{options.table.rpartition('.')[2]}_{name}{'_lower' if folds else ''}")
+        key = f"lower({quoted(name)})" if folds else quoted(name)
+        warnings.append(
+            f"no unique index forbids two rows for one query by {quoted(name)}; this one does: "
+            f"CREATE UNIQUE INDEX {index} ON {table} ({key})"
+        )
+    return warnings
 
 
 def _plain(key: str) -> str:
@@ -262,8 +247,7 @@ def _plain(key: str) -> str:
     return re.sub(r'::("[^"]*"|\w+)|COLLATE "C"|[()"\s]', "", key)
 
 
-async def _find_at_signs(connection: Connection, options: PostgresOptions) -> list[str]:
-    """Return what is wrong with the nicknames, as one sentence at most."""
+async def _at_sign_warnings(connection: Connection, options: PostgresOptions) -> list[str]:
     table, column = quoted_table(options.table), quoted(options.columns.nickname)
     found = await connection.fetchval(
         f"SELECT EXISTS (SELECT FROM (SELECT {column}::text AS nickname FROM {table} "  # noqa: S608 - quoted
@@ -272,8 +256,5 @@ async def _find_at_signs(connection: Connection, options: PostgresOptions) -> li
     if not found:
         return []
     repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
-    sentence = (
-        "some nicknames are stored with @ in front, and their users are answered 503; "
-        f"this repairs them: {repair}"
-    )
-    return [sentence]
+    warning = "some nicknames are stored with @ in front, and their users are answered 503"
+    return [f"{warning}; this repairs them: {repair}"]

@@ -117,8 +117,6 @@ class SqliteBackend(Backend[SqliteOptions]):
         # query: wait for it and start another.
         if self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
-        if self._closed:
-            return
         if self._check_task is None or self._check_task.done():
             self._check_task = asyncio.create_task(self._run_check())
         await asyncio.shield(self._check_task)
@@ -162,7 +160,10 @@ class SqliteBackend(Backend[SqliteOptions]):
             return is_locked(error)
         if now == was:
             return True
-        if not now.written_by_sqlite_since(was):
+        is_same = (
+            now.signature.is_same_file(was.signature) and now.schema_version == was.schema_version
+        )
+        if not is_same or now.data_version == was.data_version:
             return False
         file.state = now
         self.notify_changed()

@@ -57,7 +57,17 @@ def to_lookup_failed(error: sqlite3.Error) -> LookupFailed:
         return Unavailable("the connection is closed")
     if code in _BROKEN:
         return Broken(_BROKEN[code])
-    return Unavailable(_reason(error, code))
+    extended, name = error.sqlite_errorcode, error.sqlite_errorname
+    reason = _UNAVAILABLE_EXTENDED.get(extended) or _UNAVAILABLE.get(code)
+    if reason is None:
+        reason = f"SQLite fails with {name}"
+    elif code == sqlite3.SQLITE_ERROR and str(error).startswith("unsafe use of"):
+        reason = (
+            "the view uses a virtual table or function that SQLite refuses in views it cannot trust"
+        )
+    elif extended != code:
+        reason = f"{reason} ({name})"
+    return Unavailable(reason)
 
 
 def to_write_failed(error: sqlite3.Error) -> LookupFailed:
@@ -74,18 +84,6 @@ def to_write_failed(error: sqlite3.Error) -> LookupFailed:
     if code == sqlite3.SQLITE_FULL:
         return Unavailable("the disk is full, or that of the temporary files (SQLITE_TMPDIR)")
     return to_lookup_failed(error)
-
-
-def _reason(error: sqlite3.Error, code: int) -> str:
-    extended, name = error.sqlite_errorcode, error.sqlite_errorname
-    reason = _UNAVAILABLE_EXTENDED.get(extended) or _UNAVAILABLE.get(code)
-    if reason is None:
-        return f"SQLite fails with {name}"
-    if code == sqlite3.SQLITE_ERROR and str(error).startswith("unsafe use of"):
-        return (
-            "the view uses a virtual table or function that SQLite refuses in views it cannot trust"
-        )
-    return reason if extended == code else f"{reason} ({name})"
 
 
 def _primary_code(error: sqlite3.Error) -> int | None:

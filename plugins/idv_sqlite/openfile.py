@@ -12,7 +12,7 @@ import asyncio
 import errno
 import sqlite3
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,14 +35,6 @@ class State(NamedTuple):
     data_version: int
     schema_version: int
 
-    def written_by_sqlite_since(self, earlier: State) -> bool:
-        """Return whether it is the same file and schema, with changes known to SQLite."""
-        return (
-            self.signature.is_same_file(earlier.signature)
-            and self.schema_version == earlier.schema_version
-            and self.data_version != earlier.data_version
-        )
-
 
 @dataclass(eq=False)
 class OpenFile:
@@ -52,9 +44,7 @@ class OpenFile:
     users: table.Table
     readers: list[Reader]
     watcher: aiosqlite.Connection
-    state: State
-    _checked_after: int = 0
-    _was_unmodified: bool = False
+    state: State = field(init=False)
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -80,40 +70,35 @@ class OpenFile:
                     connection = await connect(path, busy_timeout=0)
                     stack.push_async_callback(connection.close)
                     readers.append(await Reader.over(connection))
-                state = await _state(path, watcher)
-                if not state.signature.is_same_file(before):
+                file = cls(path, users, readers, watcher)
+                file.state = await file.check()
+                if not file.state.signature.is_same_file(before):
                     raise Unavailable("the file was replaced while it was opened")
                 stack.pop_all()
         except sqlite3.Error as error:
             raise to_lookup_failed(error) from None
-        return cls(path, users, readers, watcher, state)
+        return file
 
     def is_unmodified(self) -> bool:
-        """Return whether the file has not been written or replaced since `state` was read.
-
-        The file's status is read once for all statements that have returned rows by then.
-        """
-        # A statement is counted when its rows have arrived, so that a status read before them
-        # is never used for them.
-        statements = sum([reader.statements for reader in self.readers])
-        if statements != self._checked_after:
-            self._checked_after = statements
-            try:
-                self._was_unmodified = signature_of(self.path) == self.state.signature
-            except Unavailable:
-                self._was_unmodified = False
-        return self._was_unmodified
+        """Return whether the file has not been written or replaced since `state` was read."""
+        return FileSignature.find(self.path) == self.state.signature
 
     def was_replaced(self) -> bool:
         """Return whether the path leads elsewhere or nowhere, while this file is intact."""
-        try:
-            return not signature_of(self.path).is_same_file(self.state.signature)
-        except Unavailable:
-            return True
+        signature = FileSignature.find(self.path)
+        return signature is None or not signature.is_same_file(self.state.signature)
 
     async def check(self) -> State:
         """Return the current state; raises `sqlite3.Error`, or `Unavailable` without a file."""
-        return await _state(self.path, self.watcher)
+        # The transaction's lock excludes writers, so that signature and version are consistent.
+        # (Not in WAL mode, where a checkpoint can come between; the file is then opened again.)
+        await self.watcher.execute_fetchall("BEGIN")
+        try:
+            ((schema_version,),) = await self.watcher.execute_fetchall("PRAGMA schema_version")
+            ((data_version,),) = await self.watcher.execute_fetchall("PRAGMA data_version")
+            return State(signature_of(self.path), data_version, schema_version)
+        finally:
+            await self.watcher.execute_fetchall("ROLLBACK")
 
     async def find(self, query: Query) -> User | None:
         """Query the reader with the shortest queue; raises `Unavailable` or `Broken`."""
@@ -123,7 +108,9 @@ class OpenFile:
             rows = await reader.fetch(lookup, lookup.values(query))
         except sqlite3.Error as error:
             raise to_lookup_failed(error) from None
-        return self.users.user(rows)
+        if len(rows) > 1:
+            raise Broken("two rows answer one query")
+        return table.to_user(rows[0]) if rows else None
 
     def stop(self) -> None:
         """Stop running and queued queries, which then raise `Unavailable`."""
@@ -146,15 +133,3 @@ def signature_of(path: Path) -> FileSignature:
         else:
             reason = f"the file cannot be reached: {error.strerror}"
         raise Unavailable(reason) from None
-
-
-async def _state(path: Path, watcher: aiosqlite.Connection) -> State:
-    # The transaction's lock excludes writers, so that signature and version are consistent.
-    # (Not in WAL mode, where a checkpoint can come between; the file is then opened again.)
-    await watcher.execute_fetchall("BEGIN")
-    try:
-        ((schema_version,),) = await watcher.execute_fetchall("PRAGMA schema_version")
-        ((data_version,),) = await watcher.execute_fetchall("PRAGMA data_version")
-        return State(signature_of(path), data_version, schema_version)
-    finally:
-        await watcher.execute_fetchall("ROLLBACK")

@@ -16,9 +16,8 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiosqlite
 
@@ -60,27 +59,29 @@ def read_only_uri(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
+_Request: TypeAlias = "tuple[Sequence[Value], asyncio.Future[list[Row]]]"
+"""A queued lookup: its parameters, and the future of its rows."""
+
+
 class Reader:
-    """A connection with a queue of lookups."""
+    """A connection with a queue of lookups.
+
+    SQLite's own wait for a lock would block the thread, and the last of many callers would wait
+    many times as long; `fetch` waits instead.
+    """
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
         self._queues: dict[Lookup, list[_Request]] = {}
         self._serve_task: asyncio.Task[None] | None = None
         self.waiting = 0
-        self.statements = 0
-        """Statements that have returned their rows."""
         self.stopping = False
         self.running: Sequence[_Request] = ()
         """The lookups of the statement that runs, or ran last."""
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
-        """Return a reader on a connection without a busy timeout.
-
-        SQLite's own wait for a lock would block the thread, and the last of many callers would
-        wait many times as long; `fetch` waits instead.
-        """
+        """Return a reader on a connection without a busy timeout."""
         reader = cls(connection)
         await connection.set_progress_handler(reader._should_stop, _STEPS)
         return reader
@@ -95,8 +96,12 @@ class Reader:
         self.waiting += 1
         try:
             while True:
+                request: _Request = values, loop.create_future()
+                self._queues.setdefault(lookup, []).append(request)
+                if self._serve_task is None:
+                    self._serve_task = loop.create_task(self._serve())
                 try:
-                    return await self._rows(lookup, values)
+                    return await request[1]
                 except sqlite3.Error as error:
                     if not is_locked(error) or loop.time() + _PAUSE > deadline:
                         raise
@@ -110,19 +115,11 @@ class Reader:
             await asyncio.wait([self._serve_task])
         await self._connection.close()
 
-    def _rows(self, lookup: Lookup, values: Sequence[Value]) -> asyncio.Future[list[Row]]:
-        """Queue a lookup."""
-        request = _Request(values, asyncio.get_running_loop().create_future())
-        self._queues.setdefault(lookup, []).append(request)
-        if self._serve_task is None:
-            self._serve_task = asyncio.create_task(self._serve())
-        return request.rows
-
     async def _serve(self) -> None:
         """Run the queued lookups, alternating between the kinds, until the queue is empty."""
         while self._queues:
             lookup = next(iter(self._queues))
-            pending = [request for request in self._queues.pop(lookup) if request.is_pending]
+            pending = _pending(self._queues.pop(lookup))
             if not pending:
                 continue
             size = max(size for size in lookup.batches if size <= len(pending))
@@ -131,49 +128,38 @@ class Reader:
             await self._run_batch(lookup, pending[:size])
         self._serve_task = None
 
-    async def _run_batch(self, lookup: Lookup, pending: list[_Request]) -> None:
+    async def _run_batch(self, lookup: Lookup, batch: list[_Request]) -> None:
         """Run one statement; if it fails, repeat each lookup alone, as one may be the cause."""
+        found: list[list[Row]] = [[] for _ in batch]
         try:
-            rows = await self._execute(lookup, pending)
+            for place, *row in await self._execute(lookup, batch):
+                found[place].append(row)
         except Exception as error:  # noqa: BLE001 - raised to the caller
-            if len(pending) > 1:
-                for request in pending:
+            if len(batch) > 1:
+                for request in batch:
                     await self._run_batch(lookup, [request])
-            elif pending[0].is_pending:
-                pending[0].rows.set_exception(error)
+            for _, rows in _pending(batch):
+                rows.set_exception(error)
             return
-        found: list[list[Row]] = [[] for _ in pending]
-        for row in rows:
-            found[row[0]].append(row[1:])
-        for request, request_rows in zip(pending, found, strict=True):
-            if request.is_pending:
-                request.rows.set_result(request_rows)
+        for (_, rows), request_rows in zip(batch, found, strict=True):
+            if not rows.done():
+                rows.set_result(request_rows)
 
-    async def _execute(self, lookup: Lookup, pending: Sequence[_Request]) -> Iterable[Row]:
-        if self.stopping:
-            raise sqlite3.ProgrammingError("the connection is closed")
-        self.running = pending
-        values = [value for request in pending for value in request.values]
+    async def _execute(self, lookup: Lookup, batch: Sequence[_Request]) -> Iterable[Row]:
+        self.running = batch
+        values = [value for request, _ in batch for value in request]
         try:
-            rows = await self._connection.execute_fetchall(lookup.batches[len(pending)], values)
-        except ValueError:
-            raise sqlite3.ProgrammingError("the connection is closed") from None
-        self.statements += 1
-        return rows
+            if not self.stopping:
+                return await self._connection.execute_fetchall(lookup.batches[len(batch)], values)
+        except ValueError:  # aiosqlite's, for a closed connection
+            pass
+        raise sqlite3.ProgrammingError("the connection is closed")
 
     def _should_stop(self) -> bool:
         """Called by SQLite, in the connection's thread, while a statement runs."""
-        return self.stopping or not any(request.is_pending for request in self.running)
+        return self.stopping or not _pending(self.running)
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A queued lookup: its parameters, and the future of its rows."""
-
-    values: Sequence[Value]
-    rows: asyncio.Future[list[Row]]
-
-    @property
-    def is_pending(self) -> bool:
-        """Return whether its caller is still waiting."""
-        return not self.rows.done()
+def _pending(requests: Iterable[_Request]) -> list[_Request]:
+    """Return the requests whose callers are still waiting."""
+    return [request for request in requests if not request[1].done()]

@@ -39,11 +39,7 @@ class Staging:
         self._options = options
         self._table = f"target.{quoted(options.table)}"
         self._nickname, self._card = quoted(columns.nickname), quoted(columns.card_number)
-        # The other index is unique, so SQLite would prefer it, and read a row for each of its keys.
-        self._same = (
-            "SELECT 1 FROM staged AS s INDEXED BY staged_nickname "  # noqa: S608 - quoted
-            f"WHERE s.nickname = u.{self._nickname}"
-        )
+        self._same = f"SELECT 1 FROM staged AS s WHERE s.nickname = u.{self._nickname}"  # noqa: S608 - quoted
         self._names = {self._nickname: "nickname", self._card: "card_number"}
         self._names[quoted(columns.plan)] = "plan"
         self._has_url = profile_url is not None
@@ -82,12 +78,9 @@ class Staging:
             "CREATE INDEX staged_nickname ON staged "
             "(nickname, line, card_number, plan, profile_url)"
         )
+        self._run("CREATE INDEX staged_card_number ON staged (card_number)")
         rejected = self._delete_later_ones("nickname", _SAME_NICKNAME)
-        try:
-            self._run("CREATE UNIQUE INDEX staged_card_number ON staged (card_number)")
-        except sqlite3.IntegrityError:
-            self._run("CREATE INDEX staged_card_number ON staged (card_number)")
-            rejected += self._delete_later_ones("card_number", _SAME_CARD)
+        rejected += self._delete_later_ones("card_number", _SAME_CARD)
         self._run("COMMIT")
         return rejected
 
@@ -107,37 +100,24 @@ class Staging:
         """Roll back what is not committed, and delete the temporary database."""
         self._connection.close()
 
-    def write_new(self) -> bool:
-        """Create the table in a new file, in the order of nicknames, and its unique indexes.
-
-        Return ``False`` where they find duplicates: nothing is left of the table then.
-        """
+    def create_table(self) -> None:
+        """Create the table in a new file."""
         columns = ", ".join(
             f"{name} TEXT{'' if source == 'profile_url' else ' NOT NULL'}"
             for name, source in self._names.items()
         )
         self._run(f"CREATE TABLE {self._table} ({columns})")
-        self._run(
-            f"INSERT INTO {self._table} ({', '.join(self._names)}) "  # noqa: S608 - quoted
-            f"SELECT {', '.join(self._names.values())} FROM staged ORDER BY nickname"
-        )
-        # An index that fails must be undone, for which SQLite needs a journal; of a new file it is
-        # small.
-        self._run("PRAGMA target.journal_mode = MEMORY")
-        try:
-            table = self._options.table
-            collation = " COLLATE NOCASE" if self._options.folds_nicknames else ""
-            for name, key in (
-                ("nickname", f"{self._nickname}{collation}"),
-                ("card_number", self._card),
-            ):
-                index = f"target.{quoted(f'{table}_{name}')}"
-                self._run(f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({key})")
-        except sqlite3.IntegrityError:
-            self._run("PRAGMA target.journal_mode = OFF")
-            self._run(f"DROP TABLE {self._table}")
-            return False
-        return True
+
+    def create_indexes(self) -> None:
+        """Create the unique indexes of a new table; before its rows, they would take longer."""
+        table = self._options.table
+        collation = " COLLATE NOCASE" if self._options.folds_nicknames else ""
+        for name, key in (
+            ("nickname", f"{self._nickname}{collation}"),
+            ("card_number", self._card),
+        ):
+            index = f"target.{quoted(f'{table}_{name}')}"
+            self._run(f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({key})")
 
     def card_conflicts(self) -> list[tuple[int, str]]:
         """Remove users with a card number that a stored user keeps; return the lines.

@@ -16,14 +16,13 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Self
 
 from idv_sqlite.errors import to_write_failed
 from idv_sqlite.openfile import OpenFile
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import read_only_uri
 from idv_sqlite.staging import Staging
-from idv_sqlite.table import quoted, to_user
+from idv_sqlite.table import Table, quoted, to_user
 from tornado_idv import (
     ImportResult,
     NumberedUser,
@@ -43,99 +42,80 @@ _NOT_DURABLE = (
 )
 
 
-class Replacement:
-    """A copy of the database at ``target``, or an empty file, for one writer.
+@contextmanager
+def _replacement(target: Path, *, is_new: bool) -> Iterator[Path]:
+    """Yield a copy of the database at ``target``, or an empty file, which gets its name at the end.
 
-    Other writers of the old file are locked out until the copy has its name; readers are not.
-    Without `commit`, or if the process ends, the old file stays as it is. Raises `StartError`.
+    Other writers of the old file are locked out until then; readers are not. After an error, or if
+    the process ends, the old file stays as it is. Raises `StartError`, and `Unavailable` for an
+    error after the new file has the name.
     """
-
-    def __init__(self, target: Path) -> None:
-        self.path = target.with_name(f".{target.name}.import")
-        self._target = target
-        self._has_its_name = False
+    path = target.with_name(f".{target.name}.import")
+    with ExitStack() as stack:
         try:
-            self._descriptor = self._open()
+            descriptor = _open_locked(path, target)
         except OSError as error:
-            raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
-
-    @classmethod
-    @contextmanager
-    def of(cls, target: Path, *, is_new: bool) -> Iterator[Self]:
-        """Yield the replacement; at the end, it is discarded unless it was committed."""
-        replacement = cls(target)
-        with ExitStack() as stack:
-            stack.callback(os.close, replacement._descriptor)
-            stack.callback(replacement._discard)
+            raise StartError(f"{path}: cannot be written: {error.strerror}") from None
+        stack.callback(os.close, descriptor)
+        try:
             if not is_new:
-                replacement._copy(stack)
-            elif not _is_missing(target):
-                raise StartError(
-                    f"{target}: another writer created it during the import, which changed "
-                    "nothing; import again"
-                )
-            yield replacement
-
-    def commit(self) -> None:
-        """Make the file durable, and give it its name.
-
-        Raises `StartError` if it does not get it, and `Unavailable` for an error after that.
-        """
-        try:
-            os.fsync(self._descriptor)
-            self.path.replace(self._target)
-            self._has_its_name = True
-            folder = os.open(self._target.parent, os.O_RDONLY)
+                _copy(target, path, descriptor, stack)
+            yield path
             try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+                os.fsync(descriptor)
+                path.replace(target)
+            except OSError as error:
+                raise StartError(f"{target}: cannot be replaced: {error.strerror}") from None
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        try:
+            folder = os.open(target.parent, os.O_RDONLY)
+            stack.callback(os.close, folder)
+            os.fsync(folder)
         except OSError as error:
-            if self._has_its_name:
-                raise Unavailable(f"{error.strerror}; {_NOT_DURABLE}") from None
-            raise StartError(f"{self._target}: cannot be replaced: {error.strerror}") from None
+            raise Unavailable(f"{error.strerror}; {_NOT_DURABLE}") from None
 
-    def _discard(self) -> None:
-        if not self._has_its_name:
-            self.path.unlink(missing_ok=True)
 
-    def _open(self) -> int:
-        """Return the locked file, empty: one that an earlier process left is used again."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another import may have renamed it.
-            is_locked = os.path.samestat(os.fstat(descriptor), self.path.stat())
-        except (BlockingIOError, FileNotFoundError):
-            is_locked = False
-        if not is_locked:
-            os.close(descriptor)
-            raise StartError(f"{self._target}: another import is running")
-        os.truncate(descriptor, 0)
-        return descriptor
+def _open_locked(path: Path, target: Path) -> int:
+    """Return the locked file, empty: one that an earlier process left is used again."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another import may have renamed it.
+        is_locked = os.path.samestat(os.fstat(descriptor), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        is_locked = False
+    if not is_locked:
+        os.close(descriptor)
+        raise StartError(f"{target}: another import is running")
+    os.truncate(descriptor, 0)
+    return descriptor
 
-    def _copy(self, stack: ExitStack) -> None:
-        lock, source = (
-            stack.enter_context(
-                closing(sqlite3.connect(self._target, isolation_level=None, timeout=_BUSY_TIMEOUT))
-            )
-            for _ in range(2)
+
+def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
+    """Copy the database, with its owner and mode; its writers are locked out up to the end."""
+    lock, source = (
+        stack.enter_context(
+            closing(sqlite3.connect(target, isolation_level=None, timeout=_BUSY_TIMEOUT))
         )
-        # By a connection of its own: SQLite does not copy from one that has begun to write.
-        lock.execute("BEGIN IMMEDIATE")
-        status = self._target.stat()
-        try:
-            os.fchown(self._descriptor, status.st_uid, status.st_gid)
-        except OSError:
-            raise StartError(
-                f"{self._target}: the new file cannot be given to the owner of this one; run the "
-                "import as that user"
-            ) from None
-        os.fchmod(self._descriptor, status.st_mode & 0o7777)
-        with closing(sqlite3.connect(self.path)) as copy:
-            copy.execute("PRAGMA journal_mode = OFF")
-            copy.execute("PRAGMA synchronous = OFF")
-            source.backup(copy)
+        for _ in range(2)
+    )
+    # By a connection of its own: SQLite does not copy from one that has begun to write.
+    lock.execute("BEGIN IMMEDIATE")
+    status = target.stat()
+    try:
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+    except OSError:
+        raise StartError(
+            f"{target}: the new file cannot be given to the owner of this one; run the "
+            "import as that user"
+        ) from None
+    os.fchmod(descriptor, status.st_mode & 0o7777)
+    with closing(sqlite3.connect(path)) as copy:
+        copy.execute("PRAGMA journal_mode = OFF")
+        copy.execute("PRAGMA synchronous = OFF")
+        source.backup(copy)
 
 
 def _is_missing(path: Path) -> bool:
@@ -153,15 +133,14 @@ class SqliteUserStore(UserStore):
 
     def count(self) -> int:
         """Return the number of rows."""
-        with self._reading() as connection:
+        with self._reading() as (connection, _):
             ((count,),) = connection.execute(f"SELECT count(*) FROM {self._table}")  # noqa: S608 - quoted
             return int(count)
 
     def records(self) -> Iterator[User]:
         """Yield all users, from one read transaction."""
-        with self._reading() as connection:
-            columns = self._columns
-            url = _profile_url(connection, self._options)
+        with self._reading() as (connection, table):
+            columns, url = self._columns, table.profile_url
             names = (columns.plan, columns.card_number, columns.nickname)
             selected = ", ".join([*map(quoted, names), quoted(url) if url else "NULL"])
             collation = "NOCASE" if self._options.folds_nicknames else "BINARY"
@@ -191,81 +170,65 @@ class SqliteUserStore(UserStore):
         with _mapped_errors():
             url: str | None = self._columns.profile_url or "profile_url"
             if not is_new:
-                self._check(self._options)
-                url = self._writable_profile_url(path)
+                table = self._check(self._options)
+                if table.is_view:
+                    raise StartError(
+                        f"{self._table} in {self._options.path} is a view, and cannot be imported "
+                        "into"
+                    )
+                url = table.profile_url
             with closing(Staging(self._options, url)) as staging:
-                rejected = staging.fill(users)
-                if is_new:
-                    return self._create_file(staging, path, rejected, review)
-                rejected += staging.delete_duplicates()
-                if replaces and _journal_mode(path) != "wal":
-                    with Replacement.of(path, is_new=False) as replacement:
-                        staging.attach(replacement.path, is_private=True)
-                        result = _apply(staging, rejected, review, replaces=True)
-                        staging.commit()
-                        self._commit(staging, replacement)
+                rejected = staging.fill(users) + staging.delete_duplicates()
+                if not is_new and (not replaces or _journal_mode(path) == "wal"):
+                    staging.attach(path)
+                    result = _apply(staging, rejected, review, replaces=replaces)
+                    self.ignore_signals()
+                    staging.commit()
                     return result
-                staging.attach(path)
-                if not replaces:
-                    rejected += staging.card_conflicts()
-                result = _apply(staging, rejected, review, replaces=replaces)
-                self.ignore_signals()
-                staging.commit()
+                with _replacement(path, is_new=is_new) as new:
+                    if is_new and not _is_missing(path):
+                        raise StartError(
+                            f"{path}: another writer created it during the import, which changed "
+                            "nothing; import again"
+                        )
+                    staging.attach(new, is_private=True)
+                    if is_new:
+                        staging.create_table()
+                    result = _apply(staging, rejected, review, replaces=True)
+                    if is_new:
+                        staging.create_indexes()
+                    staging.commit()
+                    staging.detach()
+                    # What the service would not open must not come in place of what it serves.
+                    self._check(self._options.model_copy(update={"path": new}))
+                    self.ignore_signals()
                 return result
 
-    def _create_file(
-        self, staging: Staging, path: Path, rejected: list[tuple[int, str]], review: ReviewImport
-    ) -> ImportResult:
-        with Replacement.of(path, is_new=True) as replacement:
-            staging.attach(replacement.path, is_private=True)
-            # Mostly there are no duplicates: the indexes of the new table are the only ones then.
-            if not staging.write_new():
-                rejected += staging.delete_duplicates()
-                staging.write_new()
-            review(rejected, 0, 0)
-            self._commit(staging, replacement)
-        return ImportResult(imported=staging.count, added=staging.count, updated=0, removed=0)
-
-    def _commit(self, staging: Staging, replacement: Replacement) -> None:
-        staging.detach()
-        # What the service would not open must not come in place of what it serves.
-        self._check(self._options.model_copy(update={"path": replacement.path}))
-        self.ignore_signals()
-        replacement.commit()
-
-    def _check(self, options: SqliteOptions) -> None:
+    def _check(self, options: SqliteOptions) -> Table:
         """Open and close the file as the service does; raises `Unavailable` or `Broken`."""
 
-        async def open_and_close() -> None:
-            await (await OpenFile.open(options)).close()
+        async def open_and_close() -> Table:
+            file = await OpenFile.open(options)
+            await file.close()
+            return file.users
 
-        asyncio.run(open_and_close())
-
-    def _writable_profile_url(self, path: Path) -> str | None:
-        with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as connection:
-            rows = connection.execute(
-                "SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = ? COLLATE NOCASE",
-                [self._options.table],
-            )
-            if rows.fetchone() is not None:
-                raise StartError(
-                    f"{self._table} in {self._options.path} is a view, and cannot be imported into"
-                )
-            return _profile_url(connection, self._options)
+        return asyncio.run(open_and_close())
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self) -> Iterator[tuple[sqlite3.Connection, Table]]:
         with _mapped_errors():
-            self._check(self._options)
+            table = self._check(self._options)
             uri = read_only_uri(self._options.path)
             with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT)) as connection:
                 connection.execute("PRAGMA trusted_schema = OFF")
-                yield connection
+                yield connection, table
 
 
 def _apply(
     staging: Staging, rejected: list[tuple[int, str]], review: ReviewImport, *, replaces: bool
 ) -> ImportResult:
+    if not replaces:
+        rejected += staging.card_conflicts()
     stored = staging.begin()
     removed = staging.delete_others() if replaces else 0
     review(rejected, removed, stored)
@@ -285,12 +248,3 @@ def _journal_mode(path: Path) -> str:
     with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as connection:
         ((mode,),) = connection.execute("PRAGMA journal_mode")
         return str(mode)
-
-
-def _profile_url(connection: sqlite3.Connection, options: SqliteOptions) -> str | None:
-    """Return the name of the column of profile URLs, ``None`` if the table has none."""
-    name = options.columns.profile_url or "profile_url"
-    rows = connection.execute(
-        "SELECT 1 FROM pragma_table_xinfo(?) WHERE name = ? COLLATE NOCASE", [options.table, name]
-    )
-    return None if rows.fetchone() is None else name

@@ -23,18 +23,15 @@ _NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A validated table; ``warnings`` are sentences for the log, about speed and uniqueness."""
+    """A validated table; ``warnings`` are sentences for the log, about speed and uniqueness.
+
+    ``profile_url`` is the name of the column of profile URLs, ``None`` if it has none.
+    """
 
     lookups: dict[type[Query], Lookup]
     warnings: tuple[str, ...]
-
-    def user(self, rows: Sequence[Sequence[Any]]) -> User | None:
-        """Return the user in a query's rows; raises `Broken` if there are several or a bad one."""
-        if not rows:
-            return None
-        if len(rows) > 1:
-            raise Broken("two rows answer one query")
-        return to_user(rows[0])
+    is_view: bool
+    profile_url: str | None
 
 
 async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> Table:
@@ -50,46 +47,52 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
     kinds = {_folded(name): kind for name, kind in rows}
     if _folded(table) not in kinds:
         raise Unavailable(f"there is no table {_listed(table, [name for name, _ in rows])}")
-    kind = str(kinds[_folded(table)])
+    is_view = kinds[_folded(table)] == "view"
     types = await _column_types(connection, options)
-    lookups = _lookups(options, kind, types)
-    slow = await _slow(connection, kind, lookups)
-    for query_type in slow if kind == "table" else list(lookups):
-        lookups[query_type] = lookups[query_type].unbatched()
+    columns = options.columns
+    profile_url = columns.profile_url or "profile_url"
+    selected = ", ".join(
+        f"u.{quoted(name)}" if _folded(name) in types else "NULL"
+        for name in (columns.plan, columns.card_number, columns.nickname, profile_url)
+    )
+    select = f"SELECT {selected} FROM {quoted(table)} AS u"  # noqa: S608 - quoted
+    lookups: dict[type[Query], Lookup] = {}
+    slow = []
+    for query, column, folds in (
+        (ByNickname(""), columns.nickname, options.folds_nicknames),
+        (ByCard(""), columns.card_number, False),
+    ):
+        # What a view says of its columns' types need not hold for each of its rows.
+        is_text = not is_view and _affinity(types[_folded(column)]) == "text"
+        lookup = Lookup.by(
+            f"u.{quoted(column)}", select, is_text=is_text, is_view=is_view, folds=folds
+        )
+        is_slow = await _scans(connection, lookup, query, is_view=is_view)
+        lookups[type(query)] = lookup.unbatched() if is_view or is_slow else lookup
+        if is_slow:
+            slow.append(_NAMES[type(query)])
     warnings = []
     if slow:
-        names = " or ".join(_NAMES[query_type] for query_type in slow)
+        names = " or ".join(slow)
         warnings.append(f"a lookup by {names} reads the whole table; an index is missing")
-    if kind == "table":
-        columns = options.columns
-        for column, folds in (
-            (columns.nickname, options.folds_nicknames),
-            (columns.card_number, False),
-        ):
-            warnings += await _unique_index_warning(connection, options.table, column, folds=folds)
+    if not is_view:
+        warnings += await _unique_index_warnings(connection, options)
         await _reject_at_signs(connection, options)
-    return Table(lookups, tuple(warnings))
+    has_url = _folded(profile_url) in types
+    return Table(lookups, tuple(warnings), is_view, profile_url if has_url else None)
 
 
 def to_user(row: Sequence[Any]) -> User:
     """Return the user in a row; raises `Broken` for a bad one."""
-    plan, card_number, nickname, profile_url = row
-    _require_text("plan", plan)
-    _require_text("card number", card_number)
-    _require_text("nickname", nickname)
-    if profile_url is not None:
-        _require_text("profile URL", profile_url)
-    return User(plan, card_number, nickname, profile_url)
+    for name, value in zip(("plan", "card number", "nickname", "profile URL"), row, strict=True):
+        if not (isinstance(value, str) and value) and (name, value) != ("profile URL", None):
+            raise Broken(f"the {name} of a row is not text, or empty")
+    return User(*row)
 
 
 def quoted(name: str) -> str:
     """Quote a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _require_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise Broken(f"the {name} of a row is not text, or empty")
 
 
 async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions) -> dict[str, str]:
@@ -130,63 +133,38 @@ def _affinity(declared: str) -> Literal["text", "numeric", "none"]:
     return "numeric" if declared and "BLOB" not in declared else "none"
 
 
-def _lookups(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[type[Query], Lookup]:
-    columns = options.columns
-    profile_url = columns.profile_url or "profile_url"
-    selected = ", ".join(
-        f"u.{quoted(name)}" if _folded(name) in types else "NULL"
-        for name in (columns.plan, columns.card_number, columns.nickname, profile_url)
-    )
-    select = f"SELECT {selected} FROM {quoted(options.table)} AS u"  # noqa: S608 - quoted
-
-    def by(column: str, *, folds: bool = False) -> Lookup:
-        # What a view says of its columns' types need not hold for each of its rows.
-        is_view = kind == "view"
-        is_text = not is_view and _affinity(types[_folded(column)]) == "text"
-        quoted_column = f"u.{quoted(column)}"
-        return Lookup.by(quoted_column, select, is_text=is_text, is_view=is_view, folds=folds)
-
-    by_nickname = by(columns.nickname, folds=options.folds_nicknames)
-    return {ByNickname: by_nickname, ByCard: by(columns.card_number)}
-
-
-async def _slow(
-    connection: aiosqlite.Connection, kind: str, lookups: dict[type[Query], Lookup]
-) -> list[type[Query]]:
-    """Return the kinds of query that scan the whole table."""
+async def _scans(
+    connection: aiosqlite.Connection, lookup: Lookup, query: Query, *, is_view: bool
+) -> bool:
+    """Return whether a lookup reads the whole table."""
     # A view's own rows are read one by one as they come: only the tables behind it count.
-    harmless = {"SCAN CONSTANT ROW", "SCAN u" if kind == "view" else ""}
-    slow: list[type[Query]] = []
-    for query in (ByNickname(""), ByCard("")):
-        lookup = lookups[type(query)]
-        sql = f"EXPLAIN QUERY PLAN {lookup.sql}"
-        plan = await connection.execute_fetchall(sql, lookup.values(query))
-        if any(str(row[-1]).startswith("SCAN") and row[-1] not in harmless for row in plan):
-            slow.append(type(query))
-    return slow
+    harmless = {"SCAN CONSTANT ROW", "SCAN u" if is_view else ""}
+    sql = f"EXPLAIN QUERY PLAN {lookup.sql}"
+    plan = [row[-1] for row in await connection.execute_fetchall(sql, lookup.values(query))]
+    return any(step.startswith("SCAN") and step not in harmless for step in plan)
 
 
-async def _unique_index_warning(
-    connection: aiosqlite.Connection, table: str, column: str, *, folds: bool
+async def _unique_index_warnings(
+    connection: aiosqlite.Connection, options: SqliteOptions
 ) -> list[str]:
     rows = await connection.execute_fetchall(
         "SELECT max(c.name), max(c.coll) FROM pragma_index_list(?) AS i, "
         'pragma_index_xinfo(i.name) AS c WHERE i."unique" AND NOT i.partial AND c.key '
         "GROUP BY i.name HAVING count(*) = 1 AND max(c.name) IS NOT NULL",
-        [table],
+        [options.table],
     )
-    if any(
-        _folded(name) == _folded(column) and (not folds or collation.upper() == "NOCASE")
-        for name, collation in rows
-    ):
-        return []
-    index = quoted(f"{table}_{column}{'_nocase' if folds else ''}")
-    indexed = f"{quoted(column)}{' COLLATE NOCASE' if folds else ''}"
-    message = (
-        f"no unique index forbids two rows for one query by {quoted(column)}; this one does: "
-        f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({indexed})"
-    )
-    return [message]
+    unique = {(_folded(name), collation.upper() == "NOCASE") for name, collation in rows}
+    names, warnings = options.columns, []
+    for name, folds in ((names.nickname, options.folds_nicknames), (names.card_number, False)):
+        if (_folded(name), True) in unique or (not folds and (_folded(name), False) in unique):
+            continue
+        index = quoted(f"{options.table}_{name}{'_nocase' if folds else ''}")
+        indexed = f"{quoted(name)}{' COLLATE NOCASE' if folds else ''}"
+        warnings.append(
+            f"no unique index forbids two rows for one query by {quoted(name)}; this one does: "
+            f"CREATE UNIQUE INDEX {index} ON {quoted(options.table)} ({indexed})"
+        )
+    return warnings
 
 
 async def _reject_at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from idv_postgres.database import Connector
 from idv_postgres.listener import Listener
-from idv_postgres.options import NotifyOptions
+from idv_postgres.options import PostgresOptions
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv import ByCard, ByNickname, Query
 
@@ -92,8 +92,11 @@ def listening() -> Callable[..., Any]:
         harness = Harness()
         for name, value in state.items():
             setattr(harness.server, name, value)
-        connector = cast(Connector, harness.server)
-        listener = Listener("members", connector, NotifyOptions(), harness.purge, folds=folds)
+        given = {"name": "members", "kind": "postgres", "dsn": "postgresql://h/x"}
+        context = {"nickname_case": "fold" if folds else "preserve"}
+        options = PostgresOptions.model_validate(given, context=context)
+        listener = Listener(options, "idv_users", harness.purge)
+        listener._connector = cast(Connector, harness.server)
         task = asyncio.create_task(listener.run())
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -11,12 +11,10 @@ from idv_postgres.pool import Pool
 
 
 class Connection:
-    """A connection that records how it is closed; `close` waits for ``closing``."""
+    """A connection that records how it is closed."""
 
     def __init__(self) -> None:
         self.ended: str | None = None
-        self.closing = asyncio.Event()
-        self.closing.set()
 
     def is_closed(self) -> bool:
         return self.ended is not None
@@ -26,7 +24,6 @@ class Connection:
 
     async def close(self, *, timeout: float) -> None:  # noqa: ASYNC109 - asyncpg's signature
         assert timeout > 0
-        await self.closing.wait()
         self.ended = self.ended or "closed"
 
 
@@ -123,38 +120,6 @@ async def test_connection_that_was_closed_meanwhile_is_not_used_again() -> None:
     assert not pool.is_empty
 
 
-async def test_connection_that_is_being_closed_is_not_used_again() -> None:
-    """Its lookup timed out; the slot is free at once, also if the server never responds."""
-    server = Server()
-    pool = Pool(server.connect, 1)
-    connection = await pool.acquire()
-    connection.closing.clear()
-    pool.stop(connection)
-    pool.release(connection)
-    other = await asyncio.wait_for(pool.acquire(), 5)
-    assert other is not connection
-    pool.release(other)
-    connection.closing.set()
-    await pool.close()
-    assert (connection.ended, other.ended) == ("closed", "closed")
-
-
-async def test_failure_to_close_a_stopped_connection_is_no_error_of_the_pool() -> None:
-    pool = Pool(Server().connect, 1)
-    connection = await pool.acquire()
-
-    async def fail(**_: object) -> None:
-        connection.terminate()
-        raise TimeoutError
-
-    connection.close = fail
-    pool.stop(connection)
-    pool.release(connection)
-    await pool.close()
-    assert pool.is_empty
-    assert pool._stopping == {}
-
-
 async def test_connections_in_use_stay_when_idle_ones_are_dropped() -> None:
     pool = Pool(Server().connect, 2)
     used, idle = await pool.acquire(), await pool.acquire()
@@ -203,21 +168,20 @@ async def test_fill_opens_that_many_connections_and_leaves_them_to_lookups() -> 
     assert {await pool.acquire(), await pool.acquire()} == set(server.connections)
 
 
-async def test_fill_that_fails_connects_no_further() -> None:
+async def test_connection_that_is_made_after_fill_has_failed_is_closed() -> None:
     server = Server()
-    hanging = asyncio.Event()
 
     async def connect() -> Any:
-        if server.connections:
-            raise ConnectionRefusedError
-        server.connections.append(Connection())
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            hanging.set()
-            raise
+        if not server.accepting.is_set():
+            return await server.connect()
+        server.accepting.clear()
+        raise ConnectionRefusedError
 
     pool = Pool(connect, 2)
     with pytest.raises(ConnectionRefusedError):
         await pool.fill(2)
-    await asyncio.wait_for(hanging.wait(), 5)
+    pool.terminate()
+    server.accepting.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [each.ended for each in server.connections] == ["terminated"]

@@ -398,7 +398,7 @@ async def begun(backend: SqliteBackend) -> None:
     assert backend._file is not None
     (reader,) = backend._file.readers
     deadline = time.monotonic() + 5
-    while not any(request.is_pending for request in reader.running):
+    while all(rows.done() for _, rows in reader.running):
         assert time.monotonic() < deadline
         await asyncio.sleep(0)
 
