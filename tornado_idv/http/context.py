@@ -83,7 +83,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What is served now, and the shared parts of a server."""
+    """The present `Serving`, and the parts that all connections share."""
 
     serving: Serving
     loop: AbstractEventLoop
