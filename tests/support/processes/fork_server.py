@@ -42,8 +42,6 @@ def import_all() -> None:
             with suppress(ModuleNotFoundError):  # python-ldap may not be installed
                 importlib.import_module(each.name)
     importlib.import_module("uvloop")
-    anyio = importlib.import_module("anyio")  # imports most of itself when it is used
-    anyio.run(anyio.sleep, 0)
 
 
 class _Remembered(importlib.metadata.PathDistribution):
