@@ -10,9 +10,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
+import venv
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,17 +28,26 @@ TOOLS = ROOT / ".venv-tools" / "bin"
 NOT_SOURCE = shutil.ignore_patterns(
     ".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules", "htmlcov"
 )
+# Of a folder with a tree, in one interpreter: the archives that are wanted, in this order.
 BUILD = """\
-import sys
+import os, sys, tarfile
 from setuptools import build_meta
-for argument in sys.argv[1:]:
-    kind, folder = argument.split("=")
-    getattr(build_meta, f"build_{kind}")(folder)
+folder, *targets = sys.argv[1:]
+for target in targets:
+    os.mkdir(f"{folder}/{target}")
+    if target == "wheel_of_sdist":
+        with tarfile.open(f"{folder}/sdist/{sdist}") as archive:
+            archive.extractall(folder, filter="data")
+        os.chdir(f"{folder}/{sdist.removesuffix('.tar.gz')}")
+    if target == "sdist":
+        sdist = build_meta.build_sdist(f"{folder}/sdist")
+    else:
+        build_meta.build_wheel(f"{folder}/{target}")
 """
 EPOCH = "1700000000"
 PLUGINS = {"idv_ldap", "idv_postgres", "idv_redis", "idv_sqlite", "idv_upstream", "idv_yaml"}
 COMMANDS = """\
-import json, sys
+import json, runpy, sys
 import idv_ldap, idv_postgres, idv_redis, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
 from click.testing import CliRunner
 from tornado_idv.cli import main
@@ -50,25 +58,17 @@ for arguments in sys.argv[1:]:
     assert result.exit_code == 0, result.output
     outputs.append(result.stdout)
 print(json.dumps([[each.__file__ for each in ours], outputs]))
-"""
-
-VALIDATE = """\
-import sys
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-version, path = sys.argv[1:]
-validator = JsonStrictValidator(SchemaVersion.from_version(version))
-error = validator.validate_str(open(path).read())
-assert error is None, error
+sys.argv[:] = ["tornado-idv", "--version"]
+runpy.run_module("tornado_idv", run_name="__main__")
 """
 
 
 @dataclass(frozen=True)
 class Built:
-    """The archives: a wheel of the tree, and a source archive with a wheel of it."""
+    """The archives: a source archive, a wheel of the tree, and one of the source archive."""
 
-    wheel: Path
     sdist: Path
+    wheel: Path
     wheel_of_sdist: Path
 
 
@@ -77,25 +77,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Builds from a copy of the tree, without any network."""
     folder = tmp_path_factory.mktemp("built")
     shutil.copytree(ROOT, folder / "tree", ignore=NOT_SOURCE)
-    return build_in(folder)
+    return Built(*build(folder, "sdist", "wheel", "wheel_of_sdist"))
 
 
-def build_in(folder: Path) -> Built:
-    sdist, wheel = build(folder / "tree", {"sdist": folder / "sdist", "wheel": folder / "wheel"})
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
-    (source,) = (folder / "unpacked").iterdir()
-    (wheel_of_sdist,) = build(source, {"wheel": folder / "wheel_of_sdist"})
-    return Built(wheel, sdist, wheel_of_sdist)
-
-
-def build(source: Path, targets: Mapping[str, Path]) -> list[Path]:
-    """Build archives into folders, by kind."""
-    for target in targets.values():
-        target.mkdir()
-    arguments = (f"{kind}={target}" for kind, target in targets.items())
-    run(sys.executable, "-c", BUILD, *arguments, cwd=source)
-    return [archive for target in targets.values() for archive in target.iterdir()]
+def build(folder: Path, *targets: str) -> list[Path]:
+    """Build archives of the tree in the folder, in their order in `BUILD`."""
+    run(sys.executable, "-c", BUILD, str(folder), *targets, cwd=folder / "tree")
+    return [archive for target in targets for archive in (folder / target).iterdir()]
 
 
 def run(*line: str, cwd: Path, **variables: str) -> str:
@@ -105,7 +93,7 @@ def run(*line: str, cwd: Path, **variables: str) -> str:
         env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -125,10 +113,9 @@ def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> str:
     back to the checkout of an editable install is not there.
     """
     folder = tmp_path_factory.mktemp("venv")
-    run(sys.executable, "-m", "venv", "--without-pip", str(folder), cwd=folder)
+    venv.create(folder, symlinks=True)
     interpreter = str(folder / "bin" / "python")
-    report = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(run(interpreter, "-c", report, cwd=folder).strip())
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     with zipfile.ZipFile(built.wheel) as archive:
         archive.extractall(site)
     lent = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
@@ -175,17 +162,19 @@ def test_the_wheel_says_what_it_is(built: Built) -> None:
 
 def test_the_wheel_runs_far_from_the_tree(python: str, tmp_path: Path) -> None:
     """The modules are those installed; a start that is written passes, and finds its user."""
-    said = run(python, "-I", "-m", "tornado_idv", "init", "here", cwd=tmp_path)
-    assert "Your key" in said
     commands = (
+        "init here",
         "plugins --json",
         "check --config here/config.yaml",
         "lookup @alice --json -c here/config.yaml",
     )
-    files, outputs = json.loads(run(python, "-I", "-c", COMMANDS, *commands, cwd=tmp_path))
+    shown, version = run(python, "-I", "-c", COMMANDS, *commands, cwd=tmp_path).splitlines()
+    assert version.startswith("tornado-idv")
+    files, outputs = json.loads(shown)
     installed = Path(python).parents[1]
     assert all(Path(file).is_relative_to(installed) for file in files)
-    kinds, checked, found = outputs
+    written, kinds, checked, found = outputs
+    assert "Your key" in written
     assert set(json.loads(kinds).values()) == PLUGINS
     assert checked.startswith("ok: ")
     assert json.loads(found)["nickname"] == "@alice"
@@ -196,11 +185,11 @@ def test_two_builds_are_equal(built: Built, tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         shutil.copytree(ROOT, tmp_path / "tree", ignore=NOT_SOURCE, copy_function=copy_late)
-        again = build_in(tmp_path)
+        sdist, wheel = build(tmp_path, "sdist", "wheel_of_sdist")
     finally:
         os.umask(before)
-    assert again.sdist.read_bytes() == built.sdist.read_bytes()
-    assert again.wheel_of_sdist.read_bytes() == built.wheel_of_sdist.read_bytes()
+    assert sdist.read_bytes() == built.sdist.read_bytes()
+    assert wheel.read_bytes() == built.wheel_of_sdist.read_bytes()
 
 
 def copy_late(source: str, target: str) -> None:
@@ -263,11 +252,11 @@ def test_lock_has_every_requirement_with_digests(built: Built) -> None:
     assert "index-url" not in (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
-def test_bill_of_materials_is_valid_and_lists_the_lock(built: Built, dist: Path) -> None:
+def test_bill_of_materials_lists_the_lock(built: Built, dist: Path) -> None:
+    """That it is valid has been checked by cyclonedx-py, in four seconds, before writing it."""
     version = built.wheel.name.split("-")[1]
     path = dist / f"tornado_idv-{version}.cdx.json"
     bom = json.loads(path.read_text(encoding="utf-8"))
-    run(str(TOOLS / "python"), "-c", VALIDATE, bom["specVersion"], str(path), cwd=dist)
     root = bom["metadata"]["component"]
     assert (root["name"], root["version"]) == ("tornado-idv", version)
     assert bom["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")

@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 
 from support.databases.key_stores import make_store
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, ask_admin
-from support.processes.browser import CHROMIUM, DRIVER, open_browser, prefer, resize
+from support.processes.browser import CHROMIUM, DRIVER, prefer, resize
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
@@ -72,11 +72,11 @@ def service(folder: Path) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def browser(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with open_browser(tmp_path_factory.mktemp("profile")) as driver:
-        resize(driver, 1100, 900)
-        open_page(driver, service)
-        yield driver
+def browser(browser: Chrome, service: Service) -> Chrome:
+    """The browser, with the page of the service."""
+    resize(browser, 1100, 900)
+    open_page(browser, service)
+    return browser
 
 
 def open_page(browser: Chrome, service: Service) -> None:

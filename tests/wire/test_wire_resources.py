@@ -19,7 +19,7 @@ from support.processes.service import KEY
 
 pytestmark = pytest.mark.slow
 
-GREEDY = 16
+GREEDY = 8
 SILENT = 400
 DESCRIPTORS = 320
 CONFIG = f"""\

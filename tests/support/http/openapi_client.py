@@ -15,6 +15,7 @@ from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.web.openapi import Document, describe_api
 
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (/[^ ?]*) HTTP/1\.1\r\n")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def document_for(config: str, folder: Path) -> Document:
@@ -26,11 +27,12 @@ def document_for(config: str, folder: Path) -> Document:
 
 
 class ResponseChecker:
-    """Compares responses with a document."""
+    """Compares responses with a document; of equal ones the first, since it takes 5 ms."""
 
     def __init__(self, document: Document) -> None:
         self._api = OpenAPI.from_dict(document)
         self._paths = document["paths"]
+        self._checked: set[tuple[str, str, int, bytes, frozenset[tuple[str, str]]]] = set()
 
     def check(self, request: bytes, replies: Iterable[Reply]) -> None:
         """Raise an error for a reply that the document does not have for this request."""
@@ -41,10 +43,14 @@ class ResponseChecker:
         if method not in self._paths.get(path, {}):
             return
         for reply in replies:
-            if reply.status >= 200:
-                media_type = reply.headers["content-type"]
-                response = MockResponse(reply.body, reply.status, reply.headers, media_type)
+            headers = {**reply.headers}
+            if _REQUEST_ID.fullmatch(headers.get("x-request-id", "")):
+                headers["x-request-id"] = "a"  # the only difference of most responses
+            seen = (method, path, reply.status, reply.body, frozenset(headers.items()))
+            if reply.status >= 200 and seen not in self._checked:
+                response = MockResponse(reply.body, reply.status, headers, headers["content-type"])
                 self._api.validate_response(MockRequest("http://x", method, path), response)
+                self._checked.add(seen)
 
 
 class CheckedClient(Client):

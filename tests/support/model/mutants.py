@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from tornado_idv.model import Query
@@ -147,10 +147,19 @@ def _load(name: str, bug: Bug | None) -> ModuleType:
     assert spec.origin is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    source = Path(spec.origin).read_text(encoding="utf-8")
-    changed = source if bug is None or bug.module != name else bug.put_in(source)
-    exec(compile(changed, spec.origin, "exec"), module.__dict__)
+    if bug is None or bug.module != name:
+        code = _compiled(spec.origin)
+    else:
+        source = Path(spec.origin).read_text(encoding="utf-8")
+        code = compile(bug.put_in(source), spec.origin, "exec")
+    exec(code, module.__dict__)
     return module
+
+
+@cache
+def _compiled(path: str) -> CodeType:
+    """Compile a module without a bug once for all bugs of others."""
+    return compile(Path(path).read_text(encoding="utf-8"), path, "exec")
 
 
 @contextmanager
