@@ -78,7 +78,7 @@ class EntryMapper:
         return False
 
     def record(self, attributes: dict[str, list[bytes]]) -> dict[str, Any]:
-        """Return the attributes by the names that expressions use; a server may spell them else."""
+        """Return the attributes by the names in expressions; a server may use another case."""
         values = {name.lower(): each for name, each in attributes.items()}
         record: dict[str, Any] = {}
         for name in self.attributes:

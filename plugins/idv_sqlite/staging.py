@@ -194,7 +194,7 @@ class Staging:
         )
 
     def _delete(self, rowids: str, reason: str) -> list[tuple[int, str]]:
-        """Remove users by their rowids: a line of YAML may have several."""
+        """Delete users by rowid instead of line, since one line of YAML may hold several."""
         rows = self._run(
             f"DELETE FROM staged WHERE rowid IN ({rowids}) RETURNING line"  # noqa: S608 - constants
         ).fetchall()

@@ -124,7 +124,7 @@ class _Checker:
     _firsts: dict[Query, int] = field(default_factory=dict)
 
     def check(self, *, needs_count: bool, is_complete: bool) -> None:
-        """Read the document, which is ``is_complete`` if it ends with a line break."""
+        """Validate the document; ``is_complete`` is whether the file ends with a line break."""
         self._reject_unknown(self.root, _MEMBERS, ())
         self._fault(self.root, ())
         items = self.root.get("users", "")

@@ -474,7 +474,7 @@ async def test_concurrent_rejections_fetch_one_token() -> None:
 
 
 REFUSED = "token server: our credentials are refused (status {})"
-NO_TOKEN = "token server: a response without a bearer token"
+NO_TOKEN = "token server: the response has no bearer token"
 TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
     "400": (http(400, b'{"error":"invalid_client"}'), Broken, REFUSED.format(400)),
     "401": (http(401), Broken, REFUSED.format(401)),

@@ -208,7 +208,7 @@ def key_conflicts(
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run ``work`` within."""
+    """Run ``work`` as a task while the context is open, and cancel it at its end."""
     task = asyncio.create_task(work)
     try:
         yield

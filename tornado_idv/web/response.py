@@ -75,7 +75,8 @@ def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:
 class _Prefixes(dict[int, str]):
     """Beginnings of the responses of one second, up to the request id, by their status.
 
-    `functools.lru_cache` would build a key of both for each response.
+    A dictionary, since `functools.lru_cache` would build a key of second and status for each
+    response.
     """
 
     second = 0

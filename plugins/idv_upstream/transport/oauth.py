@@ -147,7 +147,7 @@ def _parse(response: Response) -> tuple[str, float]:
         is_bearer = isinstance(kind, str) and kind.lower() == "bearer"
         if is_bearer and isinstance(token, str) and TOKEN.fullmatch(token):
             return token, _lifetime(record.get("expires_in"))
-    raise Broken("a response without a bearer token")
+    raise Broken("the response has no bearer token")
 
 
 def _lifetime(expires_in: Any) -> float:
