@@ -64,8 +64,8 @@ class LookupFailed(IdvError):
 
     def copy(self) -> LookupFailed:
         """The same failure, to be raised once more: who catches an error may add to it."""
-        same = type(self)(self.reason, backend=self.backend)
-        same.counts_against_breaker = self.counts_against_breaker
+        same = type(self).__new__(type(self), self.reason)  # a plugin's may have another __init__
+        vars(same).update(vars(self))
         return same
 
     def __str__(self) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from idv_ldap.options import NOT_INSTALLED
 from tornado_idv import CommandTools, Exit, StartError, hookimpl
 
 
@@ -38,9 +37,11 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
 
         Exit codes: 0 found; 1 not found; 2 wrong use; 3 could not be determined.
         """
+        from idv_ldap.options import NOT_INSTALLED  # noqa: PLC0415 - not for `--help`
+
         with tools.exit_on_error(Exit.UNDETERMINED, as_json=as_json):
             try:
-                from idv_ldap.try_ldap import try_ldap  # noqa: PLC0415 - not for `--help`
+                from idv_ldap.try_ldap import try_ldap  # noqa: PLC0415 - may be not installed
             except ModuleNotFoundError:
                 raise StartError(f"backend {name}: {NOT_INSTALLED}") from None
             try_ldap(tools, config_path, name, who, as_json=as_json)

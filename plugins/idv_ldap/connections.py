@@ -104,7 +104,9 @@ class Connections:
                 self._open[oldest] = self._expiry()  # if it cannot be replaced now
             try:
                 connection = await self._connect()
-            except LookupFailed as error:
+            except Exception as error:  # noqa: BLE001 - the next attempt may succeed
+                if not isinstance(error, LookupFailed):
+                    error = Unavailable(f"connecting failed with {type(error).__name__}")
                 self._report(error)
                 await asyncio.sleep(RETRY_INTERVAL)
                 continue

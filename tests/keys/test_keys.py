@@ -213,6 +213,17 @@ def test_clock_that_steps_back_between_two_requests_is_noticed() -> None:
     assert rejection(ring, TOKEN) == "expired"
 
 
+def test_clock_that_steps_back_between_two_hits_is_noticed() -> None:
+    """By all processes, also while nothing but the packet cache looks at the time."""
+    clock, latest = Clock(150.0), LatestTime()
+    old = ApiKey("old", digest(FOREIGN), expires=200.0)
+    first, second = (KeyRing([old, ApiKey("shop", digest(TOKEN))], clock, latest) for _ in range(2))
+    assert first.find(digest(FOREIGN), 150.0) is old
+    assert first.find(digest(TOKEN), 3800.0) is not None
+    for ring in (first, second):
+        assert ring.find(digest(FOREIGN), 170.0) is None
+
+
 def test_key_that_expired_for_one_process_is_expired_for_all() -> None:
     """Where the clock steps back: for one that serves, and for the successor of one that ended."""
     clock, latest = Clock(150.0), LatestTime()

@@ -155,6 +155,17 @@ def test_thread_ends_with_the_writer(reader: Reader) -> None:
     assert not thread.is_alive()
 
 
+def test_tick_that_fails_does_not_end_the_writer(reader: Reader, writer: LogWriter) -> None:
+    def fail() -> None:
+        raise KeyError
+
+    writer.on_tick = fail
+    for _ in range(2):
+        writer.put(LINE)
+        writer.flush()
+    assert reader.text == LINE * 2
+
+
 def test_tick_comes_without_lines(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """By which the number of repeated events is written."""
     monkeypatch.setattr("tornado_idv.logs.writer._TICK", 0.01)

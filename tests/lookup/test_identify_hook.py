@@ -95,6 +95,38 @@ async def test_a_plugin_s_own_failure_stays_unavailable(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
+class Locked(Unavailable):
+    """A failure of a plugin's own."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"locked, code {code}")
+        self.code = code
+
+
+@pytest.mark.parametrize("of_backend", [False, True], ids=["hook", "backend"])
+async def test_failure_of_a_plugin_s_own_type_is_reported(
+    caplog: pytest.LogCaptureFixture, *, of_backend: bool
+) -> None:
+    """At once, and the same from the memo of failures."""
+    if of_backend:
+        asked = directory(FakeBackend(Locked(5)))
+    else:
+        asked = directory(plugins=[OwnDispatch(Locked(5))])
+    for _ in range(2):
+        error = await failure(asked)
+        assert isinstance(error, Locked)
+        assert (error.reason, error.code) == ("locked, code 5", 5)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * of_backend
+
+
+async def test_answer_that_cannot_be_stored_fails_at_once() -> None:
+    """It may be of a plugin that is not typed."""
+    answer = Answer(ALICE, "own", ttl="60")  # type: ignore[arg-type]
+    asked = directory(plugins=[OwnDispatch(answer)])
+    with pytest.raises(TypeError):
+        await asyncio.wait_for(asked.find(QUERY), 5)
+
+
 async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_at_the_deadline() -> None:
     clock, own = LoopClock(), OwnDispatch(Answer(ALICE, "own"))
     own.source.hold()

@@ -370,6 +370,25 @@ async def test_restart_of_the_server_fails_no_later_lookup(
     assert sum("connected to" in each for each in caplog.messages) >= 2
 
 
+async def test_unexpected_error_does_not_end_attempts_to_connect(
+    backend_of: Make, server: LdapServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where no thread can be started for a while."""
+
+    def fail(_: str) -> None:
+        raise RuntimeError
+
+    async with open_backends([backend_of()]) as (backend,):
+        await both_connected(backend)
+        with monkeypatch.context() as patch:
+            patch.setattr(connections, "DaemonThread", fail)
+            server.stop()
+            await until(lambda: backend.problem == "connecting failed with RuntimeError")
+        server.start()
+        await until(lambda: backend.problem is None)
+        assert await backend.find(ByNickname("alice")) == ALICE
+
+
 async def test_lookup_after_a_restart_of_the_server(backend_of: Make, server: LdapServer) -> None:
     async with open_backends([backend_of()]) as (backend,):
         assert await backend.find(ByNickname("alice")) == ALICE

@@ -31,9 +31,8 @@ MIN_CAPACITY = 65_536
 """Key ids for which there are places, at least."""
 _MAX_PROBES = 1024
 """Places that are tried for a key id; all are taken only when the table is nearly full."""
-_FIELDS = 5
-"""Numbers of a place: a hash of the key id, the TATs of requests and misses, and the rates that the
-TATs were counted by, as hashes."""
+_FIELDS = 3
+"""Numbers of a place: a hash of the key id, the TAT of requests, the TAT of misses."""
 _LOG_INTERVAL = 60.0
 
 
@@ -102,8 +101,8 @@ class KeyLimits(Struct, eq=False):
             now = self.clock()
         tats, at, requests, misses = self.tats, self.at, self.requests, self.misses
         tat = tats[at]
-        if (requests and tat - now > requests.tolerance) or (
-            misses and tats[at + 1] - now > misses.tolerance
+        if (requests is not None and tat - now > requests.tolerance) or (
+            misses is not None and tats[at + 1] - now > misses.tolerance
         ):
             exceeded = self._exceeded(now)
             if exceeded is not None:
@@ -113,6 +112,17 @@ class KeyLimits(Struct, eq=False):
             if self.uses is not None:
                 self.uses[self, requests] += 1
         return None
+
+    def bound_wait(self, before: KeyLimits) -> None:
+        """Allow one event now, and more as the limit says, if it is not that of ``before``.
+
+        With the wait of a stricter one the key would be blocked for long under a generous one.
+        Each process does so: until then it counts by the old one.
+        """
+        pairs = (before.requests, self.requests), (before.misses, self.misses)
+        for at, (old, new) in enumerate(pairs, self.at):
+            if new is not None and (old is None or old.rate != new.rate):
+                self.tats[at] = min(self.tats[at], self.clock() + new.tolerance)
 
     def charge_miss(self) -> None:
         """Count a lookup without a user, if that is within the limit."""
@@ -180,8 +190,10 @@ class KeyLimiter:
         table = memoryview(mmap(-1, capacity * _FIELDS * 8))
         self._names, self._tats = table.cast("q"), table.cast("d")
         self._by_digest: dict[bytes, KeyLimits] = {}
+        self._before: dict[bytes, KeyLimits] = {}
+        """Those of keys that have not been used since the last `configure`."""
         self._beyond: dict[str, memoryview[float]] = {}
-        """The numbers of key ids for which the table has no place."""
+        """The TATs of key ids for which the table has no place."""
         self._uses: Counter[tuple[KeyLimits, Limit]] | None = None
 
     def configure(
@@ -194,6 +206,7 @@ class KeyLimiter:
         if self._general != (requests, misses, misses_log_only):
             self._general = requests, misses, misses_log_only
             self._has_general = requests is not None or misses is not None
+            self._before |= self._by_digest
             self._by_digest = {}
 
     def of(self, key: ApiKey) -> KeyLimits | None:
@@ -218,7 +231,7 @@ class KeyLimiter:
     def advance(self, use: KeyUse, tat: float) -> None:
         """Move a TAT forward; not for a key whose limits were replaced after its use."""
         limits = use.limits
-        if self._by_digest.get(limits.key.digest, limits) is limits:
+        if self._by_digest.get(limits.key.digest) is limits:
             at = limits.at + (use.limit is limits.misses)
             limits.tats[at] = max(limits.tats[at], tat)
 
@@ -236,18 +249,17 @@ class KeyLimiter:
             self._clock,
             self._uses,
         )
-        for place, limit in enumerate((limits.requests, limits.misses), at):
-            if limit is not None and tats[place + 2] != (rate := float(hash(limit.rate))):
-                # The wait of a stricter limit would block the key for long under a generous one.
-                tats[place] = min(tats[place], self._clock() + limit.tolerance)
-                tats[place + 2] = rate
-        if len(self._by_digest) >= self._capacity:
+        before = self._by_digest.get(key.digest) or self._before.pop(key.digest, None)
+        if before is not None:
+            limits.bound_wait(before)
+        if len(self._by_digest) + len(self._before) >= self._capacity:
             self._by_digest.clear()  # of removed keys, for the most part
+            self._before.clear()
         self._by_digest[key.digest] = limits
         return limits
 
     def _find_place(self, key_id: str) -> tuple[memoryview[float], int]:
-        """Return where the numbers of a key id are, the TAT of requests first.
+        """Return where the TATs of a key id are.
 
         Two processes that see different new keys in the same microsecond could take the same
         place; that their hashes begin a probe there too is too improbable for a lock.
@@ -266,5 +278,5 @@ class KeyLimiter:
                 self._capacity,
             )
         if key_id not in self._beyond:
-            self._beyond[key_id] = memoryview(bytearray(8 * (_FIELDS - 1))).cast("d")
+            self._beyond[key_id] = memoryview(bytearray(16)).cast("d")
         return self._beyond[key_id], 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 _CAPACITY = 8 * 1024 * 1024
 """Characters that wait to be written, at most: about 30,000 lines of the access log."""
@@ -68,7 +69,8 @@ class LogWriter:
 
     def _run(self) -> None:
         while not self._closed or self._waiting:
-            self.on_tick()
+            with suppress(Exception):  # a log of it would pass the same code again
+                self.on_tick()
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed, _TICK)
                 text, self._waiting = "".join(self._waiting), []

@@ -124,35 +124,33 @@ class SingleFlight:
 
     async def _run(self, call: _Call) -> None:
         try:
-            answer = await self._look_up(call.query, call.min_ttl or 0.0)
+            self._resolve(call, await self._look_up(call.query, call.min_ttl or 0.0))
         except Exception as error:  # noqa: BLE001 - raised to each waiter
             self._resolve(call, error)
         except asyncio.CancelledError:
             for waiter in call.waiters:
                 waiter.cancel()
             raise
-        else:
-            self._resolve(call, answer)
         finally:
             self._detach(call)
-            self._deadlines.discard(call)
             self._tasks.discard(call.task)  # a done callback would take 3 % of a missed lookup
 
     def _resolve(self, call: _Call, outcome: Answer | Exception) -> None:
         query = call.query
+        if self._find(query) is call:
+            if isinstance(outcome, Answer):
+                self._cache.store(query, outcome)  # raises if a plugin's TTL is no number
+            elif isinstance(outcome, LookupFailed):
+                self._cache.store_failure(query, outcome)
         if call.min_ttl is not None:
             result = "ok" if isinstance(outcome, Answer) else "failed"
             self._cache.counters.refreshes[result] += 1
-        if self._find(query) is call:
-            if isinstance(outcome, Answer):
-                self._cache.store(query, outcome)
-            elif isinstance(outcome, LookupFailed):
-                self._cache.store_failure(query, outcome)
         for i, waiter in enumerate(call.waiters):
             if isinstance(outcome, Answer) and (i > 0 or call.min_ttl is not None):
                 self._settle(waiter, query, replace(outcome, coalesced=True))
             else:
                 self._settle(waiter, query, outcome)
+        self._deadlines.discard(call)  # last: until then no waiter may wait for ever
 
     def _time_out(self, call: _Call) -> None:
         # The call may hang: later callers do not join it.
