@@ -64,6 +64,18 @@ def test_built_in_commands_work_beside_a_broken_plugin(
     assert invoke("upstream").exit_code == 2
 
 
+@pytest.mark.parametrize("arguments", [["--help"], [], ["no-such"]])
+def test_interrupt_while_plugins_are_loaded_exits_with_130(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tornado_idv.cli.commands.plugin_manager", interrupted)
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stderr) == (130, "\ninterrupted\n")
+
+
 @pytest.mark.slow
 def test_help_and_version_import_no_library_but_those_of_the_command_line() -> None:
     """Every start of the command would pay for another one, and for a second search for plugins."""

@@ -153,6 +153,22 @@ async def test_try_shows_both_requests(tmp_path: Path) -> None:
     assert ALICE.nickname in result.output
 
 
+@pytest.mark.parametrize(
+    ("last", "explained"), [([CARD, UNKNOWN], True), ([CARD, Said(b"", "reset")], False)]
+)
+async def test_try_explains_responses_of_the_last_attempt_alone(
+    tmp_path: Path, last: list[bytes | Said], *, explained: bool
+) -> None:
+    async with serving(CARD, UNKNOWN, *last) as server:
+        path = tmp_path / "config.yaml"
+        backend = {"name": "crm", "kind": "upstream", "base_url": server.address, **OPTIONS}
+        path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
+        arguments = ["upstream", "try", "crm", "0012", "-c", str(path)]
+        result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+    assert [line.startswith("first ") for line in result.output.splitlines()].count(True) == 2
+    assert ("error == 'unknown'" in result.output) == explained
+
+
 async def test_try_shows_why_the_first_request_failed(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     backend = {"name": "crm", "kind": "upstream", **OPTIONS}

@@ -407,6 +407,21 @@ async def test_replaced_directory_is_freed_after_a_while(
             gc.enable()
 
 
+async def test_cache_of_the_first_directory_is_freed(tmp_path: Path) -> None:
+    """A process excludes what it starts with from garbage collection; that has many answers."""
+    quick = "request_timeout: 100ms"
+    async with reloadable(tmp_path, config(A, server=quick)) as harness:
+        gc.freeze()  # as `tune_gc` does
+        try:
+            assert (await harness.ask("@alice")).status == 200
+            first = harness.service.state.directory.cache
+            assert first.sizes == {"found": 1, "negative": 0}
+            await harness.reload(config(B, server=quick))
+            await until(lambda: first.sizes["found"] == 0)
+        finally:
+            gc.unfreeze()
+
+
 async def test_readiness_does_not_flicker(tmp_path: Path) -> None:
     """A backend that failed is not reported as failing after it was replaced."""
     async with reloadable(tmp_path, config(A)) as harness:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -79,6 +81,15 @@ _EXAMPLES = {
 """Arguments of each command, for the examples in its help."""
 
 
+@contextmanager
+def _exit_on_interrupt() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_message("\ninterrupted")
+        sys.exit(128 + signal.SIGINT)  # with click's own code, 1, it would mean "no"
+
+
 class Commands(click.Group):
     """Our commands, and those of plugins, which are loaded only when one may be theirs.
 
@@ -105,6 +116,11 @@ class Commands(click.Group):
             _add_examples(found, cmd_name)
         return found
 
+    @_exit_on_interrupt()  # plugins are loaded for the help
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        return super().make_context(*args, **extra)
+
+    @_exit_on_interrupt()
     def invoke(self, ctx: click.Context) -> Any:
         if sys.platform == "win32":
             print_message(
@@ -112,11 +128,7 @@ class Commands(click.Group):
                 "run it in WSL 2 or in a container"
             )
             sys.exit(Exit.UNDETERMINED)
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            print_message("\ninterrupted")
-            sys.exit(128 + signal.SIGINT)  # with click's own code, 1, it would mean "no"
+        return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing ours, which takes longer than all the rest."""

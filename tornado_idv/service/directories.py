@@ -14,6 +14,7 @@ import pluggy
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
@@ -185,6 +186,9 @@ class Directories:
         for guard in reversed(directory.guards):
             if guard.backend not in in_use:
                 await close_backend(guard.backend)
+                guard.backend.on_change(lambda *_: None)  # it refers to the directory
+        # By `tune_gc`, the directory that a process starts with is never collected.
+        directory.cache.apply(Purge())
         del self._leaving[directory]
 
 

@@ -90,7 +90,7 @@ class Child:
             self.unsent.clear()
 
     def receive(self, now: float) -> list[Message]:
-        """Return what it has sent."""
+        """Return what it has sent; a process that sends something else is killed."""
         messages: list[Message] = []
         try:
             while data := self.sock.recv(_READ_SIZE):
@@ -99,8 +99,11 @@ class Child:
             self.disconnected = True
         except BlockingIOError:
             pass
-        except (OSError, msgspec.DecodeError):
-            self.disconnected = True  # with a message from here unread; or it sends no message
+        except msgspec.DecodeError:
+            self.disconnected = True
+            self.kill()
+        except OSError:  # it has closed its end with a message from here unread
+            self.disconnected = True
         return messages
 
     def kill(self) -> None:

@@ -60,10 +60,15 @@ class FanOut:
             except StopIteration:
                 return
             replies, waiting = [], {each.pid: each for each in command.recipients}
-        number = next(self._ids)
+        number = self.send_command(command)
         self._pending[number] = _Pending(steps, waiting, self._clock() + command.timeout)
+
+    def send_command(self, command: Command) -> int:
+        """Send a command, and return its number; replies to it are ignored."""
+        number = next(self._ids)
         for each in command.recipients:
             each.send({"op": "do", "id": number, "command": command.name, "args": command.args})
+        return number
 
     def on_reply(self, sender: Child, message: Message) -> None:
         """Take the reply of a process; one that comes too late is ignored."""

@@ -122,7 +122,8 @@ class ReloadAll:
         if failed is None and self._stopped:
             failed = failure(StartError(STOPPING), time.time())
         if failed is not None:
-            yield Command(self._asked(), "abort", {}, 0.0)
+            # Not waited for: after a stop, the admin process may end before the next step.
+            self.fan_out.send_command(Command(self._asked(), "abort", {}, 0.0))
             return failed
 
         self.current.file, self.current.settings = file, settings

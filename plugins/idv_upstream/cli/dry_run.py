@@ -76,7 +76,8 @@ class RecordingBackend(UpstreamBackend):
                 for request, response in zip(self.requests[::2], responses[::2], strict=False):
                     shown = {"status": response.status, "id": self.reader.read_id(query, response)}
                     steps.append(Step("first", f"{request.method} {request.url}", shown))
-                responses = responses[1::2]
+                last_attempt = (len(self.requests) - 1) // 2 * 2
+                responses = responses[last_attempt + 1 :]
             if responses:
                 steps += self.reader.explain(query, responses[-1])
         return steps

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import signal
 import threading
 import time
@@ -18,6 +20,7 @@ from click.testing import Result
 
 from support.databases.key_stores import add, execute, make_store, open_store, read, record
 from support.processes.process import Invoke
+from tornado_idv.cli.keys.store import format_moment
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
@@ -169,6 +172,30 @@ def test_key_that_is_not_issued_is_explained(
     assert read(path) == known
 
 
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second passes with each look at the clock."""
+    seconds = itertools.count(NOW)
+    monkeypatch.setattr(time, "time", lambda: next(seconds))
+
+
+@pytest.mark.usefixtures("ticking")
+def test_durations_of_a_command_begin_at_one_time(run: Run, path: Path) -> None:
+    """A key that is never valid is not issued."""
+    result = run("issue", "shop", "--create", "--not-before", "90d", "--expires", "90d")
+    message = "--expires: must be in the future, and after --not-before\n"
+    assert (result.exit_code, result.stderr) == (1, message)
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("ticking")
+def test_states_in_a_list_are_of_one_time(run: Run, path: Path) -> None:
+    make_store(path)
+    add(path, *(record(f"key{i}", f"key{i}", expires=NOW + 30) for i in range(60)))
+    listed = json.loads(run("list", "--json").stdout)
+    assert {each["state"] for each in listed} == {"valid"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["issue"], ["issue", "x", "--scope", "all"], ["rotate"], ["list", "--no-such"], ["remove"]],
@@ -250,6 +277,11 @@ def test_any_time_in_the_store_is_listed(run: Run, path: Path, moment: float, ye
     add(path, record("shop", "shop", expires=moment))
     (shop,) = json.loads(run("list", "--json").stdout)
     assert shop["expires"] == f"{year}-01-01T00:00:00Z"
+
+
+def test_time_that_is_no_number_can_be_printed() -> None:
+    """PostgreSQL stores one, if someone writes it there."""
+    assert format_moment(math.nan) == "1970-01-01T00:00:00Z"
 
 
 def test_link_without_a_store_is_explained(run: Run, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import json
 import os
 import pty
@@ -15,10 +16,12 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
+from idv_sqlite.store import SqliteUserStore
 from support.databases import sqlite_databases
 from support.databases.directory_sync import fail_sync
 from support.databases.sqlite_databases import ALICE, BOB
@@ -272,6 +275,26 @@ def test_export_of_a_user_that_an_import_would_reject_is_refused(
     assert (done.exit_code, file.read_text(), list(folder.glob(".*"))) == (1, "before", [])
     assert done.stderr.startswith("user 2 in the order of nicknames: plan: not 1 to 256 characters")
     assert "bob" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["export", "--from", "people"], ["compare", "people", "other"]]
+)
+def test_refused_command_leaves_no_store_open(
+    users: Users, path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """The garbage collector may close it in another thread, which fails."""
+    sqlite_databases.write(path, ALICE, User("a\nb", "2", "bob"))
+    opened: list[Any] = []
+    records = SqliteUserStore.records
+
+    def recorded(store: SqliteUserStore) -> Any:
+        opened.append(records(store))
+        return opened[-1]
+
+    monkeypatch.setattr(SqliteUserStore, "records", recorded)
+    assert users(*arguments).exit_code != 0
+    assert {inspect.getgeneratorstate(each) for each in opened} == {inspect.GEN_CLOSED}
 
 
 def test_export_that_does_not_reach_the_disk_leaves_the_file_as_it_was(

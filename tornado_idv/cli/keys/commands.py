@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -65,7 +64,7 @@ def issue(
 
     The token is alone on standard output.
     """
-    now, token = time.time(), new_token(key_id)
+    now, token = target.now, new_token(key_id)
     tokens = (Token(digest(token), now),)
     key = KeyRecord(key_id, now, tokens, scopes=scopes or DEFAULT_SCOPES, **attributes)
     _check_expiry(key.expires, max(key.not_before or now, now))
@@ -94,7 +93,7 @@ def rotate(target: Target, key_id: str, overlap: float, expires: float | None) -
     those of the key, whatever its token. With --expires the key is renewed; its older tokens
     never become valid for longer.
     """
-    now, token = time.time(), new_token(key_id)
+    now, token = target.now, new_token(key_id)
     _check_expiry(expires, now)
     added = Token(digest(token), now)
 
@@ -130,7 +129,7 @@ def _change_and_print_token(
             printed = True  # at least in part, also where a signal interrupts it
             try:
                 if target.as_json:
-                    print_json({"token": token, **as_record(key)})
+                    print_json({"token": token, **as_record(key, target.now)})
                 else:
                     click.echo(token)
             except OSError as error:
@@ -176,7 +175,7 @@ def copy_keys(target: Target, *, source_path: Path, may_create: bool) -> None:
         target.check_new(key)
     all_ids = [key.id for key in keys]
     with target.changing("copy", all_ids, may_create=may_create) as store:
-        changes = store.copy(keys, time.time())
+        changes = store.copy(keys, target.now)
     target.audit("copy", changes.ids)
     copied, updated = len(changes.new), len(changes.changed)
     unchanged = len(keys) - copied - updated
@@ -194,7 +193,7 @@ def revoke(target: Target, key_id: str) -> None:
 
     It stays listed, and its id is not used again.
     """
-    _change(target, "revoke", key_id, lambda store: store.revoke(key_id, time.time()))
+    _change(target, "revoke", key_id, lambda store: store.revoke(key_id, target.now))
 
 
 @keys.command()
@@ -223,7 +222,7 @@ def _change(
         before, after = change(store)
     if before != after:
         target.audit(command, [key_id])
-    record = as_record(after)
+    record = as_record(after, target.now)
     was = "; nothing was changed" if before == after else ""
     report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)
 
@@ -243,7 +242,7 @@ def list_keys(
 
     With --unused, keys that are not revoked and were neither issued nor used within this time.
     """
-    now = time.time()
+    now = target.now
     with target.opened() as store:
         keys = list(store.records())
     if owned_by is not None:
@@ -254,7 +253,7 @@ def list_keys(
     if expiring is not None:
         keys = [key for key in keys if key.state(now) == "valid"]
         keys = [key for key in keys if key.valid_until <= now + expiring]
-    records = list(map(as_record, keys))
+    records = [as_record(key, now) for key in keys]
     if target.as_json:
         print_json(records)
     elif records:
@@ -270,7 +269,7 @@ def list_keys(
 def show_key(target: Target, key_id: str) -> None:
     """Show a key; of its tokens, only when they were created and expire."""
     with target.opened() as store:
-        record = as_record(store.find(key_id))
+        record = as_record(store.find(key_id), target.now)
     lines = [f"{name + ':':12}{_cell(value)}" for name, value in record.items() if name != "tokens"]
     for token in record["tokens"]:
         ends = f", expires {token['expires']}" if token["expires"] else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import IO, Annotated
@@ -98,7 +97,6 @@ def _read_keys(
     target: Target, lines: Sequence[bytes], name: str
 ) -> tuple[list[KeyRecord], Mapping[str | bytes, int]]:
     """Return the keys, and the line of each id; raises `ConfigError` with all problems."""
-    now = time.time()
     keys: list[KeyRecord] = []
     problems: list[Problem] = []
     first: dict[str | bytes, int] = {}
@@ -106,7 +104,7 @@ def _read_keys(
         if not line.strip():
             continue
         try:
-            key = ImportedKey.model_validate(strict_json.loads(line)).as_record(now)
+            key = ImportedKey.model_validate(strict_json.loads(line)).as_record(target.now)
             target.check_new(key)
         except ValidationError as error:
             problems += (Problem(name, number, 1, *each) for each in _messages(error))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Target:
 
     location: KeyStoreLocation
     as_json: bool
+    now: float
+    """The Unix time of the command, one for all that it does."""
     log_format: LogFormat = "auto"
     configured: frozenset[str] = frozenset()
     """The ids of the keys in config.yaml."""
@@ -111,7 +113,7 @@ class Target:
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of all commands for keys; ``command`` gets a `Target`.
 
-    Its other parameters are read by `_PARSERS`. Errors are printed, and exit with 1;
+    Its other parameters are read by `_parsers`. Errors are printed, and exit with 1;
     `UncertainChangeError` with 3.
     """
 
@@ -122,9 +124,10 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         other_codes = {UncertainChangeError: Exit.UNDETERMINED}
         with exit_on_error(Exit.NO, as_json=as_json, other_codes=other_codes):
             target = find_store(config_path, store_path, as_json=as_json)
-            for name in [each for each in _PARSERS if parameters.get(each) is not None]:
+            for name, parse in _parsers(target.now).items():
                 try:
-                    parameters[name] = _PARSERS[name](parameters[name])
+                    if parameters.get(name) is not None:
+                        parameters[name] = parse(parameters[name])
                 except ValueError as error:
                     option = f"--{name.replace('_', '-')}"
                     raise RefusedError(f"{option}: {error}") from None
@@ -149,7 +152,7 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
             raise RefusedError(
                 "--store: must be a file; set a URL, which may hold a password, as auth.store"
             )
-        return Target(KeyStoreFile(store_path), as_json)
+        return Target(KeyStoreFile(store_path), as_json, time.time())
     settings = load_part(KeyStoreSettings, config_path, os.environ)
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
@@ -157,6 +160,7 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
     return Target(
         locate_store(store, {} if isinstance(store, Path) else key_stores(plugin_manager())),
         as_json,
+        time.time(),
         settings.logging.format,
         frozenset(key.id for key in keys),
         frozenset(filter(None, (key.digest for key in keys))),
@@ -182,13 +186,13 @@ def check_moment(moment: float) -> float:
     return moment
 
 
-def _parse_moment(text: str) -> float:
-    """Return the Unix time of ``90d`` from now, ``2027-01-01`` or ``2027-01-01T00:00:00Z``.
+def _parse_moment(text: str, now: float) -> float:
+    """Return the Unix time of ``90d`` from ``now``, ``2027-01-01`` or ``2027-01-01T00:00:00Z``.
 
     A date is its first second in UTC. Raises `ValueError`.
     """
     if DURATION.fullmatch(text):
-        return check_moment(time.time() + parse_duration(text))
+        return check_moment(now + parse_duration(text))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -202,39 +206,41 @@ def _parse_moment(text: str) -> float:
     return check_moment(moment.timestamp())
 
 
-def _parse_overlap(text: str) -> float:
+def _parse_overlap(text: str, now: float) -> float:
     seconds = parse_duration(text)
-    check_moment(time.time() + seconds)
+    check_moment(now + seconds)
     return seconds
 
 
-_PARSERS: Mapping[str, Callable[[str], object]] = {
-    "key_id": _parse_id,
-    "not_before": _parse_moment,
-    "owner": check_text,
-    "overlap": _parse_overlap,
-    "expires": _parse_moment,
-    "requests": parse_rate,
-    "misses": parse_rate,
-    "note": check_text,
-    "unused": parse_duration,
-    "expiring": parse_duration,
-}
-"""Functions that read the text of a parameter; they raise `ValueError`."""
+def _parsers(now: float) -> Mapping[str, Callable[[str], object]]:
+    """Return functions that read the text of a parameter; they raise `ValueError`."""
+    return {
+        "key_id": _parse_id,
+        "not_before": partial(_parse_moment, now=now),
+        "owner": check_text,
+        "overlap": partial(_parse_overlap, now=now),
+        "expires": partial(_parse_moment, now=now),
+        "requests": parse_rate,
+        "misses": parse_rate,
+        "note": check_text,
+        "unused": parse_duration,
+        "expiring": parse_duration,
+    }
 
 
 def format_moment(moment: float | None) -> str | None:
     """Return a time in UTC, to the second; one that we cannot print becomes the nearest."""
     if moment is None:
         return None
-    return f"{datetime.fromtimestamp(min(max(moment, 0), _END_OF_TIME), UTC):%Y-%m-%dT%H:%M:%SZ}"
+    moment = min(max(0, moment), _END_OF_TIME)  # in this order, NaN becomes 0
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def as_record(key: KeyRecord) -> Record:
+def as_record(key: KeyRecord, now: float) -> Record:
     """Return what may be shown of a key, for scripts."""
     return {
         "id": key.id,
-        "state": key.state(time.time()),
+        "state": key.state(now),
         "owner": key.owner,
         "scopes": list(key.scopes),
         "not_before": format_moment(key.not_before),

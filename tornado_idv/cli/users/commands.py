@@ -188,12 +188,13 @@ def export(*, name: str, file: str, form: Format | None, config_path: Path) -> N
     form = form or format_of(file) or "csv"
     with reporting(name):
         stores = Stores.of_config(config_path)
-        records = importable(stores.store(name).records(), stores.identifiers)
-        if file == "-":
-            _print_users(form, records)
-        else:
-            with replaced_file(Path(file)) as text:
-                write_users(text, form, records)
+        with stores.records(name) as stored:
+            records = importable(stored, stores.identifiers)
+            if file == "-":
+                _print_users(form, records)
+            else:
+                with replaced_file(Path(file)) as text:
+                    write_users(text, form, records)
 
 
 @users.command("count")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
 from heapq import merge
 from itertools import groupby, islice
 from operator import itemgetter
@@ -57,14 +58,17 @@ def compare(
 
     Exit codes: 0 no difference; 1 differences; 2 wrong use; 3 could not be determined.
     """
-    with reporting(as_json=as_json):
+    with reporting(as_json=as_json), ExitStack() as opened:
         stores = Stores.of_config(config_path)
         if sample is None:
-            sides = (_in_order(stores, name, side) for side, name in enumerate((first, second)))
+            sides = [
+                opened.enter_context(closing(_in_order(stores, name, side)))
+                for side, name in enumerate((first, second))
+            ]
             rows = groupby(merge(*sides, key=itemgetter(0)), key=itemgetter(0))
             pairs: Iterable[Pair] = ({row[1]: row[2] for row in same_key} for _, same_key in rows)
         else:
-            chosen = _sample(stores.store(first).records(), sample)
+            chosen = _sample(opened.enter_context(stores.records(first)), sample)
             pairs = asyncio.run(_look_up(stores, chosen, second))
         record = {"first": first, "second": second, **_differences(pairs, stores.identifiers)}
     show(record, _lines(record), as_json=as_json)
@@ -120,15 +124,17 @@ def _key(user: User, identifiers: Identifiers) -> str:
     return _shown(user, identifiers)[0]
 
 
-def _in_order(stores: Stores, name: str, side: int) -> Iterator[tuple[bytes, int, User]]:
+def _in_order(stores: Stores, name: str, side: int) -> Generator[tuple[bytes, int, User]]:
     """Yield the users of a backend, with their keys and its place among the two."""
     last = b""
-    for user in stores.store(name).records():
-        key = _key(user, stores.identifiers).encode()
-        if key <= last:
-            raise Broken("two rows have one nickname, or the rows are not in order", backend=name)
-        last = key
-        yield key, side, user
+    with stores.records(name) as users:
+        for user in users:
+            key = _key(user, stores.identifiers).encode()
+            if key <= last:
+                reason = "two rows have one nickname, or the rows are not in order"
+                raise Broken(reason, backend=name)
+            last = key
+            yield key, side, user
 
 
 async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Pair]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.commands import Exit
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.logs.handlers import keep_out_secrets
+from tornado_idv.model import User
 from tornado_idv.registry import BackendKinds, backend_kinds
 
 
@@ -54,6 +55,16 @@ class Stores:
                 f"the backend {name} is of the kind {options.kind}, which this command cannot use"
             )
         return store
+
+    @contextmanager
+    def records(self, name: str) -> Iterator[Iterator[User]]:
+        """Return all users of a backend; at the end, close what they are read from."""
+        users = self.store(name).records()
+        try:
+            yield users
+        finally:  # else the garbage collector closes it, maybe in another thread
+            if isinstance(users, Generator):
+                users.close()
 
 
 @contextmanager
