@@ -43,16 +43,23 @@ class IdentityService:
             users.write_text("users: []\n", encoding="utf-8")
             command = [sys.executable, "-m", "tornado_idv", "serve", "--demo", str(users)]
             command += ["--port", "0", "--ready-fd", "1", "--stop-on-eof"]
-            pipe = subprocess.PIPE  # closed at the end, which stops the double
+            pipe = subprocess.PIPE  # its end stops a double whose test run was killed
             with (
                 log.open("wb") as errors,
                 subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors) as process,  # noqa: S603 - our own command
             ):
-                line = process.stdout.readline() if process.stdout else b""
-                if not line:
-                    raise StartError(f"the test double did not start: {log.read_text()}")
-                record = json.loads(line)
-                yield cls(record["url"], record["key"], record["admin_url"])
+                try:
+                    line = process.stdout.readline() if process.stdout else b""
+                    if not line:
+                        raise StartError(f"the test double did not start: {log.read_text()}")
+                    record = json.loads(line)
+                    yield cls(record["url"], record["key"], record["admin_url"])
+                finally:
+                    process.terminate()  # a forked child of the test may keep its stdin open
+                    try:
+                        process.wait(_TIMEOUT)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
 
     def add(self, user: User) -> None:
         """Add or replace a user."""

@@ -142,16 +142,19 @@ class YamlBackend(Backend[YamlOptions]):
         before: FileSignature | None = None
         changes = 1
         while True:
-            signature = await asyncio.to_thread(FileSignature.find, self.options.path)
-            changes += signature != before
-            if changes and (signature == before or changes > _MAX_CHANGES):
-                changes = int(signature != before)
-                try:
+            try:
+                last, before = (
+                    before,
+                    await asyncio.to_thread(FileSignature.find, self.options.path),
+                )
+                changes += before != last
+                if changes and (before == last or changes > _MAX_CHANGES):
+                    changes = int(before != last)
                     await self.reload()
-                except Exception as error:  # noqa: BLE001 - later edits must still be noticed
-                    text = "backend %s: fixture not reloaded:\n%s"
-                    _log.error(text, self.name, format_traceback(error))
-            before = signature
+            except Exception as error:  # noqa: BLE001 - this and later edits must still be noticed
+                changes = 1
+                text = "backend %s: fixture not reloaded:\n%s"
+                _log.error(text, self.name, format_traceback(error))
             await asyncio.sleep(_CHECK_INTERVAL)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -80,13 +80,16 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
     async def _exchange(
         self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
     ) -> User | None:
-        if self._session is None:
-            self._session = self._open()
+        if is_new:  # of its own: the common one may have been closed meanwhile
+            opened: AbstractAsyncContextManager[aiohttp.ClientSession] = self._open()
+        else:
+            self._session = self._session or self._open()
+            opened = nullcontext(self._session)
         reuses: list[object] = []
         try:
             async with (
                 asyncio.timeout(lookup.remaining()),
-                self._open() if is_new else nullcontext(self._session) as session,
+                opened as session,
                 session.post(
                     URL(self._origin + lookup.path, encoded=True),
                     data=lookup.body,

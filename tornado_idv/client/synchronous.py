@@ -106,11 +106,12 @@ class Client(BaseClient[User | None, User]):
                 stream.socket.close()
 
     def _kept_socket(self) -> socket.socket | None:
-        """Return the socket that was used last by this process, if it is not too old."""
+        """Return the socket that was used last by this process, if it can be used again."""
         with suppress(IndexError):
             while True:
                 sock, since, process = self._idle.pop()
-                if self._clock() - since < MAX_IDLE_TIME and process == os.getpid():
+                is_ours = self._clock() - since < MAX_IDLE_TIME and process == os.getpid()
+                if is_ours and _is_quiet(sock):
                     return sock
                 sock.close()
         return None
@@ -142,6 +143,18 @@ class _Stream(io.RawIOBase):
 
     def close(self) -> None:
         """Do nothing: `HTTPConnection` closes its socket before the last response is read."""
+
+
+def _is_quiet(sock: socket.socket) -> bool:
+    """Return whether a connection is open and has no unread bytes: a proxy may have sent a 408."""
+    sock.settimeout(0)
+    try:
+        sock.recv(1)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _connect(

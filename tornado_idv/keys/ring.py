@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle
+from math import copysign
 from mmap import mmap
 from operator import itemgetter
 from random import sample
@@ -121,7 +122,8 @@ class KeyRing:
         latest = self._latest.seconds[0]
         if now > latest + _NOTICE_INTERVAL:
             latest = self._latest.advance(now)
-        if not key.is_valid(now, latest):
+        # As `ApiKey.is_valid`, without a call, which takes as long as all of this.
+        if copysign(1.0, now - key.not_before) <= copysign(1.0, max(now, latest) - key.expires):
             return None
         self.last_used[key.id] = now
         return key
