@@ -148,6 +148,31 @@ async def test_kept_connection_was_reset(kind: Kind) -> None:
         assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("stray", [NOT_FOUND, error(408, "late"), b"\r\n", b"HTTP/1.1 4"])
+async def test_idle_connection_on_which_something_came_is_not_used(stray: bytes) -> None:
+    """Proxies say that they close it."""
+    async with serving(found()) as server, calling("synchronous", server.address) as call:
+        await call("find", "@alice")
+        server.writers[0].write(stray)
+        await asyncio.sleep(0.02)
+        assert await call("find", "@alice") == ALICE
+        assert len(server.connections) == 2
+
+
+async def test_close_during_a_call_leaves_no_session_open() -> None:
+    async with serving(found()) as server, AsyncClient(server.address, "key") as client:
+        await client.find("@alice")
+        server.say(Said(b"", "reset"), found())
+        server.gate.clear()
+        lookup = asyncio.ensure_future(client.find("@alice"))
+        await server.asked(2)
+        await client.close()
+        server.gate.set()
+        with suppress(ClientError):
+            await lookup
+        assert client._session is None
+
+
 @both
 async def test_second_connection_is_not_replaced(kind: Kind) -> None:
     answers = found(), Said(b"", "reset"), Said(b"", "reset"), found()

@@ -11,7 +11,7 @@ import pytest
 
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
-from tornado_idv import ByNickname
+from tornado_idv import ByNickname, FileSignature
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
@@ -78,6 +78,26 @@ async def test_an_edit_in_place_is_seen(path: Path) -> None:
         for nickname in ("bob", "carol", "alice"):
             write(path, nickname)
             await next_user(nickname)
+
+
+async def test_an_edit_is_read_again_after_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the system, such as that no thread can be started."""
+    find = FileSignature.find
+    errors = iter([RuntimeError("can't start new thread")])
+
+    def find_or_fail(path: Path) -> FileSignature | None:
+        for error in errors:
+            raise error
+        return find(path)
+
+    async with watched(path) as (_, next_user):
+        monkeypatch.setattr(FileSignature, "find", find_or_fail)
+        write(path, "bob")
+        await next_user("bob")
+    assert [each for each in warnings(caplog) if "fixture not reloaded" in each]
+    caplog.clear()
 
 
 async def test_a_rename_over_the_file_is_seen(path: Path) -> None:
