@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -278,3 +279,54 @@ async def test_no_more_queries_run_at_once_than_the_limit() -> None:
     go_on.set()
     assert await asyncio.gather(*lookups) == [[], [["b"]], [["c"]], [["d"]], [["e"]], [["f"]]]
     assert values == ["a", ["b", "c"], ["d", "e", "f"]]
+
+
+async def test_a_batch_whose_rows_cannot_be_read_finds_nobody_absent() -> None:
+    """What is missing of its rows is looked up alone."""
+
+    class Unreadable(list[Any]):
+        def __getitem__(self, _: object) -> Any:
+            raise MemoryError
+
+    async def fetch(_: str, value: str | list[str]) -> Rows:
+        await asyncio.sleep(0)
+        return [[value]] if isinstance(value, str) else [[1, value[0]], Unreadable()]
+
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: unhandled.append(each))
+    batches = Batches(fetch, "one", "several", 8)
+    assert await asyncio.gather(*map(batches.fetch, "abcd")) == [[[each]] for each in "abcd"]
+    gc.collect()
+    assert [type(each["exception"]) for each in unhandled] == [MemoryError]
+
+
+async def test_a_cancelled_lookup_does_not_end_another_batch_before_it_begins() -> None:
+    """It would count as running for good."""
+    values: list[str | list[str]] = []
+    go_on = asyncio.Event()
+
+    async def fetch(_: str, value: str | list[str]) -> Rows:
+        values.append(value)
+        await go_on.wait()
+        return [] if isinstance(value, str) else [[i, each] for i, each in enumerate(value, 1)]
+
+    batches = Batches(fetch, "one", "several", 3)
+    lookups = [asyncio.create_task(batches.fetch(each)) for each in "abc"]
+    await until(lambda: len(values) == 2)
+    loop = asyncio.get_running_loop()
+    # In one iteration: a lookup of the first batch is cancelled, the second batch is made, and all
+    # of its lookups are cancelled.
+    loop.call_soon(loop.call_soon, lookups[1].cancel)
+    later = [asyncio.create_task(batches.fetch(each)) for each in "de"]
+    for each in later:
+        loop.call_soon(loop.call_soon, each.cancel)
+    await asyncio.wait([lookups[1], *later])
+    go_on.set()
+    assert await asyncio.gather(lookups[0], lookups[2]) == [[], [["c"]]]
+    values.clear()
+    go_on.clear()
+    lookups = [asyncio.create_task(batches.fetch("f"))]
+    await asyncio.sleep(0)
+    assert values == ["f"]  # not delayed, as no other runs
+    go_on.set()
+    await asyncio.gather(*lookups)
