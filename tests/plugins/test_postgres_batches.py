@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asyncpg import Connection
 
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
@@ -144,6 +145,33 @@ async def test_a_slow_row_fails_its_own_lookup_alone(
         await until(lambda: "due to user request" in database.server.log[logged:])
     assert ended.pop(6).startswith("unavailable: the query took too long and was stopped")
     assert ended == ["found"] * 31
+
+
+async def test_a_slow_row_whose_query_cannot_be_stopped_fails_its_own_lookup_alone(
+    database: Database, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a firewall drops the connection that is to stop it."""
+
+    async def drop(_: Connection, sent: asyncio.Future[None], *__: object) -> None:
+        sent.set_result(None)
+
+    monkeypatch.setattr(Connection, "_cancel", drop)
+    monkeypatch.setattr(database_module, "_BATCH_SHARE", 0.02)
+    monkeypatch.setattr(database_module, "_ROLLBACK_SHARE", 0.02)
+    database.clear(
+        "CREATE TABLE people (nickname text PRIMARY KEY, card_number text UNIQUE);"
+        "INSERT INTO people SELECT 'u' || i, i FROM generate_series(1, 4) AS i;"
+        "CREATE OR REPLACE FUNCTION slow(text) RETURNS text STABLE LANGUAGE plpgsql AS "
+        "  $$ BEGIN IF $1 = 'u4' THEN PERFORM pg_sleep(9); END IF; RETURN 'Free'; END $$;"
+        "CREATE VIEW users AS SELECT *, slow(nickname) AS plan FROM people"
+    )
+    async with serving(timeout="9s", prepared_statements="false") as backend:
+        *others, slow = start(backend, "u1", "u2", "u3", "u4")
+        async with asyncio.timeout(6):  # before the server stops the query by itself
+            found = await asyncio.gather(*others)
+        assert [user and user.nickname for user in found] == ["u1", "u2", "u3"]
+        slow.cancel()
+        await asyncio.wait([slow])
 
 
 async def test_each_lookup_of_a_batch_that_lost_its_connection_is_unavailable(
