@@ -61,7 +61,8 @@ class Batches:
             outcome = await waiter[1]
         except asyncio.CancelledError:
             for task, batch in self._batches.items():
-                if all(result.done() for _, result in batch):
+                # Only its own batch: another may not have begun, and would never end.
+                if waiter in batch and all(result.done() for _, result in batch):
                     task.cancel()
             raise
         if isinstance(outcome, LookupFailed):
@@ -93,9 +94,10 @@ class Batches:
         outcomes: list[Any] = [None] * len(batch)
         try:
             rows = await self._fetch_rows(self._batch_sql, [value for value, _ in batch])
-            outcomes = [[] for _ in batch]
+            found: list[list[Any]] = [[] for _ in batch]
             for row in rows:
-                outcomes[row[0] - 1].append(row[1:])
+                found[row[0] - 1].append(row[1:])
+            outcomes = found  # only now: an error before is not "not found"
         except BatchFailed:
             self._paused_until = asyncio.get_running_loop().time() + self.pause
         except LookupFailed as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,8 @@ _BATCH_SHARE = 1 / 3
 """A query for several values is stopped after this fraction of ``timeout``.
 
 The rest is left to repeat their lookups alone."""
+_ROLLBACK_SHARE = 1 / 6
+"""A connection that needs more than this fraction of ``timeout`` to roll back is closed."""
 
 
 class Connector:
@@ -76,6 +77,7 @@ class Database:
         self._options = options
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self._batch_timeout = options.timeout * _BATCH_SHARE
+        self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
         arguments: dict[str, Any] = {"statement_cache_size": 0}
         if options.prepared_statements:
             settings = {
@@ -182,8 +184,11 @@ class Database:
             rows = await self._fetch(connection, sql, value)
             await connection.execute("COMMIT")
         except Exception:
-            with suppress(Exception):  # the connection may be lost
+            try:
                 # After a timeout this waits until the server has stopped the statement.
-                await connection.execute("ROLLBACK")
+                async with asyncio.timeout(self._rollback_timeout):
+                    await connection.execute("ROLLBACK")
+            except Exception:  # noqa: BLE001 - the connection may be lost
+                connection.terminate()
             raise
         return rows

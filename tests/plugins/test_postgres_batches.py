@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from asyncpg import Connection
 
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
@@ -145,6 +147,33 @@ async def test_a_slow_row_fails_its_own_lookup_alone(
     assert ended == ["found"] * 31
 
 
+async def test_a_slow_row_whose_query_cannot_be_stopped_fails_its_own_lookup_alone(
+    database: Database, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a firewall drops the connection that is to stop it."""
+
+    async def drop(_: Connection, sent: asyncio.Future[None], *__: object) -> None:
+        sent.set_result(None)
+
+    monkeypatch.setattr(Connection, "_cancel", drop)
+    monkeypatch.setattr(database_module, "_BATCH_SHARE", 0.02)
+    monkeypatch.setattr(database_module, "_ROLLBACK_SHARE", 0.02)
+    database.clear(
+        "CREATE TABLE people (nickname text PRIMARY KEY, card_number text UNIQUE);"
+        "INSERT INTO people SELECT 'u' || i, i FROM generate_series(1, 4) AS i;"
+        "CREATE OR REPLACE FUNCTION slow(text) RETURNS text STABLE LANGUAGE plpgsql AS "
+        "  $$ BEGIN IF $1 = 'u4' THEN PERFORM pg_sleep(9); END IF; RETURN 'Free'; END $$;"
+        "CREATE VIEW users AS SELECT *, slow(nickname) AS plan FROM people"
+    )
+    async with serving(timeout="9s", prepared_statements="false") as backend:
+        *others, slow = start(backend, "u1", "u2", "u3", "u4")
+        async with asyncio.timeout(6):  # before the server stops the query by itself
+            found = await asyncio.gather(*others)
+        assert [user and user.nickname for user in found] == ["u1", "u2", "u3"]
+        slow.cancel()
+        await asyncio.wait([slow])
+
+
 async def test_each_lookup_of_a_batch_that_lost_its_connection_is_unavailable(
     database: Database, serving: Callable[..., Any]
 ) -> None:
@@ -278,3 +307,54 @@ async def test_no_more_queries_run_at_once_than_the_limit() -> None:
     go_on.set()
     assert await asyncio.gather(*lookups) == [[], [["b"]], [["c"]], [["d"]], [["e"]], [["f"]]]
     assert values == ["a", ["b", "c"], ["d", "e", "f"]]
+
+
+async def test_a_batch_whose_rows_cannot_be_read_finds_nobody_absent() -> None:
+    """What is missing of its rows is looked up alone."""
+
+    class Unreadable(list[Any]):
+        def __getitem__(self, _: object) -> Any:
+            raise MemoryError
+
+    async def fetch(_: str, value: str | list[str]) -> Rows:
+        await asyncio.sleep(0)
+        return [[value]] if isinstance(value, str) else [[1, value[0]], Unreadable()]
+
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: unhandled.append(each))
+    batches = Batches(fetch, "one", "several", 8)
+    assert await asyncio.gather(*map(batches.fetch, "abcd")) == [[[each]] for each in "abcd"]
+    gc.collect()
+    assert [type(each["exception"]) for each in unhandled] == [MemoryError]
+
+
+async def test_a_cancelled_lookup_does_not_end_another_batch_before_it_begins() -> None:
+    """It would count as running for good."""
+    values: list[str | list[str]] = []
+    go_on = asyncio.Event()
+
+    async def fetch(_: str, value: str | list[str]) -> Rows:
+        values.append(value)
+        await go_on.wait()
+        return [] if isinstance(value, str) else [[i, each] for i, each in enumerate(value, 1)]
+
+    batches = Batches(fetch, "one", "several", 3)
+    lookups = [asyncio.create_task(batches.fetch(each)) for each in "abc"]
+    await until(lambda: len(values) == 2)
+    loop = asyncio.get_running_loop()
+    # In one iteration: a lookup of the first batch is cancelled, the second batch is made, and all
+    # of its lookups are cancelled.
+    loop.call_soon(loop.call_soon, lookups[1].cancel)
+    later = [asyncio.create_task(batches.fetch(each)) for each in "de"]
+    for each in later:
+        loop.call_soon(loop.call_soon, each.cancel)
+    await asyncio.wait([lookups[1], *later])
+    go_on.set()
+    assert await asyncio.gather(lookups[0], lookups[2]) == [[], [["c"]]]
+    values.clear()
+    go_on.clear()
+    lookups = [asyncio.create_task(batches.fetch("f"))]
+    await asyncio.sleep(0)
+    assert values == ["f"]  # not delayed, as no other runs
+    go_on.set()
+    await asyncio.gather(*lookups)
