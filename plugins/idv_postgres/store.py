@@ -7,6 +7,7 @@ there in the same transaction. Lookups see the old rows until its commit: nothin
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -47,6 +48,7 @@ SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN (
     'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'
 )
 """
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _UNCERTAIN = (
     "the server did not confirm the commit, and whether the users were changed could not be "
@@ -176,12 +178,14 @@ class PostgresUserStore(UserStore):
         second connection is made every few seconds: in a thread, as this one reads the users too.
         """
         task, thread = asyncio.current_task(), DaemonThread("idv_postgres session check")
+        is_lost = False
 
         async def watch() -> None:
-            while True:
+            nonlocal is_lost
+            while not is_lost:
                 await asyncio.sleep(_CHECK_INTERVAL)
-                if not await thread(asyncio.run, _has_session(self._connector, process)):
-                    break
+                with suppress(Exception):  # a check that fails here says nothing of the server
+                    is_lost = not await thread(_has_session, self._connector, process)
             connection.terminate()
             if task is not None:
                 task.cancel()  # COPY does not end by itself
@@ -190,14 +194,19 @@ class PostgresUserStore(UserStore):
         try:
             yield
         except BaseException:
-            if watching.done():
+            if is_lost:
                 raise Unavailable("the server does not respond any more") from None
             raise
         finally:
             watching.cancel()
 
 
-async def _has_session(connector: Connector, process: int) -> bool:
+def _has_session(connector: Connector, process: int) -> bool:
+    with asyncio.Runner() as runner:  # whose loop may be one file too many
+        return runner.run(_find_session(connector, process))
+
+
+async def _find_session(connector: Connector, process: int) -> bool:
     query = f"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {process})"  # noqa: S608 - a number
     try:
         connection = await connector.connect(statement_cache_size=0)
@@ -207,8 +216,8 @@ async def _has_session(connector: Connector, process: int) -> bool:
             connection.terminate()
     except (asyncpg.PostgresError, LookupFailed) as error:  # such as too many connections
         return not isinstance(error, asyncpg.PostgresConnectionError)
-    except _ERRORS:
-        return False
+    except _ERRORS as error:
+        return getattr(error, "errno", None) in _OUT_OF_FILES
 
 
 async def _rows(

@@ -309,7 +309,7 @@ async def test_no_more_queries_run_at_once_than_the_limit() -> None:
     assert values == ["a", ["b", "c"], ["d", "e", "f"]]
 
 
-async def test_a_batch_whose_rows_cannot_be_read_finds_nobody_absent() -> None:
+async def test_a_batch_whose_rows_cannot_be_read_finds_no_user_absent() -> None:
     """What is missing of its rows is looked up alone."""
 
     class Unreadable(list[Any]):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import gc
 import json
 import re
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import asyncpg
 import pytest
 from asyncpg import Connection
 from asyncpg.transaction import Transaction
@@ -28,7 +32,7 @@ from support.databases.user_store_conformance import (
 )
 from support.databases.user_tables import UNIQUE, Row, UserTable
 from support.processes.process import Invoke
-from tornado_idv import LookupFailed, StartError, Unavailable, User, UserStore
+from tornado_idv import Broken, LookupFailed, StartError, Unavailable, User, UserStore
 
 pytestmark = pytest.mark.slow
 CREATE = f"""
@@ -220,6 +224,53 @@ def test_frozen_server_ends_the_import(
             table.load(users)
     finally:
         table.database.server.resume()
+
+
+@pytest.mark.parametrize("fault", ["no thread", "no event loop", "no socket"])
+def test_a_check_that_cannot_be_made_says_nothing_of_the_server(
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A frozen server is noticed by a later check, and other errors are reported as they are."""
+    monkeypatch.setattr("idv_postgres.store._CHECK_INTERVAL", 0.05)
+    monkeypatch.setattr("idv_postgres.store._CONNECT_TIMEOUT", 1.0)
+    failed: list[str] = []
+    server, main = table.database.server, threading.main_thread()
+
+    def failing(original: Any, error: Exception, *, fails: Callable[[], bool]) -> Any:
+        def call(*values: Any, **arguments: Any) -> Any:
+            if len(failed) < 3 and fails():
+                failed.append(fault)
+                raise error
+            return original(*values, **arguments)
+
+        return call
+
+    def is_check() -> bool:
+        return threading.current_thread() is not main
+
+    full = OSError(errno.EMFILE, "Too many open files")
+    if fault == "no thread":
+        start = failing(
+            threading.Thread.start, RuntimeError("can't start new thread"), fails=lambda: True
+        )
+        monkeypatch.setattr(threading.Thread, "start", start)
+    elif fault == "no event loop":
+        new_loop = failing(asyncio.events.new_event_loop, full, fails=is_check)
+        monkeypatch.setattr(asyncio.events, "new_event_loop", new_loop)
+    else:
+        monkeypatch.setattr(asyncpg, "connect", failing(asyncpg.connect, full, fails=is_check))
+    table.run(ON_INSERT.format("PERFORM pg_sleep(0.5); RAISE check_violation USING TABLE = 'x';"))
+    with pytest.raises(Broken, match="CheckViolationError"):
+        table.load([ALICE])
+    assert failed
+    failed.clear()
+    try:
+        with pytest.raises(Unavailable, match="the server does not respond any more"):
+            table.load(then(server.pause, ALICE))
+    finally:
+        server.resume()
+    assert len(failed) == 3
+    gc.collect()  # no coroutine was left unawaited
 
 
 def test_server_that_freezes_after_the_commit_does_not_hide_that_the_users_are_changed(
