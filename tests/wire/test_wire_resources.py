@@ -19,7 +19,7 @@ from support.processes.service import KEY
 
 pytestmark = pytest.mark.slow
 
-GREEDY = 8
+GREEDY = 16
 SILENT = 400
 DESCRIPTORS = 320
 CONFIG = f"""\
