@@ -63,6 +63,17 @@ runpy.run_module("tornado_idv", run_name="__main__")
 """
 
 
+VALIDATE = """\
+import sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+version, path = sys.argv[1:]
+validator = JsonStrictValidator(SchemaVersion.from_version(version))
+error = validator.validate_str(open(path).read())
+assert error is None, error
+"""
+
+
 @dataclass(frozen=True)
 class Built:
     """The archives: a source archive, a wheel of the tree, and one of the source archive."""
@@ -252,11 +263,12 @@ def test_lock_has_every_requirement_with_digests(built: Built) -> None:
     assert "index-url" not in (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
-def test_bill_of_materials_lists_the_lock(built: Built, dist: Path) -> None:
+def test_bill_of_materials_is_valid_and_lists_the_lock(built: Built, dist: Path) -> None:
     """That it is valid has been checked by cyclonedx-py, in four seconds, before writing it."""
     version = built.wheel.name.split("-")[1]
     path = dist / f"tornado_idv-{version}.cdx.json"
     bom = json.loads(path.read_text(encoding="utf-8"))
+    run(str(TOOLS / "python"), "-c", VALIDATE, bom["specVersion"], str(path), cwd=dist)
     root = bom["metadata"]["component"]
     assert (root["name"], root["version"]) == ("tornado-idv", version)
     assert bom["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
