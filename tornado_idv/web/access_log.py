@@ -174,7 +174,7 @@ def record_response(  # noqa: PLR0917 - passed by position, a hit takes 1 % less
             method,
             route,
             status,
-            0.0 if seconds < _BELOW_RESOLUTION else round(seconds * 1000, 2),
+            0.0 if seconds < _BELOW_RESOLUTION else int(seconds * 100_000 + 0.5) / 100,
             client_address,
             key_id,
             request_id,

@@ -92,7 +92,7 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     def match(self, data: bytes | bytearray) -> re.Match[bytes] | None:
         """Match the head that ``data`` begins with."""
         start = self.start
-        return self.pattern.match(data, len(start)) if data.startswith(start) else None
+        return self.pattern.match(data, len(start), MAX_HEAD) if data.startswith(start) else None
 
 
 def shape_of(data: bytes | bytearray) -> int | None:

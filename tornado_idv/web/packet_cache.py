@@ -28,7 +28,7 @@ from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import RequestContext, Trace, valid_state
 from tornado_idv.web.access_log import record_response
 from tornado_idv.web.errors import error_for, fields_for
-from tornado_idv.web.head_template import MAX_HEAD, HeadTemplate, HeadTemplates
+from tornado_idv.web.head_template import HeadTemplate, HeadTemplates
 from tornado_idv.web.lookups import (
     Operation,
     Result,
@@ -115,12 +115,11 @@ class PacketFastPath:
             if template is None or match is None:
                 return None
             self._template = template
+            self.keep_alive = template.keep_alive
         length = int(match[template.length])
-        end = match.end()
-        if end > MAX_HEAD or not 0 < length <= self._cache.max_body:
+        if not 0 < length <= self._cache.max_body:
             return None
-        self.keep_alive = template.keep_alive
-        return end + length, match
+        return match.end() + length, match
 
     def respond(
         self, match: re.Match[bytes], body: bytes, sink: ResponseSink
@@ -148,7 +147,9 @@ class PacketFastPath:
         if limits is not None and limits.acquire(started_at) is not None:
             return None
         answer = directory.get_cached(known.query, started_at)
-        request_id, trace = _request_id(match, template), _trace(match, template)
+        request_id = template.request_id and match[template.request_id]
+        request_id = request_id.decode() if request_id else new_request_id()
+        trace = _trace(match, template) if template.traceparent else None
         peer = self._peer
         address = peer.remote_ip if peer.proxies is None else _address(match, template, peer)
         if answer is None:
@@ -165,6 +166,7 @@ class PacketFastPath:
             if len(queries) > _MAX_BODIES:
                 queries.popitem(last=False)
         result = result_of(answer, limits, "hit")
+        seconds = directory.cache.timer() - started_at
         status, fields = result.status, template.connection_field
         response = build_response(status, request_id, result.body, fields, now=now)
         record_response(
@@ -173,7 +175,7 @@ class PacketFastPath:
             "POST",
             operation.route,
             status,
-            directory.cache.timer() - started_at,
+            seconds,
             address,
             key.id,
             request_id,
@@ -252,11 +254,6 @@ class PendingResponse(Struct, eq=False):
 
 
 _CLOSE = "Connection: close\r\n"
-
-
-def _request_id(match: re.Match[bytes], template: HeadTemplate[_Meaning]) -> str:
-    valid = match[template.request_id] if template.request_id else None
-    return valid.decode() if valid else new_request_id()
 
 
 def _trace(match: re.Match[bytes], template: HeadTemplate[_Meaning]) -> Trace | None:

@@ -20,24 +20,23 @@ REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
 _REQUEST_ID = re.compile(REQUEST_ID)
 
 
-class _RequestIds:
-    """Unique ids: random for the process, then counted."""
-
-    def __init__(self) -> None:
-        self._count = itertools.count()
-        self.renew()
-
-    def renew(self) -> None:
-        """Begin with another random part: this is a forked process."""
-        self._process = f"{secrets.token_hex(6)}-"
-
-    def __call__(self) -> str:
-        """Return a new id."""
-        return f"{self._process}{next(self._count)}"
+_count = itertools.count()
+_process = ""
 
 
-new_request_id = _RequestIds()
-os.register_at_fork(after_in_child=new_request_id.renew)
+def _begin_process() -> None:
+    """Choose the random part of the ids of this process, also of a forked one."""
+    global _process  # noqa: PLW0603 - an attribute takes longer, and each response has an id
+    _process = f"{secrets.token_hex(6)}-"
+
+
+_begin_process()
+os.register_at_fork(after_in_child=_begin_process)
+
+
+def new_request_id() -> str:
+    """Return a unique id: random for the process, then counted."""
+    return f"{_process}{next(_count)}"
 
 
 def request_id_or_new(requested: str | None) -> str:
@@ -64,7 +63,7 @@ def build_response(
         _prefixes.begin(second)
     prefix = _prefixes[status]
     head = f"{prefix}{request_id}\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
-    return head.encode("latin-1") + body
+    return head.encode() + body
 
 
 def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:
