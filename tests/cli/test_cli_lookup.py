@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.forked_commands import BROKEN, start
 from support.processes.process import Invoke, command
 from support.processes.service import make_database
+from tornado_idv.cli import lookup as lookup_command
 from tornado_idv.lookup.guard import BackendCall
 
 Config = Callable[..., Path]
@@ -54,6 +56,28 @@ def test_a_user_is_printed_in_lines(invoke: Invoke, config: Config) -> None:
 def test_an_absent_user_is_the_answer_no(invoke: Invoke, config: Config) -> None:
     result = invoke("lookup", "@nobody", "-c", config(USERS), "--json")
     assert (result.exit_code, json.loads(result.stdout)) == (1, NOT_FOUND)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", [BROKEN, "/dev/full"])
+@pytest.mark.parametrize("arguments", [["@alice"], ["@alice", "--json"], ["--help"]])
+def test_a_result_that_cannot_be_printed_is_not_the_answer_no(
+    config: Config, tmp_path: Path, arguments: list[str], output: str
+) -> None:
+    done = start(tmp_path / "logs", "lookup", *arguments, "-c", config(USERS), output=output)
+    assert done.wait() == 3
+    (reason,) = done.stderr.splitlines()
+    assert reason.startswith("standard output cannot be written: ")
+
+
+def test_an_unexpected_error_is_not_the_answer_no(
+    invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(lookup_command, "_lines")
+    result = invoke("lookup", "@alice", "-c", config(USERS))
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("unexpected error:\n")
+    assert "alice" not in result.stderr
 
 
 def test_a_failed_lookup_prints_the_reason(invoke: Invoke, config: Config) -> None:

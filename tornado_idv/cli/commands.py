@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
-from tornado_idv.cli.standard_streams import print_message
+from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.errors import format_traceback
 from tornado_idv.interfaces.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.registry import plugin_manager
 
@@ -82,12 +83,22 @@ _EXAMPLES = {
 
 
 @contextmanager
-def _exit_on_interrupt() -> Iterator[None]:
+def _exit_on_failure() -> Iterator[None]:
+    """End a command that was interrupted, or failed unexpectedly, not with 1, which means "no"."""
     try:
         yield
     except KeyboardInterrupt:
         print_message("\ninterrupted")
-        sys.exit(128 + signal.SIGINT)  # with click's own code, 1, it would mean "no"
+        sys.exit(128 + signal.SIGINT)
+    except (click.ClickException, click.Abort, click.exceptions.Exit):
+        raise
+    except Exception as error:  # noqa: BLE001 - Python, and click for EPIPE, would exit with 1
+        if isinstance(error, OSError) and error.filename is None:
+            discard_output()
+            print_message(f"standard output cannot be written: {error.strerror}")
+        else:
+            print_message(f"unexpected error:\n{format_traceback(error)}")
+        sys.exit(Exit.UNDETERMINED)
 
 
 class Commands(click.Group):
@@ -116,11 +127,11 @@ class Commands(click.Group):
             _add_examples(found, cmd_name)
         return found
 
-    @_exit_on_interrupt()  # plugins are loaded for the help
+    @_exit_on_failure()  # plugins are loaded for the help
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         return super().make_context(*args, **extra)
 
-    @_exit_on_interrupt()
+    @_exit_on_failure()
     def invoke(self, ctx: click.Context) -> Any:
         if sys.platform == "win32":
             print_message(
