@@ -116,6 +116,7 @@ class Expression:
         self._node = _parse(text)
         if self._node["type"] == "expref":  # never false, as a condition
             raise ValueError(f"not a JMESPath expression: {text} gives an expression, no value")
+        self._member = self._node["value"] if self._node["type"] == "field" else None
 
     @property
     def members(self) -> set[str]:
@@ -124,6 +125,8 @@ class Expression:
 
     def evaluate(self, value: Any) -> Any:
         """Return its result for ``value``; raises `Broken` if it cannot be applied to it."""
+        if self._member is not None and type(value) is dict:
+            return value.get(self._member)  # a shortcut for nearly every field
         try:
             return _evaluate(self._node, value)
         except JMESPathTypeError as error:

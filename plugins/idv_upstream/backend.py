@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response
@@ -87,7 +89,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     async def send(self, request: Request) -> Response:
         """Send a request, with the headers that are forwarded."""
         if self.options.forward:
-            request = request._replace(headers={**request.headers, **self._forwarded()})
+            request = replace(request, headers={**request.headers, **self._forwarded()})
         return await self.transport.send(request, self.reader.wants_body)
 
     def _forwarded(self) -> dict[str, str]:

@@ -9,6 +9,8 @@ from json import dumps
 from typing import Any
 from urllib.parse import quote, unquote
 
+from msgspec.structs import replace
+
 from idv_upstream.request.template import Request
 from idv_upstream.transport.credentials import MASK
 from tornado_idv import strict_json
@@ -22,7 +24,8 @@ def mask_request(request: Request) -> Request:
     path, mark, query = request.url.partition("?")
     headers = {name: MASK if _is_secret(name) else each for name, each in request.headers.items()}
     body = request.body
-    return request._replace(
+    return replace(
+        request,
         url=path + mark + _mask_pairs(query),
         headers=headers,
         body=None if body is None else _mask_body(body.decode()).encode(),

@@ -24,6 +24,7 @@ _DOT_SEGMENT = re.compile(r"(?:/|%2F|%5C)\.\.?(?=[/;]|%2F|%5C|%3B|%3F|%23|%00|$)
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _ENCODED_QUOTE = re.compile("%(?:22|27|5C)", re.IGNORECASE)
+_UNRESERVED = re.compile("[A-Za-z0-9._~-]*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Blanks at the ends are rejected: recipients strip them (RFC 9110, section 5.5).
 _HEADER_VALUE = re.compile("(?:[!-~](?:[ -~]*[!-~])?)?")
@@ -58,7 +59,7 @@ Problem = tuple[Steps, str]
 
 def render(parts: Parts, value: str) -> str:
     """Return a compiled text with ``value`` in the place of its placeholders."""
-    return "".join(part if isinstance(part, str) else part(value) for part in parts)
+    return "".join([part if isinstance(part, str) else part(value) for part in parts])
 
 
 def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
@@ -232,7 +233,7 @@ def compile_json(node: Any, known: Placeholders) -> Parts:
 
 def percent_encode(text: str) -> str:
     """Encode everything but the unreserved characters (RFC 3986, section 2.3)."""
-    return quote(text, safe="")
+    return text if _UNRESERVED.fullmatch(text) else quote(text, safe="")
 
 
 def _parameters(members: Mapping[str, str], known: Placeholders) -> list[Parts]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from idv_upstream.request.encoding import Parts, has_dot_segment, is_header_value, render
 from tornado_idv import Broken, ByNickname, Query, strict_json
 
 
-class Request(NamedTuple):
+class Request(Struct, frozen=True):
     """One request, ready to be sent.
 
     ``url`` is encoded; it is absolute, or a path below an endpoint. A ``repeatable``

@@ -90,7 +90,7 @@ class ResponseMapper:
             nickname = query.nickname
         else:
             nickname = self._nickname_of(record)
-        if query not in (ByCard(card_number), ByNickname(nickname)):
+        if query.text not in (card_number, f"@{nickname}"):
             raise Broken("response is for another user than requested")
         return User(self._plan.required(record), card_number, nickname, self._url_of(record))
 

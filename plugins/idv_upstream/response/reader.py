@@ -140,5 +140,7 @@ class ResponseReader:
 
 
 def _is_json(content_type: str) -> bool:
+    if content_type == "application/json":
+        return True
     media_type = content_type.partition(";")[0].strip().lower()
     return media_type == "application/json" or media_type.endswith("+json")

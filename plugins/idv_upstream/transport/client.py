@@ -199,16 +199,19 @@ class Client:
         if not (url.isascii() and url.isprintable() and " " not in url and "#" not in url):
             raise Broken("the request cannot be sent")
         try:
-            async with self._session.request(
+            response = await self._session.request(
                 request.method,
                 URL(url, encoded=True),
                 headers=request.headers,
                 data=request.body,
                 ssl=self._tls.context(),
                 allow_redirects=False,
-            ) as response:
+            )
+            try:
                 status, received = response.status, response.headers
                 content = await _read(response.content) if wants_body(status) else None
+            finally:
+                response.release()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failure(error) from None
         return Response(
@@ -218,6 +221,8 @@ class Client:
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
     """Read up to one byte more than a body may have."""
+    if content.is_eof():  # a short body has nearly always arrived with its head
+        return content.read_nowait(MAX_BODY + 1)
     body = bytearray()
     while chunk := await content.read(MAX_BODY + 1 - len(body)):
         body += chunk

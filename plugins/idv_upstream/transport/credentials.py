@@ -10,6 +10,7 @@ from base64 import b64encode
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import quote
 
+from msgspec.structs import replace
 from pydantic import (
     AfterValidator,
     Field,
@@ -69,7 +70,7 @@ class _Credential(Options):
     def apply(self, request: Request, secret: str) -> Request:
         """Return the request with the secret."""
         authorization = f"{self.scheme} {secret}"
-        return request._replace(headers={**request.headers, "Authorization": authorization})
+        return replace(request, headers={**request.headers, "Authorization": authorization})
 
 
 class NoCredential(_Credential):
@@ -155,10 +156,10 @@ class KeyInPlace(_Credential):
 
     def apply(self, request: Request, secret: str) -> Request:
         if self.header is not None:
-            return request._replace(headers={**request.headers, self.header: secret})
+            return replace(request, headers={**request.headers, self.header: secret})
         separator = "&" if "?" in request.url else "?"
         pair = f"{quote(self.query or '', '')}={quote(secret, '*')}"
-        return request._replace(url=f"{request.url}{separator}{pair}")
+        return replace(request, url=f"{request.url}{separator}{pair}")
 
 
 def _token_url(text: str) -> str:

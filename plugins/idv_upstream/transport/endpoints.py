@@ -76,6 +76,9 @@ class Endpoints:
         ``but``, which failed just now, is returned only if there is no other. Raises
         `Unavailable` if all of them sent ``Retry-After``.
         """
+        first = self._all[0]
+        if first is not but and not first.down_until and not first.retry_after:
+            return first  # nearly always
         now = self._timer()
         usable = [each for each in self._all if each.retry_after <= now]
         if not usable:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from pydantic import SecretStr
 
 from idv_upstream.request.template import Request
@@ -96,7 +97,7 @@ class Transport:
         """Return the request as it would be sent, with the credential masked."""
         url = (self._addresses[0] if request.url.startswith("/") else "") + request.url
         headers = {**HEADERS, **request.headers}
-        return self._auth.apply(request._replace(url=url, headers=headers), MASK)
+        return self._auth.apply(replace(request, url=url, headers=headers), MASK)
 
     def secrets(self) -> set[str]:
         """Return the secrets of the credential, as they are configured and as they are sent."""
@@ -127,6 +128,8 @@ class Transport:
 
     def _endpoints_for(self, url: str) -> Endpoints:
         """The configured endpoints, or the origin of an absolute URL."""
+        if url[0] == "/":
+            return self._by_origin[""]
         try:
             origin = Url.parse(url).origin
         except ValueError:
@@ -169,7 +172,7 @@ class Transport:
         self, lookup: _Lookup, endpoint: Endpoint, secret: str
     ) -> Response | NoResponse:
         """Send the request to one endpoint, and record how it fared."""
-        request = lookup.request._replace(url=endpoint.address + lookup.request.url)
+        request = replace(lookup.request, url=endpoint.address + lookup.request.url)
         sending = self._client.send(self._auth.apply(request, secret), lookup.wants_body)
         timed_out_at = lookup.deadline - _TIMED_OUT * self._timeout
         try:
