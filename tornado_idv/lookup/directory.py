@@ -61,6 +61,7 @@ class Directory:
             for guard in self.guards:
                 if guard.backend in before:
                     guard.take_over(before[guard.backend])
+        self._explanations: set[asyncio.Future[Explanation]] = set()
         self._observers = hook_callers(manager, "idv_lookup_finished")
         look_up = (
             partial(shared.look_up, chain.find) if shared else lambda query, _: chain.find(query)
@@ -88,7 +89,10 @@ class Directory:
 
     async def explain(self, query: Query) -> Explanation:
         """Call the backends as a lookup does, past the cache; nothing is cached."""
-        return await self._chain.explain(query)
+        task = asyncio.ensure_future(self._chain.explain(query))
+        self._explanations.add(task)
+        task.add_done_callback(self._explanations.discard)
+        return await task
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
         """Take the place of ``previous``, at once.
@@ -106,8 +110,10 @@ class Directory:
         self._single_flight.stop_refreshing()
 
     async def join(self) -> None:
-        """Wait until no lookup is running."""
+        """Wait until no lookup and no explanation is running: their backends can be closed."""
         await self._single_flight.join()
+        while self._explanations:
+            await asyncio.wait(self._explanations)
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, the shared ones, and those of all who share them."""
