@@ -386,8 +386,18 @@ async def test_access_log_names_no_user_unless_it_is_configured(
     log = AccessLog(lines.append, json_lines, make_subject_of(ids))
     journal = DoubleState(log)
     record_response(
-        Counters(), journal, "POST", "identify/url", 200, 0.1, "::1", "k", "r", subject="@alice"
+        Counters(), journal, "POST", "identify/url", 200, 0.0, "::1", "k", "r", subject="@alice"
     )
     log.flush()
     assert json.loads(lines[0]).get("subject") == subject
     assert journal.requests[0]["query"] == "@alice"
+
+
+def test_a_request_from_before_a_reset_is_not_in_the_journal() -> None:
+    """A test whose client gives up on a slow user would leave it to the next one."""
+    state = DoubleState()
+    for seconds in (2.0, 0.0):
+        record_response(
+            Counters(), state, "POST", "identify/url", 200, seconds, "::1", "k", f"after-{seconds}"
+        )
+    assert [each["request_id"] for each in state.requests] == ["after-0.0"]

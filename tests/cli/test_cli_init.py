@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.forked_commands import start
 from support.processes.process import Invoke, command
 from support.processes.service import Client, serving
 from tornado_idv.keys.token import check_token
@@ -151,3 +152,11 @@ def test_a_file_instead_of_a_folder_is_wrong_use(invoke: Invoke, tmp_path: Path)
     result = invoke("init", tmp_path / "file")
     assert result.exit_code == 2
     assert "is a file" in result.stderr
+
+
+@pytest.mark.slow
+def test_files_whose_key_cannot_be_printed_are_removed(tmp_path: Path) -> None:
+    done = start(tmp_path / "logs", "init", tmp_path / "new", output="/dev/full")
+    assert done.wait() == 3
+    assert done.stderr.startswith("standard output cannot be written: ")
+    assert list((tmp_path / "new").iterdir()) == []

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.processes.forked_commands import BROKEN, start
-from support.processes.process import Invoke, command
+from support.processes.forking import fork
+from support.processes.process import TIMEOUT, Invoke, command
 from support.processes.service import make_database
 from tornado_idv.cli import lookup as lookup_command
 from tornado_idv.lookup.guard import BackendCall
@@ -68,6 +69,14 @@ def test_a_result_that_cannot_be_printed_is_not_the_answer_no(
     assert done.wait() == 3
     (reason,) = done.stderr.splitlines()
     assert reason.startswith("standard output cannot be written: ")
+
+
+@pytest.mark.slow
+def test_wrong_use_that_cannot_be_printed_is_not_the_answer_no(config: Config) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        streams = {"stdout": full.fileno(), "stderr": full.fileno()}
+        process = fork("lookup", "no nick", "-c", str(config(USERS)), **streams)
+        assert process.wait(TIMEOUT) == 2
 
 
 def test_an_unexpected_error_is_not_the_answer_no(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -90,7 +90,11 @@ def _exit_on_failure() -> Iterator[None]:
     except KeyboardInterrupt:
         print_message("\ninterrupted")
         sys.exit(128 + signal.SIGINT)
-    except (click.ClickException, click.Abort, click.exceptions.Exit):
+    except click.ClickException as error:
+        with suppress(OSError):
+            error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, click.exceptions.Exit):
         raise
     except Exception as error:  # noqa: BLE001 - Python, and click for EPIPE, would exit with 1
         if isinstance(error, OSError) and error.filename is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -108,6 +109,12 @@ def failure(error: IdvError) -> Record:
         return {"ok": False, "problems": [asdict(each) for each in error.problems]}
     nowhere = {"file": None, "line": None, "column": None, "path": ""}
     return {"ok": False, "problems": [{**nowhere, "message": str(error)}]}
+
+
+def require_regular(path: Path) -> None:
+    """Raise `OSError` for what a rename must not replace: a device, a pipe or a folder."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file; name another", str(path))
 
 
 @contextmanager

@@ -77,7 +77,12 @@ def init(folder: Path) -> None:
                     file.write(text)
         except OSError as error:
             raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
-    click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
-    click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
-    click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand send\n")
-    click.echo(example_request("http://127.0.0.1:8080", token))
+    try:
+        click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
+        click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
+        click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand send\n")
+        click.echo(example_request("http://127.0.0.1:8080", token))
+    except OSError:
+        for path in files:  # their key is lost
+            path.unlink()
+        raise

@@ -31,6 +31,8 @@ from tornado_idv.web.packet_cache import PacketCache, PacketFastPath, PendingRes
 
 MAX_REQUESTS = 1000
 """Requests that the journal keeps."""
+_CLOCK_TOLERANCE = 0.001
+"""Seconds by which a request may seem to be older than it is: its duration is measured roughly."""
 _SEED = 0
 _PIECES_PER_SECOND = 20
 _ERRORS = {500: ApiError.INTERNAL, 503: ApiError.UNAVAILABLE}
@@ -56,6 +58,7 @@ class Double(RequestLog):
         self.users: dict[Query, User] = {}
         self.faults: dict[Query | None, Fault] = {}
         self.injected = Counter[Fault]()
+        self._reset_at = time.time()
         self._journal = deque[tuple[float, AccessRecord, str | None]](maxlen=MAX_REQUESTS)
         self._random = random.Random(_SEED)  # noqa: S311 - repeatable on purpose
 
@@ -111,9 +114,11 @@ class Double(RequestLog):
         return query.text if query else None
 
     def add(self, record: AccessRecord, now: float | None) -> None:
-        """Add a request to the journal, and pass it to the access log."""
+        """Add a request to the journal, unless it is from before a reset, and to the access log."""
         text, record.subject = record.subject, None
-        self._journal.append((time.time() if now is None else now, record, text))
+        at = time.time() if now is None else now
+        if at - record.ms / 1000 > self._reset_at - _CLOCK_TOLERANCE:
+            self._journal.append((at, record, text))
         if self._access_log is not None:
             # Of a query the log takes the text alone, so that its kind does not matter.
             record.subject = self._access_log.subject_of(ByCard(text)) if text is not None else None

@@ -207,6 +207,23 @@ def test_terminated_import_says_and_changes_nothing(users: Users, folder: Path, 
     assert path.read_bytes() == before
 
 
+def test_export_does_not_replace_a_pipe(users: Users, folder: Path, path: Path) -> None:
+    sqlite_databases.write(path, ALICE)
+    os.mkfifo(pipe := folder / "pipe.csv")
+    done = users("export", "--from", "people", pipe)
+    assert (done.exit_code, "not a regular file; name another" in done.stderr) == (3, True)
+    assert pipe.is_fifo()
+
+
+def test_export_to_a_symbolic_link_replaces_its_target(
+    users: Users, folder: Path, path: Path
+) -> None:
+    sqlite_databases.write(path, ALICE)
+    (link := folder / "link.csv").symlink_to(target := folder / "target.csv")
+    assert users("export", "--from", "people", link).exit_code == 0
+    assert (link.readlink(), target.read_text()) == (target, HEADER + ALICE_ROW)
+
+
 def test_two_exports_to_one_file_at_the_same_time_are_both_complete(
     users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

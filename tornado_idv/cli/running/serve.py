@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import click
 from click.core import ParameterSource
 
-from tornado_idv.cli.common import config_option, example_request, exit_on_error
+from tornado_idv.cli.common import config_option, example_request, exit_on_error, require_regular
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
@@ -130,6 +130,7 @@ def _try_to_announce(
             with os.fdopen(ready_fd, "w", closefd=ready_fd > _STANDARD_ERROR) as pipe:
                 pipe.write(line)
         if ready_file is not None:
+            require_regular(ready_file)
             # It may hold a key: others cannot read it, and it appears when it is complete.
             draft = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -15,7 +15,15 @@ from typing import IO
 
 import click
 
-from tornado_idv.cli.common import config_option, counted, json_option, parsed_by, report, show
+from tornado_idv.cli.common import (
+    config_option,
+    counted,
+    json_option,
+    parsed_by,
+    report,
+    require_regular,
+    show,
+)
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (
@@ -231,16 +239,19 @@ def _print_users(form: Format, records: Iterable[User]) -> None:
 def replaced_file(path: Path) -> Iterator[IO[str]]:
     """Open a new file in the folder of this one, which is renamed over it at the end.
 
-    Only its owner can read it, since it has card numbers, and its name is random.
+    Only its owner can read it, since it has card numbers, and its name is random. A symbolic link
+    stays, and a device or a pipe is an error.
     """
     try:
-        descriptor, beside = tempfile.mkstemp(prefix=".export-", dir=path.parent)
+        target = Path(os.path.realpath(path))
+        require_regular(target)
+        descriptor, beside = tempfile.mkstemp(prefix=".export-", dir=target.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            Path(beside).replace(path)
+            Path(beside).replace(target)
         except BaseException:
             Path(beside).unlink(missing_ok=True)
             raise
