@@ -173,6 +173,14 @@ def learn_twice(templates: HeadTemplates[str], data: bytes, key_id: str) -> None
         templates.learn(parse_head(data, 1 << 20), key_id, "meaning")
 
 
+def test_spelling_of_one_key_takes_the_template_of_no_other() -> None:
+    templates = HeadTemplates[str]()
+    learn_twice(templates, HEAD.replace(b"Content-Length: ", b"Content-Length: 0"), "odd")
+    assert templates.find(HEAD) is None
+    learn_twice(templates, HEAD, "key")
+    assert templates.find(HEAD) is not None
+
+
 def test_client_with_ever_new_heads_replaces_only_its_own_templates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

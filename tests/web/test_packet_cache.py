@@ -10,8 +10,11 @@ import pytest
 from support.http.in_process import Harness, ask_for, harnesses
 from tornado_idv import model
 from tornado_idv.http import known_requests
+from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.context import Serving
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.web import packet_cache
 from tornado_idv.web.packet_cache import PacketCache
 
@@ -51,6 +54,26 @@ def test_body_is_kept_when_its_answer_is_cached(harness: Harness) -> None:
     assert len(bodies(harness)) == 1
     harness.ask(ask_for("nobody"))
     assert len(bodies(harness)) == 2
+
+
+def test_a_request_that_is_arriving_keeps_its_limits_at_a_reload(harness: Harness) -> None:
+    client, padded = harness.ask(ALICE), ask_for("alice", pad=500)
+    client.send(padded[:-200])
+    smaller = HttpLimits(max_body=100)
+    harness.server.replace(
+        Serving(harness.app, lambda *_: b"", smaller, PacketCache(packets(harness).services))
+    )
+    client.send(padded[-200:])
+    assert client.statuses == [200, 200]
+
+
+def test_a_client_may_send_ahead_only_after_a_first_response(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.cache.apply(Purge())
+    monkeypatch.setattr(harness.users, "find", lambda _: harness.loop.create_future())
+    client = harness.ask(ALICE).send(*[bytes(1024)] * 100)
+    assert (client.statuses, client.buffered < 48 * 1024) == ([], True)
 
 
 def test_only_what_a_handler_understood_is_learned(harness: Harness) -> None:

@@ -162,6 +162,8 @@ class Connection(KnownRequests):
             self._authenticated = exchange.authenticated
             if self._learn and exchange.cacheable is not None:
                 self._learn(exchange)
+        elif exchange is not None:
+            self._authenticated = True
         if self.state not in NOT_RECEIVING:
             self._end_response(keep_alive=keep_alive)
 
@@ -198,6 +200,10 @@ class Connection(KnownRequests):
 
         A request in flight completes in its own.
         """
+        if self._awaits_body and self.state is READING and self._parser.head is None:
+            held, self._held = self._held, b""
+            self._parser.feed(held)
+            self._parser.read_head()  # within the limits at which it arrived
         self._context = self._current()
         serving = self._context.serving
         self._limits = serving.limits

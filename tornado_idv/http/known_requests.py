@@ -77,9 +77,9 @@ class KnownRequests(asyncio.Protocol, ResponseSink, ABC):
     def _send(self, fast_path: FastPath, response: bytes | Pending | None) -> bool:
         if response is None:
             return False
-        self._authenticated = True
         self._awaits_body = False
         if isinstance(response, bytes):
+            self._authenticated = True
             self._transport.write(response)
             self._end_response(keep_alive=fast_path.keep_alive)
         else:

@@ -157,7 +157,10 @@ class HeadTemplates(Generic[_Meaning]):
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
         self._by_shape: OrderedDict[int, tuple[HeadTemplate[_Meaning] | None, str]] = OrderedDict()
-        """With the key id it was learned with; ``None`` for a head that can have no template."""
+        """With the key id it was learned with; ``None`` for a head that can have no template.
+
+        That may be due to its values, so another key may have one.
+        """
         self._seen: OrderedDict[str, deque[int]] = OrderedDict()
         self._replaced_at: dict[str, float] = {}
 
@@ -173,7 +176,8 @@ class HeadTemplates(Generic[_Meaning]):
     def learn(self, head: RequestHead, key_id: str, meaning: _Meaning) -> None:
         """Learn from a head that was accepted, once it has come a second time."""
         shape = shape_of(head.data)
-        if shape is None or shape in self._by_shape:
+        refused = hash((shape, key_id))
+        if shape is None or shape in self._by_shape or refused in self._by_shape:
             return
         seen = self._seen.get(key_id)
         if seen is None:
@@ -184,7 +188,8 @@ class HeadTemplates(Generic[_Meaning]):
             seen.append(shape)
         elif self._has_room(key_id):
             seen.remove(shape)
-            self._by_shape[shape] = compile_template(head, meaning), key_id
+            template = compile_template(head, meaning)
+            self._by_shape[shape if template else refused] = template, key_id
 
     def _has_room(self, key_id: str) -> bool:
         """Make room for one more template, if this key may have one."""
