@@ -121,3 +121,10 @@ def is_listening(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_a_start_that_fails_leaves_no_ready_file_of_an_earlier_service(tmp_path: Path) -> None:
+    (ready := tmp_path / "ready.json").write_text("{}", encoding="utf-8")
+    arguments = ["serve", "--demo", "none.yaml", "--ready-file", "ready.json"]
+    done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, timeout=TIMEOUT, check=False)
+    assert (done.returncode, ready.exists()) == (3, False)
