@@ -96,7 +96,7 @@ def serve(
         raise click.UsageError("--stop-on-eof is for --demo; stop another service by SIGTERM")
     if ready_file is not None and ready_file.is_file():
         with suppress(OSError):  # or else it is an error when it is written
-            ready_file.unlink()  # it tells of an earlier service
+            ready_file.unlink()  # of an earlier service
     with (
         hold_hangups(),
         exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
