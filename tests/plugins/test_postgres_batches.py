@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -286,8 +286,10 @@ async def test_the_size_of_a_batch_is_limited() -> None:
     assert [rows[0][-1] for rows in found] == names
 
 
-async def test_no_more_queries_run_at_once_than_the_limit() -> None:
-    """Those beyond it would wait for a connection, one by one."""
+def held_fetch() -> tuple[
+    list[str | list[str]], asyncio.Event, Callable[[str, Any], Awaitable[Rows]]
+]:
+    """Return the values that were queried, the event that ends all queries, and the query."""
     values: list[str | list[str]] = []
     go_on = asyncio.Event()
 
@@ -296,6 +298,12 @@ async def test_no_more_queries_run_at_once_than_the_limit() -> None:
         await go_on.wait()
         return [] if isinstance(value, str) else [[i, each] for i, each in enumerate(value, 1)]
 
+    return values, go_on, fetch
+
+
+async def test_no_more_queries_run_at_once_than_the_limit() -> None:
+    """Those beyond it would wait for a connection, one by one."""
+    values, go_on, fetch = held_fetch()
     batches = Batches(fetch, "one", "several", 2)
     lookups = []
     for names in ("a", "bc", "d", "ef"):
@@ -330,14 +338,7 @@ async def test_a_batch_whose_rows_cannot_be_read_finds_no_user_absent() -> None:
 
 async def test_a_cancelled_lookup_does_not_end_another_batch_before_it_begins() -> None:
     """It would count as running for good."""
-    values: list[str | list[str]] = []
-    go_on = asyncio.Event()
-
-    async def fetch(_: str, value: str | list[str]) -> Rows:
-        values.append(value)
-        await go_on.wait()
-        return [] if isinstance(value, str) else [[i, each] for i, each in enumerate(value, 1)]
-
+    values, go_on, fetch = held_fetch()
     batches = Batches(fetch, "one", "several", 3)
     lookups = [asyncio.create_task(batches.fetch(each)) for each in "abc"]
     await until(lambda: len(values) == 2)
