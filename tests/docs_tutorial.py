@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from support.processes.ports import free_port, listens
 from support.processes.process import eventually
-from support.processes.proxies import SEARCH_PATH, free_port, listens
+from support.processes.proxies import SEARCH_PATH
 from support.processes.shell_commands import ShellCommands, shell_commands
 
 ROOT = Path(__file__).parent.parent

@@ -41,18 +41,16 @@ def run(command: list[str], folder: Path, **environ: str) -> subprocess.Complete
     )
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")])
-def test_application_is_tested_with_pytest(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_application_is_tested_with_pytest(tmp_path: Path) -> None:
     application, tests = blocks(PAGE, "python")
     (tmp_path / "seats.py").write_text(application, encoding="utf-8")
     (tmp_path / "test_seats.py").write_text(tests, encoding="utf-8")
-    done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync", *options], tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync"]
+    done = run([*command, "-n", "2"], tmp_path)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
-    if options:
-        return
     unsafe = application.replace("self.undetermined.append(nickname)", "self.taken.clear()")
     (tmp_path / "seats.py").write_text(unsafe, encoding="utf-8")
-    done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync", *options], tmp_path)
+    done = run(command, tmp_path)
     assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
 
 

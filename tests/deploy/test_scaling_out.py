@@ -21,8 +21,9 @@ from support.databases.postgres_server import PostgresServer
 from support.databases.sqlite_databases import ALICE, BOB
 from support.http.certificate import SELF_SIGNED
 from support.http.load import Load, loaded
+from support.processes.ports import free_port, listens
 from support.processes.process import eventually
-from support.processes.proxies import find_tool, free_port, listens, running_program
+from support.processes.proxies import find_tool, running_program
 from support.processes.shell_commands import ShellCommands, shell_commands
 from tornado_idv.cli.users.commands import generated_users
 from tornado_idv.keys.token import issue

@@ -27,11 +27,11 @@ from support.databases.ldap_server import (
     person,
     require,
 )
-from support.databases.postgres_server import free_port
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from support.http.tcp_relay import relaying
+from support.processes.ports import free_port
 from support.processes.process import Invoke
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv import ByCard, ByNickname, Query, StartError, Unavailable, User

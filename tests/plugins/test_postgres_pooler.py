@@ -24,9 +24,9 @@ from support.databases.postgres_server import (
     PASSWORD,
     Database,
     PostgresServer,
-    free_port,
     server_user,
 )
+from support.processes.ports import free_port
 from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, LookupFailed, StartError
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend

@@ -18,7 +18,6 @@ from pydantic import ValidationError
 import idv_redis
 from idv_redis.backend import RedisBackend
 from idv_redis.options import NOT_INSTALLED
-from support.databases.postgres_server import free_port
 from support.databases.redis_server import (
     ALICE,
     BOB,
@@ -28,6 +27,7 @@ from support.databases.redis_server import (
     running_server,
 )
 from support.fakes.outcomes import outcome
+from support.processes.ports import free_port
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv import (
     ByCard,

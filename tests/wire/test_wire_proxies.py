@@ -23,8 +23,9 @@ import pytest
 
 from support.http.contract_requests import TABLE
 from support.http.framing_spellings import spellings
+from support.processes.ports import free_port
 from support.processes.process import ServiceProcess, eventually, running
-from support.processes.proxies import find_tool, free_port, running_program
+from support.processes.proxies import find_tool, running_program
 from support.processes.service import CONFIG, FIXTURE
 
 pytestmark = pytest.mark.slow

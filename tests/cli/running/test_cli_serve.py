@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 
 from support.processes.forking import ForkedCommand, fork
+from support.processes.ports import free_port, listens
 from support.processes.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
 from support.processes.service import KEY, Client
 from tornado_idv.admin.report import ReloadResult
@@ -232,21 +232,6 @@ def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
     lines = map(json.loads, capfd.readouterr().err.splitlines())
     (line,) = [each for each in lines if each["event"] == "reloaded"]
     assert (line["result"], line["trigger"]) == ("ok", "signal")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
-
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-    except ConnectionRefusedError:
-        time.sleep(0.02)  # the process that starts needs the processor more
-        return False
-    return True
 
 
 @dataclass

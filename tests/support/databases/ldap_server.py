@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from support.databases.postgres_server import free_port
+from support.processes.ports import free_port
 
 SUFFIX = "dc=example,dc=org"
 PEOPLE = f"ou=people,{SUFFIX}"

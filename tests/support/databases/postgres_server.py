@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.databases.psql import Psql
+from support.processes.ports import free_port
 from tornado_idv import User
 
 PASSWORD = "s3cret-canary"
@@ -76,13 +76,6 @@ def server_user() -> str | None:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def command(*arguments: object, user: str | None) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from redis.crc import key_slot
 
-from support.databases.postgres_server import free_port
 from support.databases.redis_server import PASSWORD, RedisServer, running_server
+from support.processes.ports import free_port
 from tornado_idv import User
 
 _README = Path(__file__).parents[3] / "plugins/idv_redis/README.md"

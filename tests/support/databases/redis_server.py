@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from support.databases.postgres_server import free_port
+from support.processes.ports import free_port
 from tornado_idv import User
 
 _EMPTY = ("--save", "", "--appendonly", "no")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.ports import listens
 from support.processes.process import eventually
 
 SEARCH_PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/usr/local/sbin"))
@@ -23,20 +23,6 @@ def find_tool(name: str, *folders: Path) -> str:
     if path is None:
         pytest.skip(f"{name} is not installed; `make test-tools` does it")
     return path
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
-def listens(port: int, host: str = "127.0.0.1") -> bool:
-    try:
-        socket.create_connection((host, port), timeout=10).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 @contextmanager

@@ -1,0 +1,28 @@
+"""Ports of 127.0.0.1 for servers that cannot choose one themselves."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import suppress
+
+# Below those that the kernel gives to clients and to servers on port 0 (Linux, macOS): one of
+# these would take a port before the server that it was found for.
+_PORTS = iter(random.sample(range(20_000, 32_000), 12_000))
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on; each once in a process."""
+    for port in _PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
+
+
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    """Return whether a server listens on the port."""
+    try:
+        socket.create_connection((host, port), timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
