@@ -130,6 +130,8 @@ def signature_of(path: Path) -> FileSignature:
     except OSError as error:
         if error.errno == errno.ELOOP:
             reason = "the path is a loop of symbolic links; make the link lead to a file"
+        elif error.errno == errno.ENOENT:
+            reason = "there is no such file; `tornado-idv users import` creates one"
         else:
             reason = f"the file cannot be reached: {error.strerror}"
         raise Unavailable(reason) from None

@@ -200,7 +200,7 @@ async def test_a_file_that_does_not_fit_stops_the_start(
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("absent.db", "cannot be reached: No such file"),
+        ("absent.db", "no such file; `tornado-idv users import`"),
         (".", "not a regular file; write the path of a SQLite database"),
         ("pipe", "not a regular file; write the path of a SQLite database"),
         ("loop.db", "a loop of symbolic links; make the link lead to a file"),
