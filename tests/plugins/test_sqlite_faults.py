@@ -328,7 +328,7 @@ def replace_by_at_signs(path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (delete, "cannot be reached"),
+        (delete, "no such file"),
         (replace_by_garbage, "not a database"),
         (replace_by_nothing, "the file is empty"),
         (replace_by_another_schema, 'no table "users"; there are: "cars"'),
