@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.processes.admin import ask_admin
-from support.processes.process import COMMAND, TIMEOUT, eventually
+from support.processes.process import COMMAND, TIMEOUT, command, eventually
 from support.processes.service import Client
 
 pytestmark = pytest.mark.slow
@@ -82,14 +82,7 @@ def test_wrong_use_is_an_error(
 ) -> None:
     (tmp_path / "users.yaml").write_text(USERS, encoding="utf-8")
     (tmp_path / "bad.yaml").write_text("{}", encoding="utf-8")
-    done = subprocess.run(
-        [*COMMAND, "serve", "--port", "0", *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = command("serve", "--port", "0", *arguments, cwd=tmp_path)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
 
@@ -125,6 +118,6 @@ def is_listening(port: int) -> bool:
 
 def test_a_start_that_fails_leaves_no_ready_file_of_an_earlier_service(tmp_path: Path) -> None:
     (ready := tmp_path / "ready.json").write_text("{}", encoding="utf-8")
-    arguments = ["serve", "--demo", "none.yaml", "--ready-file", "ready.json"]
-    done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, timeout=TIMEOUT, check=False)
+    arguments = ("--demo", "none.yaml", "--ready-file", "ready.json")
+    done = command("serve", *arguments, cwd=tmp_path)
     assert (done.returncode, ready.exists()) == (3, False)
