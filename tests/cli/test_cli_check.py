@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 
 from support.http.certificate import ENCRYPTED_KEY, OTHER_KEY, SELF_SIGNED
 from support.processes.editor import as_editor_reads
+from support.processes.permissions import public_directory, unprivileged
 from support.processes.process import Invoke
 from tornado_idv.keys.token import issue
 
@@ -91,6 +93,20 @@ def test_a_missing_file_is_reported(invoke: Invoke, tmp_path: Path) -> None:
         f"{path}: cannot be read: No such file or directory; "
         "name another with --config, or write one with: tornado-idv init\n"
     )
+
+
+def test_a_file_that_may_not_be_read_is_no_wrong_use(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command exits with 3: the file may be readable soon."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may read each file
+    with public_directory() as folder:
+        (path := folder / "config.yaml").touch(mode=0o600)
+        with unprivileged():
+            for command, code in (("check", 1), ("health", 3)):
+                result = invoke(command, "-c", path)
+                assert result.exit_code == code
+                assert f"{path}: cannot be read: Permission denied" in result.stderr
 
 
 def test_a_missing_file_is_reported_as_json(invoke: Invoke, tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
     limiter = KeyLimiter(HUNDRED, clock=clock)
     assert allowed(limits_of(limiter), 60) == 60
     assert allowed(limits_of(limiter, requests=Rate(200, 200)), 200) == 140
-    other_token = limiter.of(ApiKey("shop", b"another token"))
+    other_token = limiter.of(ApiKey("shop", b"another token", requests=Rate(200, 200)))
     assert other_token is not None
     assert allowed(other_token, 1) == 0
 
@@ -301,6 +301,18 @@ def test_limit_of_long_ago_does_not_block_a_key(clock: Ticker, between: Rate | N
     limiter.configure(GENEROUS, Rate(100, 1), misses_log_only=False)
     for name in ("used", "unused"):
         assert allowed(limits_of(limiter, name), 2) == 1
+
+
+def test_process_that_has_not_served_a_key_does_not_block_it_under_a_new_limit(
+    clock: Ticker,
+) -> None:
+    """As one that was started after the change, or gets the key's next connection."""
+    first, second = limiters = two_processes(clock)
+    assert allowed(limits_of(first), 2) == 1
+    for limiter in limiters:
+        limiter.configure(GENEROUS, None, misses_log_only=False)
+    assert [allowed(limits_of(each), 1) for each in (second, first)] == [1, 1]
+    assert [allowed(limits_of(each), 1) for each in limiters] == [0, 0]
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["general", "of the key"])

@@ -48,9 +48,9 @@ class Process:
 class Harness:
     """Two processes, and what reloads them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: str = CONFIG) -> None:
         self.path = folder / "config.yaml"
-        self.path.write_text(CONFIG)
+        self.path.write_text(config)
         kinds = backend_kinds(plugin_manager())
         file = ConfigFile.read(self.path)
         self.current = Configuration(file, file.load(kinds, {}))
@@ -232,6 +232,34 @@ def test_stop_ends_a_reload_and_allows_no_other(harness: Harness) -> None:
     assert [each.problems for each in harness.results] == [("the service is stopping",)] * 2
     assert harness.processes[0].commands == ["prepare", "abort"]
     assert harness.site == "https://profiles.example"
+
+
+def test_process_that_ends_in_a_reload_that_is_stopped_is_not_its_cause(harness: Harness) -> None:
+    harness.start()
+    harness.reloads.stop()
+    harness.processes[1].preparing = True
+    harness.fan_out.on_exit(harness.processes[1])
+    harness.reply(harness.processes[0])
+    assert harness.results[0].problems == ("the service is stopping",)
+
+
+TLS = "{workers: 2, tls: {cert_file: c.pem, key_file: k.pem}}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("{workers: 2}", TLS), (TLS, "{workers: 2}")], ids=["on", "off"]
+)
+def test_process_that_starts_after_a_reload_has_the_settings_that_need_a_restart_from_before(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    """It listens on the same port as those that serve already."""
+    harness = Harness(tmp_path, CONFIG.replace("{workers: 2}", before))
+    tls = harness.current.settings.server.tls
+    harness.start(OTHER.replace("{workers: 2}", after))
+    for _ in ("prepare", "commit"):
+        harness.reply(*harness.processes)
+    assert harness.results[0].needs_restart == ("server.tls",)
+    assert (harness.current.settings.server.tls, harness.site) == (tls, "https://other.example")
 
 
 def test_watched_file_is_reloaded_once_it_rests(harness: Harness) -> None:

@@ -339,7 +339,7 @@ def test_worker_that_is_terminated_during_its_start_is_drained_at_once(
 
 
 def test_worker_that_ends_while_its_successor_starts_is_not_replaced_twice(
-    service: Simulation,
+    service: Simulation, caplog: pytest.LogCaptureFixture
 ) -> None:
     service.prepare = never_serve
     old = service.worker()
@@ -348,6 +348,7 @@ def test_worker_that_ends_while_its_successor_starts_is_not_replaced_twice(
     old.exit(1)
     service.advance(5.0)
     assert len(service.processes) == 4
+    assert f"worker 1 (pid {old.pid}) ended: exit code 1" in caplog.messages
 
 
 def test_admin_process_stays_while_no_worker_can_be_started(service: Simulation) -> None:

@@ -21,7 +21,15 @@ from prometheus_client import parser
 from support.databases.key_stores import add, make_store, read, record
 from support.http.load import loaded
 from support.processes.admin import AdminReply, ask_admin
-from support.processes.process import Invoke, ServiceProcess, command, eventually, running
+from support.processes.forking import fork
+from support.processes.process import (
+    TIMEOUT,
+    Invoke,
+    ServiceProcess,
+    command,
+    eventually,
+    running,
+)
 from support.processes.service import FIXTURE, KEY, Client, Reply
 from tornado_idv.errors import StartError
 from tornado_idv.keys.token import issue
@@ -637,6 +645,23 @@ def test_start_fails_if_no_worker_can_open_its_backend(tmp_path: Path) -> None:
     done = command("serve", "--config", str(path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[-1].startswith(f"{tmp_path / 'users.yaml'}:2:1: ")
+
+
+def test_stop_while_the_key_store_is_not_reachable_ends_the_start(tmp_path: Path) -> None:
+    """With the exit code and the message of one process."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, (tmp_path / "log").open("w+") as log:
+        address = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/keys"
+        path = prepare(tmp_path, CONFIG.replace("store: keys.db", f"store: '{address}'"))
+        arguments = ("serve", "--config", str(path))
+        process = fork(*arguments, stdout=log.fileno(), stderr=log.fileno())
+        try:
+            with silent.accept()[0]:
+                process.terminate()
+                assert process.wait(TIMEOUT) == 0
+        finally:
+            process.kill()
+        log.seek(0)
+        assert "stopped during the start" in log.read()
 
 
 # Tornado's `bind_sockets` does not close the socket that it cannot bind.

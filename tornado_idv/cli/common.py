@@ -36,7 +36,7 @@ config_option = click.option(
     "-c",
     "--config",
     "config_path",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     envvar="TORNADO_IDV_CONFIG",
     default=_find_config,
     show_default="config.yaml",

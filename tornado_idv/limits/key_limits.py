@@ -31,8 +31,9 @@ MIN_CAPACITY = 65_536
 """Key ids for which there are places, at least."""
 _MAX_PROBES = 1024
 """Places that are tried for a key id; all are taken only when the table is nearly full."""
-_FIELDS = 3
-"""Numbers of a place: a hash of the key id, the TAT of requests, the TAT of misses."""
+_FIELDS = 5
+"""Numbers of a place: a hash of the key id, the TAT of requests, the TAT of misses, and the marks
+of the limits by which these were counted."""
 _LOG_INTERVAL = 60.0
 
 
@@ -47,6 +48,8 @@ class Limit:
         self.rate = rate
         self.interval = rate.seconds / rate.count
         self.tolerance = self.interval * (rate.count - 1)
+        self.mark = float(hash(rate) % 2**53)
+        """The same for equal rates, in every process."""
 
     def exceeded(self, tat: float, now: float) -> Exceeded | None:
         """Return by how much a further event would exceed the limit, if it would."""
@@ -71,7 +74,7 @@ class Exceeded(Struct, frozen=True):
 
 
 class KeyLimits(Struct, eq=False):
-    """The limits of one key; ``tats`` has the TAT of requests at ``at``, and then that of misses.
+    """The limits of one key; ``tats`` has its TATs and marks, as `_FIELDS` says, from ``at`` on.
 
     Over ``misses`` with ``log_only``, lookups are logged and not refused. ``uses`` is how many
     events of each limit keys have used in this process, where that is counted.
@@ -113,16 +116,19 @@ class KeyLimits(Struct, eq=False):
                 self.uses[self, requests] += 1
         return None
 
-    def bound_wait(self, before: KeyLimits) -> None:
-        """Allow one event now, and more as the limit says, if it is not that of ``before``.
+    def bound_wait(self, before: KeyLimits | None) -> None:
+        """Allow one event now, and more as the limit says, if another limit was in force before.
 
         With the wait of a stricter one the key would be blocked for long under a generous one.
-        Each process does so: until then it counts by the old one.
+        The first process to use a limit does so, and each that has counted by ``before``.
         """
-        pairs = (before.requests, self.requests), (before.misses, self.misses)
-        for at, (old, new) in enumerate(pairs, self.at):
-            if new is not None and (old is None or old.rate != new.rate):
-                self.tats[at] = min(self.tats[at], self.clock() + new.tolerance)
+        tats, present = self.tats, (self.requests, self.misses)
+        previous = (before.requests, before.misses) if before else present
+        for at, (old, new) in enumerate(zip(previous, present, strict=True), self.at):
+            mark = new.mark if new else 0.0
+            if new is not None and (tats[at + 2] != mark or old is None or old.rate != new.rate):
+                tats[at] = min(tats[at], self.clock() + new.tolerance)
+            tats[at + 2] = mark
 
     def charge_miss(self) -> None:
         """Count a lookup without a user, if that is within the limit."""
@@ -250,8 +256,7 @@ class KeyLimiter:
             self._uses,
         )
         before = self._by_digest.get(key.digest) or self._before.pop(key.digest, None)
-        if before is not None:
-            limits.bound_wait(before)
+        limits.bound_wait(before)
         if len(self._by_digest) + len(self._before) >= self._capacity:
             self._by_digest.clear()  # of removed keys, for the most part
             self._before.clear()
@@ -278,5 +283,5 @@ class KeyLimiter:
                 self._capacity,
             )
         if key_id not in self._beyond:
-            self._beyond[key_id] = memoryview(bytearray(16)).cast("d")
+            self._beyond[key_id] = memoryview(bytearray(32)).cast("d")
         return self._beyond[key_id], 0

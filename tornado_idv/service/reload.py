@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -28,6 +29,8 @@ PREPARE_TIMEOUT = 120.0
 """Seconds after which backends that do not open end a reload."""
 _WATCH_INTERVAL = 1.0
 STOPPING = "the service is stopping"
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,16 +231,23 @@ _APPLIED = {
 """Settings that a reload applies; any other needs a restart, also one that is added here never."""
 
 
-def needs_restart(started: BaseModel, settings: BaseModel, prefix: str = "") -> Iterator[str]:
-    """Yield the settings that differ from those at the start and take effect at the next one.
+def applicable(
+    started: ModelT, settings: ModelT, prefix: str = ""
+) -> tuple[ModelT, tuple[str, ...]]:
+    """Return the settings as a reload applies them, and the names of those that need a restart.
 
-    Another certificate is applied; TLS on or off is not.
+    These have the values of the start. Another certificate is applied; TLS on or off is not.
     """
+    values: dict[str, object] = {}
+    names: list[str] = []
     for name in type(settings).model_fields:
         path, before, after = prefix + name, getattr(started, name), getattr(settings, name)
         if path in _APPLIED or before == after:
             continue
         if not isinstance(before, BaseModel) or not isinstance(after, BaseModel):
-            yield path
+            values[name] = before
+            names.append(path)
         elif path != "server.tls":
-            yield from needs_restart(before, after, f"{path}.")
+            values[name], inner = applicable(before, after, f"{path}.")
+            names += inner
+    return settings.model_copy(update=values), tuple(names)

@@ -22,7 +22,7 @@ from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.http_parts import SharedParts, make_http
 from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.limiters import Limiters, exchanging, make_limiters
-from tornado_idv.service.reload import Prepared, Reloader, needs_restart, prepare_file
+from tornado_idv.service.reload import Prepared, Reloader, applicable, prepare_file
 from tornado_idv.service.sockets import bind, port_of, tls_context, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog
@@ -151,7 +151,7 @@ async def listening(
 
         async def apply(file: ConfigFile) -> tuple[str, ...]:
             (await prepare_file(file, kinds, service.prepare)).commit()
-            return tuple(needs_restart(settings, service.settings))
+            return applicable(settings, service.settings)[1]
 
         state = service.state
         reloader = Reloader(file, apply, state.counters, notifier)

@@ -60,4 +60,4 @@ class Notifier:
                 sock.connect(address)
                 sock.send("\n".join(lines).encode())
         except OSError as error:
-            _log.warning("the service manager cannot be notified: %s", error.strerror)
+            _log.warning("the service manager cannot be notified: %s", error.strerror or error)

@@ -22,8 +22,8 @@ from tornado_idv.service.reload import (
     STOPPING,
     Prepared,
     Watch,
+    applicable,
     failure,
-    needs_restart,
     prepare_file,
     record,
 )
@@ -118,15 +118,18 @@ class ReloadAll:
 
         asked, content = self._asked(), {"content": file.content.decode()}
         replies = yield Command(asked, "prepare", content, PREPARE_TIMEOUT + 10.0)
-        failed = _failure(replies, {child.pid for child in asked if child.preparing})
-        if failed is None and self._stopped:
-            failed = failure(StartError(STOPPING), time.time())
+        if self._stopped:
+            failed: ReloadResult | None = failure(StartError(STOPPING), time.time())
+        else:
+            failed = _failure(replies, {child.pid for child in asked if child.preparing})
         if failed is not None:
             # Not waited for: after a stop, the admin process may end before the next step.
             self.fan_out.send_command(Command(self._asked(), "abort", {}, 0.0))
             return failed
 
-        self.current.file, self.current.settings = file, settings
+        # A process that is started from now on is to serve as the others do.
+        self.current.file = file
+        self.current.settings, needs_restart = applicable(self._started, settings)
         self.limiters.configure(settings.limits)
         prepared = {each["pid"] for each in replies if "ended" not in each}
         asked = self._asked()
@@ -137,7 +140,7 @@ class ReloadAll:
         failed_pids = {each["pid"] for each in replies if "error" in each}
         for child in asked:
             child.outdated = child.outdated or child.pid in failed_pids
-        return ReloadResult(time.time(), tuple(needs_restart(self._started, settings)))
+        return ReloadResult(time.time(), needs_restart)
 
     def _asked(self) -> list[Child]:
         return [child for child in self.fan_out.children if child.phase != "draining"]

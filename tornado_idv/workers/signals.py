@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
+
+_log = logging.getLogger(__name__)
 
 KILLED_BY = 128
 """What a shell adds to the number of the signal that ended a process, for its exit code."""
@@ -27,6 +31,22 @@ def hold_hangups() -> Iterator[None]:
         if signal.SIGHUP in signal.sigpending():  # nothing has handled it
             signal.sigwait([signal.SIGHUP])
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def stop_at_once() -> Iterator[None]:
+    """End the process with exit code 0 at SIGTERM or SIGINT, while it only prepares to serve."""
+
+    def stop(*_: object) -> NoReturn:
+        _log.info("stopped during the start")
+        sys.exit()
+
+    before = {number: signal.signal(number, stop) for number in _STOP}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Signals:

@@ -27,6 +27,7 @@ from tornado_idv.workers.admin_process import run_admin
 from tornado_idv.workers.child import Slot
 from tornado_idv.workers.reload_all import Configuration
 from tornado_idv.workers.run import start_summary
+from tornado_idv.workers.signals import stop_at_once
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 from tornado_idv.workers.worker import run_worker
 
@@ -49,7 +50,9 @@ def supervise(
     server, admin = settings.server, settings.admin
     public = bind_each("server", server.host, file.port_for(settings), workers)
     admin_sockets = bind("admin", admin.host, admin.port) if admin else []
-    limiters = make_limiters(settings.limits, _count_keys(settings.auth, key_stores(manager)))
+    with stop_at_once():
+        key_count = _count_keys(settings.auth, key_stores(manager))
+    limiters = make_limiters(settings.limits, key_count)
     current = Configuration(file, settings)
 
     def on_ready(key_count: int) -> None:

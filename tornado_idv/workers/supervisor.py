@@ -262,7 +262,9 @@ class Supervisor:
             if self._stopping:
                 self._drained = self._drained and code == 0
             _log.info("%s stopped: %s", child, reason)
-        elif slot.child is child and not self._stopping:
+        elif slot.child is not child:
+            _log.error("%s ended: %s", child, reason)
+        elif not self._stopping:
             pause = slot.on_exit(child, reason, now)
             self._restarts += 1
             error = f" ({slot.error})" if slot.error else ""

@@ -87,6 +87,15 @@ def test_wrong_use_is_an_error(
     assert "Traceback" not in done.stderr
 
 
+def test_double_whose_input_has_ended_stops_and_leaves_nothing(tmp_path: Path) -> None:
+    """Also at the start, before it handles signals."""
+    (tmp_path / "users.yaml").write_text(USERS, encoding="utf-8")
+    (temporary := tmp_path / "tmp").mkdir()
+    arguments = ("serve", "--demo", "users.yaml", "--port", "0", "--stop-on-eof")
+    done = command(*arguments, cwd=tmp_path, env={"TMPDIR": str(temporary)})
+    assert (done.returncode, list(temporary.iterdir())) == (0, []), done.stderr
+
+
 def test_double_does_not_outlive_the_program_that_started_it(tmp_path: Path) -> None:
     """Also if that is killed, and cannot clean up."""
     program = """
@@ -116,8 +125,15 @@ def is_listening(port: int) -> bool:
     return True
 
 
-def test_a_start_that_fails_leaves_no_ready_file_of_an_earlier_service(tmp_path: Path) -> None:
-    (ready := tmp_path / "ready.json").write_text("{}", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [("{}", False), ('{"pid": 99999999}', False), (f'{{"pid": {os.getppid()}}}', True)],
+    ids=["another content", "that has ended", "that runs"],
+)
+def test_a_start_that_fails_removes_the_ready_file_of_a_service_that_has_ended(
+    tmp_path: Path, text: str, *, stays: bool
+) -> None:
+    (ready := tmp_path / "ready.json").write_text(text, encoding="utf-8")
     arguments = ("--demo", "none.yaml", "--ready-file", "ready.json")
     done = command("serve", *arguments, cwd=tmp_path)
-    assert (done.returncode, ready.exists()) == (3, False)
+    assert (done.returncode, ready.exists()) == (3, stays)

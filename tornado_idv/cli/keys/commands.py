@@ -157,7 +157,7 @@ def _change_and_print_token(
     "source_path",
     required=True,
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="The configuration whose auth.store is copied.",
 )
 @create_option

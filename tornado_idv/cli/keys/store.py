@@ -136,7 +136,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     store_option = click.option(
         "--store",
         "store_path",
-        type=click.Path(path_type=Path),
+        type=click.Path(path_type=Path, readable=False),
         help="The file of the key store.  [default: auth.store of the configuration]",
     )
     return store_option(config_option(json_option(run)))

@@ -104,7 +104,7 @@ def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
 
     token_option = click.option(
         "--token-file",
-        type=click.Path(path_type=Path),
+        type=click.Path(path_type=Path, readable=False),
         help="A file with a key of scope admin, for a listener that is not on loopback.",
     )
     return config_option(token_option(json_option(run)))

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,7 +52,7 @@ backends: [{{name: users, kind: yaml, path: {path}}}]
 @click.option(
     "--demo",
     "fixture",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="USERS",
     help="Serve this fixture as a test double, with a new key and without a configuration file.",
 )
@@ -94,9 +93,9 @@ def serve(
         raise click.UsageError("--demo takes the place of --config; leave one out")
     if stop_on_eof and not fixture:
         raise click.UsageError("--stop-on-eof is for --demo; stop another service by SIGTERM")
-    if ready_file is not None and ready_file.is_file():
+    if ready_file is not None:
         with suppress(OSError):  # or else it is an error when it is written
-            ready_file.unlink()  # of an earlier service
+            _remove_stale(ready_file)
     with (
         hold_hangups(),
         exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
@@ -104,9 +103,12 @@ def serve(
     ):
         manager = plugin_manager()
         settings = file.load(backend_kinds(manager), os.environ)
-        if stop_on_eof:
-            threading.Thread(target=_terminate_on_eof, daemon=True).start()
-        announce_once = partial(_try_to_announce, settings, ready_fd, ready_file)
+
+        def announce_once(service: Summary) -> None:
+            _try_to_announce(settings, ready_fd, ready_file, service)
+            if stop_on_eof:  # not before: until now a signal would end the process
+                threading.Thread(target=_terminate_on_eof, daemon=True).start()
+
         with file.located():
             if (workers := worker_count(settings.server.workers)) > 1:
                 from tornado_idv.workers.supervise import supervise  # noqa: PLC0415 - start-up time
@@ -116,6 +118,20 @@ def serve(
             logging_ = settings.logging
             with closing(configure_logging(logging_.level, logging_.format, logging_.ids)) as logs:
                 run(file, settings, manager, announce_once, logs)
+
+
+def _remove_stale(ready_file: Path) -> None:
+    """Remove the file of an earlier service, unless that still runs."""
+    if not ready_file.is_file():
+        return
+    try:
+        pid = json.loads(ready_file.read_bytes())["pid"]
+        if pid != os.getpid():  # as in a container that was started again
+            os.kill(pid, 0)
+            return
+    except (ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):
+        pass
+    ready_file.unlink()
 
 
 def _try_to_announce(
