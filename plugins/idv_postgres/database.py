@@ -84,6 +84,9 @@ class Database:
                 "application_name": "tornado-idv",
                 "statement_timeout": str(self._limit),
                 "row_security": "off",
+                # Otherwise the snapshot is older than the wait for the lock of a TRUNCATE, and a
+                # table that was filled again is empty in it.
+                "default_transaction_isolation": "read committed",
             }
             # Statements are few, and stay prepared as long as their connection.
             arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
@@ -178,7 +181,8 @@ class Database:
         """
         try:
             await connection.execute(
-                f"BEGIN READ ONLY; SET LOCAL statement_timeout = {self._limit}; "
+                "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
+                f"SET LOCAL statement_timeout = {self._limit}; "
                 "SET LOCAL row_security = off"
             )
             rows = await self._fetch(connection, sql, value)

@@ -39,6 +39,7 @@ _REASONS = {
         "for row-level security, ALTER ROLE … BYPASSRLS"
     ),
     "42703": "a column is missing",
+    "42804": "a column has another type than text",
     "42883": "a column has another type than text",
     "42P01": "the table is missing",
     "53100": "the server's disk is full",

@@ -184,7 +184,11 @@ class KeyDatabase:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Make all reads within see the same state."""
-        self.script(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_ALL_ROWS}")
+        # With the locks first: a snapshot from before the end of a TRUNCATE has no rows.
+        self.script(
+            f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_ALL_ROWS}; "
+            "LOCK TABLE idv_keys.keys, idv_keys.tokens IN ACCESS SHARE MODE"
+        )
         try:
             yield
         finally:
@@ -231,7 +235,11 @@ class KeyDatabase:
     def _begin(self, lock: str) -> list[str]:
         """Begin a transaction, and return what the statement that locks returns."""
         milliseconds = max(1, int(self.busy_timeout * 1000))
-        self.script(f"BEGIN; {_ALL_ROWS}; SET LOCAL lock_timeout = {milliseconds}")
+        # Under another default one of two writers would fail in place of waiting.
+        self.script(
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; {_ALL_ROWS}; "
+            f"SET LOCAL lock_timeout = {milliseconds}"
+        )
         return self._texts(lock, self.busy_timeout + _TIMEOUT)
 
     def _has_committed(

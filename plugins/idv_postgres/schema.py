@@ -131,7 +131,8 @@ BEGIN
     IF TG_OP = 'TRUNCATE' OR cardinality(payloads) > {_MAX_ROWS * 2} THEN
         PERFORM pg_notify('{channel}', '*');
     ELSE
-        PERFORM pg_notify('{channel}', payload)
+        PERFORM pg_notify('{channel}',
+            CASE WHEN octet_length(payload) < 8000 THEN payload ELSE '*' END)
         FROM (SELECT DISTINCT unnest(payloads) AS payload) AS changed WHERE payload IS NOT NULL;
     END IF;
     RETURN NULL;

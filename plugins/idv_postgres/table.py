@@ -156,7 +156,10 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
 def select_users(options: PostgresOptions, columns: Collection[str]) -> str:
     """Return the SELECT of all rows as `to_user` takes them, from the table as ``u``."""
     names, url = options.columns, options.columns.profile_url or "profile_url"
-    own = [f"u.{quoted(each)}::text" for each in (names.plan, names.card_number, names.nickname)]
+    own = [f"u.{quoted(names.plan)}::text"]
+    # A collation is an error for a number, which a column may have become: its zeros are lost.
+    identifiers = (names.card_number, names.nickname)
+    own += [f'(u.{quoted(each)} COLLATE "C")::text' for each in identifiers]
     own.append(f"u.{quoted(url)}::text" if url in columns else "NULL")
     return f"SELECT {', '.join(own)} FROM {quoted_table(options.table)} AS u"  # noqa: S608 - quoted
 

@@ -43,6 +43,7 @@ _REASONS: _Reasons = (
     (exceptions.MasterDownError, Unavailable, "the server is a replica without its primary"),
     (exceptions.TimeoutError, Unavailable, "the server did not respond in time"),
     (OSError, Unavailable, _UNREACHED),
+    (RuntimeError, Unavailable, _UNREACHED),  # of uvloop, at a reset while it connects
     (exceptions.ConnectionError, Unavailable, _UNREACHED),
 )
 _OF_SERVER = {"WRONGTYPE": "a key has another type than expected"}
@@ -64,6 +65,8 @@ def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFai
             return failure(reason, counts_against_breaker=waits)
     if isinstance(error, exceptions.ResponseError):
         code = str(error).partition(" ")[0]
+        if code == "BUSY":
+            return Unavailable("the server runs a long script")
         return Broken(_OF_SERVER.get(code, "the server rejected a command"))
     kind_of = "the client" if isinstance(error, exceptions.RedisError) else "the url"
     return Broken(f"{kind_of} cannot be used: {type(error).__name__}")

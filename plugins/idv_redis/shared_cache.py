@@ -75,6 +75,8 @@ class Sealer:
 
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 1.0
+_MAX_GENERATION = 2**62
+"""Far beyond any number of purges, and below what INCRBY of Redis can add to."""
 _KEPT_PURGES = 1000
 _KEPT_FOR = 86400
 """Seconds for which a purge is kept."""
@@ -246,9 +248,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
     def _to_generation(self, value: bytes | int) -> int:
         try:
-            return int(value)
+            if (generation := int(value)) < _MAX_GENERATION:
+                return generation
         except ValueError:
-            raise Broken(f"the key {self._generation_key} is not a number; delete it") from None
+            pass
+        raise Broken(f"the key {self._generation_key} is not a generation; delete it")
 
     async def _compare(self, *, is_new: bool) -> None:
         """Apply the purges of which no message was received; ``is_new`` is the connection."""

@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH
 from support.http.tcp_relay import relaying
 from support.processes.forked_commands import start
-from support.processes.process import Invoke, eventually
+from support.processes.process import TIMEOUT, Invoke, eventually
 from support.processes.reloads import A, config, reloadable
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
@@ -129,6 +130,55 @@ def test_all_reads_of_one_transaction_see_the_same_state(place: PostgresKeyStore
         tokens = list(connection.execute("SELECT id FROM tokens"))
         add(place, record("partner", "partner"))
         assert list(connection.execute("SELECT id FROM keys")) == tokens
+
+
+def test_keys_that_are_restored_meanwhile_are_read(
+    place: PostgresKeyStore, database: Database
+) -> None:
+    """By a snapshot from after the TRUNCATE."""
+    make_store(place, "shop")
+    database.run(
+        "CREATE TABLE backup_of_keys AS TABLE idv_keys.keys;"
+        "CREATE TABLE backup_of_tokens AS TABLE idv_keys.tokens;"
+        "BEGIN; TRUNCATE idv_keys.keys, idv_keys.tokens"
+    )
+
+    def read() -> list[str]:
+        with open_store(place) as store:
+            return [each.id for each in store.records()]
+
+    with ThreadPoolExecutor() as thread:
+        reading = thread.submit(read)
+        eventually(lambda: bool(database.count_queries("wait_event_type = 'Lock'")))
+        database.run(
+            "INSERT INTO idv_keys.keys TABLE backup_of_keys;"
+            "INSERT INTO idv_keys.tokens TABLE backup_of_tokens; COMMIT"
+        )
+        assert reading.result(TIMEOUT) == ["shop"]
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_change_waits_for_another_one(
+    place: PostgresKeyStore, database: Database, isolation: str
+) -> None:
+    """Whatever the isolation is by default."""
+    make_store(place, "shop")
+    setting = f'ALTER DATABASE "{database.name}" SET default_transaction_isolation'
+    database.run(f"{setting} = '{isolation}'")
+
+    def revoke() -> None:
+        with closing(PostgresKeyStore(place.setting)) as other, open_store(other) as store:
+            store.revoke("shop", CREATED)
+
+    try:
+        with ThreadPoolExecutor() as thread:
+            with open_store(place) as store, store.transaction():
+                revoking = thread.submit(revoke)
+                eventually(lambda: bool(database.count_queries("wait_event_type = 'Lock'")))
+                store.add([record("partner", "partner")])
+            revoking.result(TIMEOUT)
+    finally:
+        database.run(f"{setting} TO DEFAULT")
 
 
 def test_change_that_waits_too_long_for_another_one_is_refused(

@@ -198,6 +198,7 @@ async def test_connections_that_are_configured_are_opened_and_the_table_read_onl
             "application_name": "tornado-idv",
             "statement_timeout": "1800",
             "row_security": "off",
+            "default_transaction_isolation": "read committed",
         },
     }
 
@@ -214,7 +215,10 @@ async def test_pooler_gets_no_setting_of_a_session(
     connection.done.clear()
     assert await database.fetch("SELECT", "x") == [("SELECT",)]
     assert connection.done == [
-        "BEGIN READ ONLY; SET LOCAL statement_timeout = 1800; SET LOCAL row_security = off",
+        (
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
+            "SET LOCAL statement_timeout = 1800; SET LOCAL row_security = off"
+        ),
         "SELECT in None",
         "COMMIT",
     ]

@@ -165,6 +165,7 @@ CHANGES: dict[str, tuple[str, set[Query]]] = {
         "INSERT INTO users SELECT 'u' || n, n::text, 'Free' FROM generate_series(1, 101) AS n",
         set(),
     ),
+    "long card": ("UPDATE users SET card_number = repeat('7', 8000) WHERE nickname = 'bob'", set()),
     "by hand": ("NOTIFY idv_users", set()),
     "by hand of one": ("NOTIFY idv_users, 'card:123'", {ByCard("123")}),
     "many at once": (

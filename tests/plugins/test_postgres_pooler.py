@@ -159,7 +159,12 @@ async def test_a_pooler_that_ignores_startup_parameters_hides_no_row(
     """The backend is refused at the start; the key store reports each row it may not read."""
     with pytest.raises(StartError, match="write prepared_statements: false"):
         await backend_of(tmp_path, dsn=pooled).open()
-    database.clear("CREATE TABLE hidden (); ALTER TABLE hidden ENABLE ROW LEVEL SECURITY")
+    database.clear(
+        "CREATE SCHEMA idv_keys CREATE TABLE keys () CREATE TABLE tokens ();"
+        "GRANT USAGE ON SCHEMA idv_keys TO idv;"
+        "GRANT SELECT ON ALL TABLES IN SCHEMA idv_keys TO idv;"
+        "CREATE TABLE hidden (); ALTER TABLE hidden ENABLE ROW LEVEL SECURITY"
+    )
 
     def read(*, writing: bool) -> None:
         with (

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import trustme
 from pydantic import ValidationError
+from redis.exceptions import ResponseError
 
 import idv_redis
 from idv_redis.backend import RedisBackend
+from idv_redis.errors import to_lookup_failed
 from idv_redis.options import NOT_INSTALLED
 from support.databases.redis_server import (
     ALICE,
@@ -301,6 +303,17 @@ BROKEN: dict[str, tuple[list[list[str | bytes]], Query, str]] = {
         "the user in the url may not run a command or read a key; see ACL",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("unable to perform operation; the handler is closed"),  # of uvloop
+        ResponseError("BUSY Redis is busy running a script."),
+    ],
+)
+def test_an_error_that_passes_is_no_defect(error: Exception) -> None:
+    assert isinstance(to_lookup_failed(error), Unavailable)
 
 
 @pytest.mark.parametrize(("commands", "query", "reason"), list(BROKEN.values()), ids=list(BROKEN))

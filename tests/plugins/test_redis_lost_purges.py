@@ -253,11 +253,12 @@ async def test_purges_are_received_again_after_a_message_that_cannot_be_read(
         await second.wait_for(purge)
 
 
-async def test_purges_are_received_again_after_a_generation_that_is_no_number(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("value", ["x", "9223372036854775807"])
+async def test_purges_are_received_again_after_a_generation_that_cannot_be(
+    server: RedisServer, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
     async with replicas(server) as (first, _):
-        server.run("SET", "idv:generation", "x")
-        await until(lambda: "idv:generation is not a number" in caplog.text)
+        server.run("SET", "idv:generation", value)
+        await until(lambda: "idv:generation is not a generation" in caplog.text)
         server.run("SET", "idv:generation", "1")
         await first.wait_for(Purge())
