@@ -97,6 +97,13 @@ class InvalidKey(IdvError):
         return self.reason
 
 
+class UndeterminedKey(InvalidKey):
+    """The token may be valid: the key store, which may have been changed, cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__("the key store cannot be read")
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One error in a file; lines and columns start at 1."""

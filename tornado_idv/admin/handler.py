@@ -15,7 +15,7 @@ from tornado_idv.admin.operations import OperationFailed, Operations, Record, pa
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
 from tornado_idv.web.auth import BearerAuthMixin
-from tornado_idv.web.errors import ApiError
+from tornado_idv.web.errors import ApiError, error_for
 from tornado_idv.web.handler import JsonHandler
 
 _log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         try:
             key = self.authenticate(self.operations.keys)
         except InvalidKey as error:
-            raise self._rejected(ApiError.TOKEN, error.key_id, error.reason) from None
+            raise self._rejected(error_for(error), error.key_id, error.reason) from None
         if "admin" not in key.scopes:
             raise self._rejected(ApiError.SCOPE, key.id, "no scope admin")
         self.key_id = key.id

@@ -96,11 +96,16 @@ class RejectedKey(InvalidKey):
         self._is_known = digest == key.digest
 
     @property
+    def is_well_formed(self) -> bool:
+        """The token could be that of a key."""
+        return self._scheme == "bearer" and is_token68(self._token)
+
+    @property
     def reason(self) -> str:
         """Unknown, unless the token is that of the key, or none."""
         if self._scheme == NO_SCHEME:
             return "missing"
-        if self._scheme != "bearer" or not is_token68(self._token):
+        if not self.is_well_formed:
             return "malformed"
         if not self._is_known:
             return "unknown"

@@ -12,7 +12,7 @@ from mmap import mmap
 from operator import itemgetter
 from random import sample
 
-from tornado_idv.errors import InvalidKey
+from tornado_idv.errors import InvalidKey, UndeterminedKey
 from tornado_idv.keys.api_key import ApiKey, RejectedKey, never_before
 from tornado_idv.keys.token import MAX_LENGTH, digest, is_token68
 
@@ -63,6 +63,8 @@ class KeyRing:
     ) -> None:
         self._keys = {key.digest: key for key in keys}
         self.clock = clock
+        self.is_current = True
+        """Whether no other key can be valid: the key store, if there is one, was read."""
         self._latest = latest or LatestTime()
         self.last_used: dict[str, float] = {}
         """When each key was last used, by its id, in Unix time."""
@@ -131,6 +133,8 @@ class KeyRing:
     def authenticate(self, scheme: str, token: str) -> ApiKey:
         """Return the key with this token; raise `InvalidKey` if there is none that is valid now.
 
+        That is an `UndeterminedKey` where the key store may have one.
+
         ``scheme`` is that of the credentials in lower case, or `NO_SCHEME` if there were none.
 
         The time of a dictionary lookup by digest does not depend on how much of a token is
@@ -142,8 +146,12 @@ class KeyRing:
         now = self.clock()
         latest = self._latest.advance(now)
         if not key.is_valid(now, latest):
-            raise RejectedKey(key, latest, computed, scheme, token)
+            raise self._rejection(RejectedKey(key, latest, computed, scheme, token))
         if scheme != "bearer" or not is_token68(token):
             raise InvalidKey("malformed")
         self.last_used[key.id] = latest
         return key
+
+    def _rejection(self, error: RejectedKey) -> InvalidKey:
+        """Return the error, or that it is not certain while the key store cannot be read."""
+        return error if self.is_current or not error.is_well_formed else UndeterminedKey()

@@ -92,6 +92,7 @@ class Keys:
                 self._stored = store.keys
                 self.ring.replace(self.ring.merged(store.keys, configured))
             self.store = store
+            self.ring.is_current = store is None or store.error is None
             if before is not None and before is not store:
                 leaving = asyncio.create_task(_close(before, self._last_used()))
                 self._leaving.add(leaving)
@@ -138,6 +139,8 @@ class Keys:
                 for text in sorted(conflicts - self._conflicts):
                     _log.error("config.yaml: %s; until then, the one in the store is ignored", text)
                 self._conflicts = conflicts
+        if store is self.store:
+            self.ring.is_current = store.error is None
 
     def _last_used(self) -> dict[str, float]:
         """Return when stored keys were last used: a store may have the ids of configured ones."""

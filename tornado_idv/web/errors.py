@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from tornado.web import HTTPError
 
-from tornado_idv.errors import InvalidFormat, InvalidKey, LookupFailed
+from tornado_idv.errors import InvalidFormat, InvalidKey, LookupFailed, UndeterminedKey
 from tornado_idv.limits.key_limits import Exceeded, Limit
 
 _FIELDS: Mapping[int, str] = {
@@ -76,6 +76,7 @@ REASONS: Mapping[ApiError, Mapping[str, str]] = {
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     InvalidFormat: ApiError.FORMAT,
+    UndeterminedKey: ApiError.UNAVAILABLE,  # before its base
     InvalidKey: ApiError.TOKEN,
     LookupFailed: ApiError.UNAVAILABLE,
 }

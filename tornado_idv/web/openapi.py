@@ -37,19 +37,22 @@ _ADVICE: Mapping[ApiError, str] = {
     ApiError.INTERNAL: "A defect of the service, which says nothing about the user: report it with "
     "the `X-Request-ID`.",
     ApiError.OVERLOADED: "Too many connections: retry after as many seconds as `Retry-After` has.",
-    ApiError.UNAVAILABLE: "It could not be determined if the user exists: retry after as many "
-    "seconds as `Retry-After` has, and treat the user as unchanged.",
+    ApiError.UNAVAILABLE: "It could not be determined if the user exists, or if the key is valid: "
+    "retry after as many seconds as `Retry-After` has, and treat the user as unchanged.",
 }
 _OF_KEY = [
     error
     for error in _ADVICE
     if error
     not in {
-        *(ApiError.SCOPE, ApiError.NOT_FOUND, ApiError.MEDIA_TYPE),
-        *(ApiError.FORMAT, ApiError.UNAVAILABLE),
+        *(ApiError.SCOPE, ApiError.NOT_FOUND, ApiError.MEDIA_TYPE, ApiError.FORMAT),
     }
 ]
-_OF_HEALTH = [error for error in _OF_KEY if error.status not in {401, 406, 429}]
+_OF_HEALTH = [
+    error
+    for error in _OF_KEY
+    if error.status not in {401, 406, 429} and error is not ApiError.UNAVAILABLE
+]
 _FIELDS_BY_STATUS = {
     401: ["WWW-Authenticate"],
     403: ["WWW-Authenticate"],
