@@ -49,6 +49,8 @@ class Connection:
 
     async def execute(self, sql: str) -> None:
         self.done.append(sql)
+        if sql == "ROLLBACK":
+            await self.driver.roll_back()
 
     async def fetchval(self, sql: str) -> str:
         self.done.append(sql)
@@ -73,6 +75,7 @@ class Driver:
         self.errors: dict[object, Exception] = {}
         self.row_security = "off"
         self.error: Exception | None = None
+        self.rollback_error: Exception | None = None
         self.fetching, self.going_on = asyncio.Event(), asyncio.Event()
         self.going_on.set()
 
@@ -85,6 +88,11 @@ class Driver:
                 raise self.errors[each]
         self.connections.append(Connection(self))
         return self.connections[-1]
+
+    async def roll_back(self) -> None:
+        await self.going_on.wait()
+        if self.rollback_error is not None:
+            raise self.rollback_error
 
     def take(self) -> list[tuple[str, str]]:
         """Return the attempts since the last call."""
@@ -330,6 +338,27 @@ async def test_lookup_that_fails_leaves_its_connection_to_the_next(
     assert driver.connections[0].done[-1] == last
     assert await database.fetch("SELECT", "x") == [("SELECT",)]
     assert len(driver.connections) == 1
+
+
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "fails"])
+async def test_connection_that_cannot_roll_back_is_closed(
+    driver: Driver, make: Callable[..., Database], *, hangs: bool
+) -> None:
+    """Otherwise the next lookup would be part of the transaction that failed."""
+    database = make(prepared_statements="false", timeout="60ms", pool={"max": "1"})
+    await database.open()
+    driver.error, driver.rollback_error = ZeroDivisionError(), ConnectionResetError()
+    lookup = asyncio.create_task(database.fetch("SELECT", "x"))
+    await driver.fetching.wait()
+    if hangs:
+        driver.going_on.clear()
+    with pytest.raises(ZeroDivisionError):
+        await lookup
+    driver.error = None
+    driver.going_on.set()
+    assert driver.connections[0].done[-2:] == ["ROLLBACK", "terminate"]
+    assert await database.fetch("SELECT", "x") == [("SELECT",)]
+    assert len(driver.connections) == 2
 
 
 async def test_query_for_several_values_has_a_third_of_the_time(
