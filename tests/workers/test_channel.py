@@ -180,6 +180,19 @@ async def test_command_waits_until_the_process_serves(control: ControlEnd) -> No
     await task
 
 
+async def test_nothing_is_kept_of_what_was_asked(control: ControlEnd) -> None:
+    """The admin process asks for each scrape, and gives up what takes too long."""
+
+    async def serve(channel: Channel) -> int:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(channel.ask("purge", {}), 0.001)
+        control.send("reply", id=2, overview={})
+        assert (await channel.ask("report", {}))["overview"] == {}
+        return len(channel._replies)
+
+    assert await run(control, serve) == 0
+
+
 async def test_heartbeat_is_sent_every_second_and_at_the_end(control: ControlEnd) -> None:
     clock = LoopClock()
     counts: list[int] = []

@@ -106,6 +106,23 @@ def test_overview_has_what_the_workers_reported(service: Simulation) -> None:
     assert second["report"]["counters"] == service.worker(2).counters.to_record()
 
 
+def test_counts_of_a_worker_that_ends_before_it_replies_are_reported_once(
+    service: Simulation,
+) -> None:
+    """As those of a worker that has ended, and no more as its own."""
+    worker = service.worker()
+    worker.ignored = {"report"}
+    worker.counters.count_reload(succeeded=True, at=1.0)
+    worker.report()
+    service.admin.send("ask", id=7, command="report", args={})
+    service.advance(0.1)
+    worker.exit(1)
+    service.advance(0.1)
+    (reply,) = service.admin.received
+    assert reply["overview"]["ended"]["reloads"]["ok"] == 1
+    assert worker.pid not in [each["pid"] for each in reply["overview"]["workers"]]
+
+
 def test_overview_has_the_age_of_the_heartbeats(service: Simulation) -> None:
     service.worker().is_hung = True
     service.advance(2.0)
