@@ -618,6 +618,22 @@ def test_worker_that_does_not_commit_in_time_is_replaced(service: Simulation) ->
     assert service.counters.reloads == {"ok": 1, "failed": 0}
 
 
+def test_worker_that_is_terminated_just_when_it_has_prepared_is_replaced(
+    service: Simulation,
+) -> None:
+    """The reload, which it takes part in, is no reason to serve on."""
+    old = service.worker()
+    old.ignored = {"prepare"}
+    reload(service)
+    service.advance(0.1)
+    old.send("retire")
+    old.reply()
+    service.advance(0.1)
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
+    assert old.has_ended
+    assert not service.worker().has_ended
+
+
 def test_worker_that_starts_during_a_reload_is_replaced_by_one_that_has_it(
     service: Simulation,
 ) -> None:
