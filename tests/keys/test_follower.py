@@ -262,6 +262,23 @@ def test_second_change_within_the_resolution_of_file_times_is_seen(
     assert followed.rejection("shop") is None
 
 
+def test_read_that_failed_is_repeated_though_the_status_is_the_same(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another process had a lock on a store that it has just changed."""
+    status = followed.follower.location.signature()
+    monkeypatch.setattr(KeyStoreFile, "signature", lambda _: status)
+    with open_store(followed.path) as opened:
+        opened.set_disabled("shop", disabled=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_API_KEYS", "SELECT no_such_column FROM keys")
+            assert not followed.poll()
+    assert followed.follower.error is not None
+    followed.now += 10
+    assert followed.poll()
+    assert followed.rejection("shop") == "disabled"
+
+
 def test_store_at_rest_is_not_opened(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     followed.now += 10
     followed.poll()
@@ -372,6 +389,21 @@ def test_failure_to_write_the_last_use_is_logged_once(
         assert not followed.path.exists()
     followed.follower.write_last_used({"shop": CREATED + 5, "configured": CREATED})
     assert read_store(followed.path)["shop"].last_used == CREATED + 5
+
+
+def test_nothing_is_written_while_the_store_cannot_be_read(
+    followed: Followed, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it fails is logged once."""
+    with failing(deleted, followed.path):
+        followed.poll()
+        monkeypatch.setattr(KeyStoreFile, "connected", None)
+        followed.follower.write_last_used({"shop": CREATED})
+        assert len(caplog.records) == 1
+    monkeypatch.undo()
+    followed.poll()
+    followed.follower.write_last_used({"shop": CREATED})
+    assert read_store(followed.path)["shop"].last_used == CREATED
 
 
 def test_last_use_that_cannot_be_written_at_the_stop_is_not_announced_for_later(

@@ -6,7 +6,8 @@ import os
 import re
 import sqlite3
 import stat
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 
@@ -30,7 +31,9 @@ from support.databases.key_stores import (
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process_limits import descriptors
 from tornado_idv.errors import KeyStoreError
+from tornado_idv.keys.location import KeyStoreExistsError
 from tornado_idv.keys.record import EMPTY
+from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest
 
@@ -71,6 +74,24 @@ def test_store_renamed_over_another_is_not_changed_by_an_open_connection(path: P
 def test_store_in_a_missing_folder_cannot_be_created(path: Path) -> None:
     with pytest.raises(KeyStoreError, match=r"cannot be created: No such file or directory"):
         create(KeyStoreFile(path.parent / "none" / "keys.db"))
+
+
+def test_store_that_cannot_be_created_leaves_no_file(path: Path) -> None:
+    """Neither if its first key is refused, nor if another command is faster."""
+    with pytest.raises(KeyStoreError, match="exists already"), creating(path) as store:
+        store.add([record("shop", "a"), record("shop", "b")])
+    assert list(path.parent.iterdir()) == []
+    with pytest.raises(KeyStoreExistsError), creating(path):
+        make_store(path, "shop")
+    assert list(path.parent.iterdir()) == [path]
+    assert list(read(path)) == ["shop"]
+
+
+@contextmanager
+def creating(path: Path) -> Iterator[KeyStore]:
+    with KeyStoreFile(path).creating() as database:
+        assert database is not None
+        yield KeyStore(database, "keys")
 
 
 def test_key_that_is_added_while_it_is_looked_for_is_absent_or_whole(path: Path) -> None:
@@ -153,6 +174,17 @@ def test_store_that_cannot_be_read_is_reported_in_a_sentence(path: Path, fault: 
         if fault is deleted:
             assert not path.exists()
     assert list(read(path)) == ["shop"]
+
+
+def test_error_that_has_ended_the_transaction_itself_is_reported(path: Path) -> None:
+    """As some errors of the disk do; there is nothing to roll back then."""
+    make_store(path, "shop")
+    with (
+        pytest.raises(KeyStoreError, match="SQLite fails with SQLITE_CONSTRAINT"),
+        KeyStoreFile(path).connected(busy_timeout=0.0, read_only=False) as database,
+        database.writing(),
+    ):
+        database.execute("INSERT OR ROLLBACK INTO keys SELECT * FROM keys")
 
 
 def test_exhausted_descriptors_are_reported(path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +107,38 @@ async def test_change_of_the_store_between_preparing_and_committing_is_effective
         assert (await harness.ask("@alice", key=later)).status == 200
         assert (await harness.ask("@alice")).status == 200
         assert "has a key caller, too" in caplog.text
+
+
+async def test_change_of_the_store_brings_no_key_back_that_a_reload_has_removed(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread merged the change with the keys of the file from before the reload."""
+    make_store(store, "shop")
+    async with reloadable(tmp_path, with_store("keys.db")) as harness:
+        keys, late, new = harness.service.keys, issue("late"), issue("caller")
+        current, merge, merged = keys.store, keys._merge, threading.Event()
+        assert current is not None
+        harness.path.write_text(with_store("keys.db", key=new))
+        prepared = await harness.service.prepare(harness.load())
+        loop = asyncio.get_running_loop()
+
+        async def commit() -> None:
+            prepared.commit()
+
+        def merge_before(*arguments: Any) -> Any:
+            result = merge(*arguments)
+            if not merged.is_set():
+                merged.set()
+                asyncio.run_coroutine_threadsafe(commit(), loop).result(10)
+            return result
+
+        monkeypatch.setattr(keys, "_merge", merge_before)
+        add(store, record("late", late))
+        await keys._poll(current)
+        assert merged.is_set()
+        assert (await harness.ask("@alice", key=KEY)).status == 401
+        assert (await harness.ask("@alice", key=new)).status == 200
+        assert (await harness.ask("@alice", key=late)).status == 200
 
 
 async def test_equal_keys_stay_the_same_objects(tmp_path: Path) -> None:
