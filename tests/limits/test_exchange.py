@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from itertools import accumulate
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from support.fakes.clock_and_backends import Ticker
 from support.fakes.shared_limits import KEY, FakeSharedLimits, Machine
 from tornado_idv.errors import Unavailable
+from tornado_idv.interfaces.shared import LimitUse
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.limits.exchange import INTERVAL
 from tornado_idv.limits.key_limits import KeyLimiter
@@ -145,6 +147,38 @@ async def test_two_machines_allow_one_limit_together(
     assert 990 <= count <= 1010 + 12
 
 
+async def test_burst_after_a_quiet_time_is_charged_in_full(
+    clock: Ticker, shared: FakeSharedLimits
+) -> None:
+    """It was used since the last exchange, also if that had nothing to exchange."""
+    first, second = (Machine.make(shared, clock, HUNDRED) for _ in range(2))
+    await exchange(first, second)
+    clock.now += 3600
+    await exchange(first, second)
+    clock.now += INTERVAL
+    assert (first.allowed(60), second.allowed()) == (60, 1)
+    await exchange(first, second)
+    assert second.allowed(100) == 39
+
+
+async def test_exchange_that_takes_long_delays_no_request(
+    clock: Ticker, shared: FakeSharedLimits
+) -> None:
+    machine = Machine.make(shared, clock, HUNDRED)
+    at_once = shared.exchange
+
+    async def exchange_slowly(since: float, uses: Sequence[LimitUse]) -> Sequence[float]:
+        ahead = await at_once(since, uses)
+        clock.now += 0.5
+        return ahead
+
+    shared.exchange = exchange_slowly  # type: ignore[method-assign]
+    assert machine.allowed(200) == 100
+    await exchange(machine)
+    clock.now += 0.5
+    assert machine.allowed() == 1
+
+
 async def test_misses_are_shared_too(clock: Ticker, shared: FakeSharedLimits) -> None:
     first, second = (Machine.make(shared, clock, None, Rate(10, 3600)) for _ in range(2))
     assert first.missed(6) == 6
@@ -160,9 +194,12 @@ async def test_what_was_used_without_exchange_is_not_charged_later(
     machines = [Machine.make(shared, clock, HUNDRED) for _ in range(2)]
     await exchange(*machines)
     shared.error = Unavailable("the server cannot be reached")
+    since: set[float] = set()
     for _ in range(5):
         assert [each.allowed(20) for each in machines] == [20, 20]
         await exchange(*machines)
+        since |= {each.exchange.since for each in machines}
+    assert len(since) <= len(machines), "not when it failed last"
     assert [each.exchange.error for each in machines] == ["the server cannot be reached"] * 2
     assert caplog.messages == [_NOT_EXCHANGED] * 2
     shared.error = None

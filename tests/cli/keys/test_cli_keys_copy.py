@@ -178,6 +178,18 @@ def test_key_that_was_revoked_in_both_stores_is_equal(
     assert json.loads(done.stdout) == {"ok": True, "copied": 0, "updated": 0, "unchanged": 3}
 
 
+def test_key_that_was_disabled_in_the_new_store_is_revoked_as_in_the_old_one(
+    copy: Copy, old: Path, tmp_path: Path
+) -> None:
+    copy("--create")
+    execute(tmp_path / "new.db", CONFLICTS["disabled"][0])
+    with open_store(old) as store:
+        store.revoke("rotated", CREATED)
+    done = copy("--json")
+    assert json.loads(done.stdout) == {"ok": True, "copied": 0, "updated": 1, "unchanged": 2}
+    assert read(tmp_path / "new.db")["rotated"].revoked == CREATED
+
+
 def test_token_of_another_key_stops_the_copy(copy: Copy, old: Path, tmp_path: Path) -> None:
     make_store(tmp_path / "new.db")
     add(tmp_path / "new.db", record("other", "third"))
