@@ -17,6 +17,7 @@ from support.processes.service import make_database
 from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.admin.status import health
 from tornado_idv.keys.token import issue
+from tornado_idv.model import ByNickname
 
 OTHER_KEY = issue("other")
 TWO = GATED % ("first", "A"), GATED % ("second", "A")
@@ -374,6 +375,24 @@ async def test_stop_during_a_reload_drains_as_always(
         old.gate.set()
         assert (await client.read()).record["plan"] == "A"
         assert await asyncio.wait_for(drained, 10)
+
+
+async def test_refreshes_that_wait_at_the_stop_begin_no_lookup(tmp_path: Path) -> None:
+    """The backends are closed by then."""
+    async with reloadable(tmp_path, config(A)) as harness:
+        directory, queries = harness.service.directories.current, [*map(ByNickname, "abcdef")]
+        for query in queries:
+            await directory.find(query)
+        (users,) = Gated.made
+        users.gate.clear()
+        late = directory.cache.timer() + 250
+        for query in queries:
+            assert directory.get_cached(query, late) is not None
+        await settle()
+        assert users.asked == len(queries) + 4
+    users.gate.set()
+    await settle()
+    assert users.asked == len(queries) + 4
 
 
 async def test_certificate_is_read_again(tmp_path: Path) -> None:
