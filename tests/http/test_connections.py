@@ -16,6 +16,7 @@ class Timed:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.timeouts = 0
+        self.is_aborted = False
         self._error = error
 
     def on_timeout(self) -> None:
@@ -27,7 +28,8 @@ class Timed:
 
     def drain(self) -> None: ...
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
 def test_error_of_one_connection_does_not_end_the_timeouts_of_others() -> None:
@@ -43,3 +45,19 @@ def test_error_of_one_connection_does_not_end_the_timeouts_of_others() -> None:
     loop.close()
     assert len(errors) >= 2
     assert good.timeouts >= 2
+
+
+def test_connections_that_replace_others_are_no_more_than_the_limit() -> None:
+    """Those that were replaced count for nothing, before and after they have closed."""
+    loop = SteppedLoop()
+    table = ConnectionTable(loop, HttpLimits(max_connections=2, replace_idle=True))
+    connections = [Timed() for _ in range(7)]
+    for each in connections[:4]:
+        assert table.register(each)
+    for each in connections[:2]:
+        table.unregister(each)
+    for each in connections[4:]:
+        assert table.register(each)
+    assert [each.is_aborted for each in connections] == [True] * 5 + [False] * 2
+    table.close()
+    loop.close()
