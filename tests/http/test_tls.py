@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tornado.testing import bind_unused_port
 
 from support.http.certificate import SELF_SIGNED
 from support.http.http_server import LIMITS, POST, connected_client, until
 from support.processes.service import CONFIG, FIXTURE, KEY, serving
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.errors import StartError
+from tornado_idv.http.tls_acceptor import TlsAcceptor
 from tornado_idv.service.sockets import tls_context
 
 TLS = "server: {port: 0, tls: {cert_file: tls.pem, key_file: tls.pem}}"
@@ -209,6 +211,19 @@ async def test_pending_handshakes_make_room_for_new_clients(contexts: Contexts) 
         for each in (writer, *(writer for _, writer in silent)):
             each.close()
         await asyncio.gather(*reads)
+
+
+async def test_client_is_refused_at_once_where_no_handshake_makes_room(
+    contexts: Contexts,
+) -> None:
+    """All descriptors are those of connections that stay."""
+    loop, (sock, port) = asyncio.get_running_loop(), bind_unused_port()
+    acceptor = TlsAcceptor(loop, contexts[0], asyncio.Protocol, lambda _: False, timeout=60.0)
+    acceptor.listen(sock, 10)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await asyncio.wait_for(ended(reader), 5)
+    writer.close()
+    acceptor.close()
 
 
 async def ended(reader: asyncio.StreamReader) -> None:

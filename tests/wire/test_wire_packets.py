@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ from support.http.in_process import (
 )
 from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.model import ByNickname, User
+from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.web import head_template
 
 OTHER_WAYS = {
@@ -148,6 +149,62 @@ def test_what_arrives_after_a_body_is_too_late_is_discarded(
         assert idle.socket.closed
     assert seen[0] == seen[1]
     assert sides[0].access() == sides[1].access()
+
+
+def test_segments_of_a_body_give_it_no_more_time(harness: Harness) -> None:
+    """A client that sends a byte now and then would hold its connection for long."""
+    data = ask_for("alice")
+    client = harness.ask(*[data] * 3, data[:-19])
+    for place in range(-19, -13):
+        harness.loop.forward(0.9)
+        client.send(data[place : place + 1])
+    assert client.statuses == [200, 200, 200, 408]
+
+
+def test_body_has_its_time_after_one_that_came_in_two_segments(harness: Harness) -> None:
+    data = ask_for("alice")
+    client = harness.ask(*[data] * 3, data[:-1], data[-1:], data[:-1])
+    assert client.statuses == [200] * 4
+    harness.loop.forward(5.2)
+    assert client.statuses == [200] * 4 + [408]
+
+
+@pytest.fixture
+def held(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> asyncio.Future[User | None]:
+    """The result of each lookup from now on, which do not end before; a head is known."""
+    teach(harness, ask_for("alice"))
+    result: asyncio.Future[User | None] = harness.loop.create_future()
+
+    async def find(_: Query) -> User | None:
+        return await asyncio.shield(result)
+
+    monkeypatch.setattr(harness.users, "find", find)
+    return result
+
+
+def test_lookup_may_take_longer_than_the_client_may_be_idle(
+    harness: Harness, held: asyncio.Future[User | None]
+) -> None:
+    """Its request comes shortly before the end of that time."""
+    client = harness.ask(ask_for("alice"))
+    harness.loop.forward(9.7)
+    client.send(ask_for("nobody"))
+    harness.loop.forward(0.6)
+    assert client.statuses == [200]
+    held.set_result(None)
+    harness.loop.settle()
+    assert client.statuses == [200, 404]
+
+
+def test_client_that_is_gone_is_sent_nothing(
+    harness: Harness, held: asyncio.Future[User | None]
+) -> None:
+    client = harness.ask(ask_for("nobody"))
+    client.socket.vanish()
+    harness.loop.settle()
+    held.set_result(None)
+    harness.loop.settle()
+    assert (client.statuses, client.socket.misuse) == ([], [])
 
 
 def test_two_keys_share_a_template(make_harness: Callable[..., Harness]) -> None:
@@ -290,6 +347,28 @@ def test_client_that_has_just_connected_may_send_its_first_request(harness: Harn
     harness.loop.settle()
     assert new.statuses == [200]
     assert b"Connection: close\r\n" in new.socket.sent
+    harness.loop.forward(1.2)
+    assert draining.done()
+
+
+def test_connection_that_is_accepted_as_a_drain_begins_is_waited_for(harness: Harness) -> None:
+    draining = harness.loop.create_task(harness.server.drain())
+    new = harness.call()
+    assert not draining.done()
+    new.send(ask_for("alice"))
+    assert new.statuses == [200]
+    harness.loop.forward(1.2)
+    assert draining.done()
+
+
+def test_rejected_client_holds_a_drain_up_for_a_second_whatever_it_sends(harness: Harness) -> None:
+    data = ask_for("alice", key="B" * 40)
+    client = harness.ask(data, data[:9])
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.forward(0.5)
+    client.send(data[9:-1])
+    harness.loop.forward(0.7)
+    assert client.statuses == [401, 408]
     harness.loop.forward(1.2)
     assert draining.done()
 
