@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -145,11 +146,14 @@ async def test_a_rejected_waiter_is_resumed_at_most_once_per_iteration() -> None
 
 
 async def test_waiter_may_cancel_another() -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     harness = Harness(budget=100 * MS)
     other = harness.waiter("other")
     harness.queue.enqueue(Waiter(lambda: harness.queue.cancel(other)))
     harness.queue.enqueue(other)
     assert await harness.iterate() == []
+    assert errors == []
 
 
 async def test_a_waiter_is_resumed_once_and_keeps_its_position() -> None:
