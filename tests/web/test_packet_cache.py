@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 from collections.abc import Callable, Iterator
 
@@ -74,6 +75,32 @@ def test_a_client_may_send_ahead_only_after_a_first_response(
     monkeypatch.setattr(harness.users, "find", lambda _: harness.loop.create_future())
     client = harness.ask(ALICE).send(*[bytes(1024)] * 100)
     assert (client.statuses, client.buffered < 48 * 1024) == ([], True)
+
+
+def test_a_longer_body_than_the_service_takes_is_rejected(harness: Harness) -> None:
+    """Though its head is known; the limit may be below that of the packet cache."""
+    cache = PacketCache(packets(harness).services, 25)
+    serving = Serving(harness.app, lambda *_: b"too long", HttpLimits(max_body=25), cache)
+    harness.server.replace(serving)
+    client = harness.ask(ALICE, ALICE)
+    before = harness.app.asked
+    client.send(ask_for("alice", pad=7))
+    assert harness.app.asked == before
+    assert client.socket.sent.endswith(b"too long")
+
+
+def test_lookup_that_is_cancelled_has_a_response(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that fails unexpectedly, which is logged."""
+    logged: list[type[BaseException]] = []
+    monkeypatch.setattr(packet_cache, "log_unexpected", lambda error, _: logged.append(type(error)))
+    monkeypatch.setattr(harness.users, "find", lambda _: harness.loop.create_future())
+    client = harness.ask(ask_for("nobody"))
+    for task in harness.directory._single_flight._tasks:
+        task.cancel()
+    harness.loop.settle()
+    assert (client.statuses, logged) == ([500], [asyncio.CancelledError])
 
 
 def test_only_what_a_handler_understood_is_learned(harness: Harness) -> None:

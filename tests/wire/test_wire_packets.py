@@ -196,6 +196,20 @@ def test_lookup_may_take_longer_than_the_client_may_be_idle(
     assert client.statuses == [200, 404]
 
 
+def test_response_to_a_lookup_during_a_drain_says_that_it_is_the_last(
+    harness: Harness, held: asyncio.Future[User | None]
+) -> None:
+    client = harness.ask(ask_for("nobody"))
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.settle()
+    held.set_result(None)
+    harness.loop.settle()
+    assert client.statuses == [404]
+    assert b"Connection: close\r\n" in client.socket.sent
+    harness.loop.forward(1.2)
+    assert draining.done()
+
+
 def test_client_that_is_gone_is_sent_nothing(
     harness: Harness, held: asyncio.Future[User | None]
 ) -> None:
