@@ -157,6 +157,46 @@ def test_another_change_after_a_commit_without_response_leaves_it_uncertain(
     assert (result.exit_code, "could not be determined" in result.stderr) == (3, True)
 
 
+def end_sessions(database: Database) -> None:
+    database.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = 'tornado-idv keys'"
+    )
+
+
+def test_error_within_a_change_is_raised_also_if_that_cannot_be_rolled_back(
+    place: PostgresKeyStore, database: Database
+) -> None:
+    make_store(place, "shop")
+
+    def change_and_fail() -> None:
+        with open_store(place) as store, store.transaction():
+            store.revoke("shop", CREATED)
+            end_sessions(database)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change_and_fail()
+    assert read(place)["shop"].revoked is None
+
+
+def test_last_use_whose_commit_failed_is_not_taken_as_written(
+    place: PostgresKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no change of a key, so the store looks the same with and without it."""
+    make_store(place, "shop")
+
+    def fail() -> None:
+        raise KeyStoreError("the connection was lost")
+
+    around_commit(monkeypatch, fail)
+    with (
+        pytest.raises(KeyStoreError, match="the connection was lost"),
+        open_store(place) as store,
+    ):
+        store.write_last_used({"shop": CREATED})
+
+
 def test_change_is_reported_as_made_where_a_signal_comes_and_the_connection_is_lost(
     place: PostgresKeyStore,
     database: Database,
@@ -167,10 +207,7 @@ def test_change_is_reported_as_made_where_a_signal_comes_and_the_connection_is_l
 
     def cut_off() -> None:
         signal.raise_signal(signal.SIGTERM)
-        database.run(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE application_name = 'tornado-idv keys'"
-        )
+        end_sessions(database)
 
     around_commit(monkeypatch, lambda: signal.raise_signal(signal.SIGINT), cut_off)
     for command, said in [("disable", "disabled"), ("enable", "valid"), ("revoke", "revoked")]:

@@ -136,6 +136,15 @@ def test_response_to_an_earlier_request_does_not_end_retry_after() -> None:
     assert watched.next() == "b"
 
 
+def test_retry_after_counts_from_the_last_response_that_has_one() -> None:
+    """Requests that were sent at once get one each."""
+    watched = Watched("a")
+    for _ in range(3):
+        watched.wait("a", 7)
+    watched.ticker.now += 7
+    assert watched.next() == "a"
+
+
 def test_retry_after_is_limited_to_a_minute() -> None:
     """However long it asks for."""
     watched = Watched("a")

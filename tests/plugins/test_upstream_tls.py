@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from pydantic import ValidationError
 
+from idv_upstream.transport import tls as tls_module
 from idv_upstream.transport.tls import Tls, TlsOptions
 from support.fakes.clock_and_backends import Ticker
 from support.http.scripted_server import Scripted, http, serving
@@ -424,6 +425,29 @@ async def test_files_are_checked_once_a_second(
             await looked(tls)
     assert len(looks) == 2
     assert bare._checking is None
+
+
+async def test_change_while_the_files_are_read_is_noticed_by_the_next_check(
+    authority: trustme.CA, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticker = Ticker()
+    tls = Tls(options(ca_file=str(folder.ca(authority))), "crm", ticker)
+    make = tls_module._context
+
+    def make_and_change(options: TlsOptions) -> ssl.SSLContext:
+        context = make(options)
+        folder.ca(trustme.CA())
+        return context
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tls_module, "_context", make_and_change)
+        await tls.open()
+    first = tls.context()
+    ticker.now += 1
+    tls.context()
+    await looked(tls)
+    assert tls.context() is not first
+    await tls.close()
 
 
 async def test_closing_cancels_a_check(authority: trustme.CA, folder: Folder) -> None:

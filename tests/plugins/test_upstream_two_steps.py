@@ -197,6 +197,8 @@ async def test_query_of_the_other_kind_takes_one_step(tmp_path: Path) -> None:
         (("Cache-Control: max-age=9",), ("Cache-Control: max-age=5",), 5.0, True),
         (("Cache-Control: no-store",), (), None, False),
         ((), ("Cache-Control: no-store",), None, False),
+        (("Cache-Control: no-store",), ("Cache-Control: max-age=9",), 9.0, False),
+        (("Cache-Control: max-age=9",), ("Cache-Control: no-store",), 9.0, False),
     ],
 )
 async def test_user_is_cached_as_long_as_both_responses_allow(
