@@ -98,10 +98,18 @@ class InvalidKey(IdvError):
 
 
 class UndeterminedKey(InvalidKey):
-    """The token may be valid: the key store, which may have been changed, cannot be read."""
+    """The token may be valid: the key store, which may have been changed, cannot be read.
 
-    def __init__(self) -> None:
+    ``error`` is why it is not valid as far as is known.
+    """
+
+    def __init__(self, error: InvalidKey) -> None:
         super().__init__("the key store cannot be read")
+        self._error = error
+
+    @property
+    def key_id(self) -> str | None:
+        return self._error.key_id
 
 
 @dataclass(frozen=True, slots=True)

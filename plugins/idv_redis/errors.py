@@ -43,10 +43,13 @@ _REASONS: _Reasons = (
     (exceptions.MasterDownError, Unavailable, "the server is a replica without its primary"),
     (exceptions.TimeoutError, Unavailable, "the server did not respond in time"),
     (OSError, Unavailable, _UNREACHED),
-    (RuntimeError, Unavailable, _UNREACHED),  # of uvloop, at a reset while it connects
     (exceptions.ConnectionError, Unavailable, _UNREACHED),
 )
-_OF_SERVER = {"WRONGTYPE": "a key has another type than expected"}
+_REJECTED = (Broken, "the server rejected a command")
+_OF_SERVER: dict[str, tuple[type[LookupFailed], str]] = {
+    "WRONGTYPE": (Broken, "a key has another type than expected"),
+    "BUSY": (Unavailable, "the server runs a long script"),
+}
 
 
 def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFailed:
@@ -59,14 +62,14 @@ def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFai
         return error
     if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
         return Unavailable("the TLS handshake failed; see ssl_ca_certs of the url")
+    if type(error) is RuntimeError:  # of uvloop, at a reset while it connects
+        return Unavailable(_UNREACHED, counts_against_breaker=False)
     for kind, failure, reason in (*_OF_CLUSTER, *_REASONS) if in_cluster else _REASONS:
         if isinstance(error, kind):
             waits = isinstance(error, exceptions.TimeoutError) or failure is Broken
             return failure(reason, counts_against_breaker=waits)
     if isinstance(error, exceptions.ResponseError):
-        code = str(error).partition(" ")[0]
-        if code == "BUSY":
-            return Unavailable("the server runs a long script")
-        return Broken(_OF_SERVER.get(code, "the server rejected a command"))
+        failure, reason = _OF_SERVER.get(str(error).partition(" ")[0], _REJECTED)
+        return failure(reason)
     kind_of = "the client" if isinstance(error, exceptions.RedisError) else "the url"
     return Broken(f"{kind_of} cannot be used: {type(error).__name__}")

@@ -248,7 +248,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
     def _to_generation(self, value: bytes | int) -> int:
         try:
-            if (generation := int(value)) < _MAX_GENERATION:
+            if 0 <= (generation := int(value)) < _MAX_GENERATION:
                 return generation
         except ValueError:
             pass

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.errors import InvalidKey
+from tornado_idv.errors import InvalidKey, UndeterminedKey
 from tornado_idv.keys.api_key import ApiKey, RejectedKey
 from tornado_idv.keys.ring import KeyRing, LatestTime
 from tornado_idv.keys.token import check_token, digest, is_token68, issue
@@ -260,6 +260,10 @@ def test_rejected_key_is_known_by_its_id(reason: str) -> None:
     with pytest.raises(InvalidKey) as caught:
         ring.authenticate("bearer", TOKEN)
     assert (caught.value.reason, caught.value.key_id) == (reason, "shop")
+    ring.is_current = False
+    with pytest.raises(UndeterminedKey) as caught:
+        ring.authenticate("bearer", TOKEN)
+    assert caught.value.key_id == "shop"
 
 
 def test_token_is_unknown_whatever_record_stands_in_for_it() -> None:

@@ -199,6 +199,23 @@ def test_service_answers_while_the_store_fails(
     ]
 
 
+def test_key_is_undetermined_while_the_store_hangs(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, ended = make_store(store, "shop")["shop"], Event()
+    monkeypatch.setattr(service_keys, "_LATE", 0.01)
+    with serving(CONFIG_FILE, folder) as service:
+        client = Client(service.port)
+        with monkeypatch.context() as patched:
+            patched.setattr(StoreFollower, "poll", lambda _: ended.wait(10))
+            try:
+                eventually(lambda: ask(client, issue("shop")).status == 503)
+                assert ask(client, token).status == 200
+            finally:
+                ended.set()
+        eventually(lambda: ask(client, issue("shop")).status == 401)
+
+
 def test_unexpected_error_does_not_end_the_following(
     folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

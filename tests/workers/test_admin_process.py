@@ -13,9 +13,9 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.config.load import load
-from tornado_idv.config.settings import AuthSettings
+from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import backend_kinds, key_stores, plugin_manager
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.sockets import bind, port_of
 from tornado_idv.workers.admin_process import WorkerOperations
@@ -24,6 +24,9 @@ from tornado_idv.workers.channel import Channel, Decoder, Message, encode
 CONFIG = """\
 profile_sites: [https://profiles.example]
 backends: [{name: users, kind: yaml, path: users.yaml}]
+"""
+SHARED = f"""\
+{CONFIG}shared_cache: {{kind: redis, url: 'redis://127.0.0.1', secret: {"x" * 32}}}
 """
 PURGE = ("POST", "/cache/purge", b'{"all": true}')
 EXPLAIN = ("POST", "/explain", b'{"input": "@alice"}')
@@ -105,10 +108,26 @@ async def test_purge_is_done_only_if_the_shared_cache_has_received_it(
             return {"overview": overview("ready")}
         return {"replies": [{"result": each} for each in results]}
 
-    shared = f"shared_cache: {{kind: redis, url: 'redis://127.0.0.1', secret: {'x' * 32}}}\n"
-    async with answering(tmp_path, reply, CONFIG + shared) as fetch:
+    async with answering(tmp_path, reply, SHARED) as fetch:
         response = await fetch(*PURGE)
     assert (response.code, b"purge_pending" in response.body) == (status, status == 503)
+
+
+async def test_shared_cache_that_a_reload_removes_is_in_use_until_the_restart(
+    tmp_path: Path,
+) -> None:
+    class Undelivered(Channel):
+        async def ask(self, *_: object) -> Message:
+            return {"replies": [{"result": False}]}
+
+    def settings(config: str) -> Settings:
+        (tmp_path / "config.yaml").write_text(config)
+        return load(tmp_path / "config.yaml", backend_kinds(plugin_manager()), {})
+
+    keys = Keys(key_stores(plugin_manager()))
+    operations = WorkerOperations(Undelivered(None), settings(SHARED), keys)
+    (await operations.prepare(settings(CONFIG))).commit()
+    assert await operations.purge({}) is False
 
 
 async def test_explain_without_a_worker_is_503(

@@ -262,6 +262,22 @@ def test_process_that_starts_after_a_reload_has_the_settings_that_need_a_restart
     assert (harness.current.settings.server.tls, harness.site) == (tls, "https://other.example")
 
 
+def test_process_that_starts_where_tls_is_off_after_a_restart_has_the_certificate_in_force(
+    harness: Harness,
+) -> None:
+    """Not that of the start, which may be removed by now."""
+    tls = TLS.replace("c.pem", "other.pem")
+    harness = Harness(harness.path.parent, CONFIG.replace("{workers: 2}", TLS))
+    for server in (tls, "{workers: 2}"):
+        harness.start(OTHER.replace("{workers: 2}", server))
+        for _ in ("prepare", "commit"):
+            harness.reply(*harness.processes)
+    assert [each.needs_restart for each in harness.results] == [(), ("server.tls",)]
+    in_force = harness.current.settings.server.tls
+    assert in_force is not None
+    assert in_force.cert_file.name == "other.pem"
+
+
 def test_watched_file_is_reloaded_once_it_rests(harness: Harness) -> None:
     harness.reloads.poll(0.0)
     harness.path.write_text(OTHER)

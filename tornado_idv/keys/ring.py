@@ -154,4 +154,4 @@ class KeyRing:
 
     def _rejection(self, error: RejectedKey) -> InvalidKey:
         """Return the error, or that it is not certain while the key store cannot be read."""
-        return error if self.is_current or not error.is_well_formed else UndeterminedKey()
+        return error if self.is_current or not error.is_well_formed else UndeterminedKey(error)

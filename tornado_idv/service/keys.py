@@ -25,6 +25,8 @@ from tornado_idv.service.reload import Prepared
 
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
+_LATE = 0.75
+"""Seconds after which a read of the store that has not ended leaves keys undetermined."""
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of when keys were last used."""
 _STOP_TIMEOUT = 2.0
@@ -112,13 +114,17 @@ class Keys:
             store = self.store
             if store is None:
                 continue
+            late = asyncio.get_running_loop().call_later(_LATE, self._is_late)
             try:
                 await self._poll(store)
                 if time.monotonic() >= write_at:
                     write_at = time.monotonic() + _WRITE_INTERVAL
                     await store.in_thread(store.write_last_used, self._last_used())
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
+                self.ring.is_current = False
                 _log.error("following the key store failed:\n%s", format_traceback(error))
+            finally:
+                late.cancel()
 
     async def close(self) -> None:
         """Write when keys were last used, and close the store."""
@@ -126,6 +132,9 @@ class Keys:
             await _close(self.store, self._last_used())
         if self._leaving:
             await asyncio.wait(self._leaving)
+
+    def _is_late(self) -> None:
+        self.ring.is_current = False
 
     async def _poll(self, store: StoreFollower) -> None:
         await store.in_thread(store.poll)

@@ -232,19 +232,20 @@ _APPLIED = {
 
 
 def applicable(
-    started: ModelT, settings: ModelT, prefix: str = ""
+    in_force: ModelT, settings: ModelT, prefix: str = ""
 ) -> tuple[ModelT, tuple[str, ...]]:
     """Return the settings as a reload applies them, and the names of those that need a restart.
 
-    These have the values of the start. Another certificate is applied; TLS on or off is not.
+    These have the values ``in_force``, which are those of the start. Another certificate is
+    applied; TLS on or off is not.
     """
     values: dict[str, object] = {}
     names: list[str] = []
     for name in type(settings).model_fields:
-        path, before, after = prefix + name, getattr(started, name), getattr(settings, name)
+        path, before, after = prefix + name, getattr(in_force, name), getattr(settings, name)
         if path in _APPLIED or before == after:
             continue
-        if not isinstance(before, BaseModel) or not isinstance(after, BaseModel):
+        if not isinstance(before, BaseModel) or type(before) is not type(after):
             values[name] = before
             names.append(path)
         elif path != "server.tls":

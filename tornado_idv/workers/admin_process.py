@@ -64,6 +64,7 @@ class WorkerOperations:
         self.keys = keys.ring
         self._keys = keys
         self._channel = channel
+        self._has_shared_cache = settings.shared_cache is not None  # a reload does not change it
         self._adopt(settings)
 
     async def report(self, *, take_lag: bool = False) -> Report:
@@ -104,7 +105,6 @@ class WorkerOperations:
     def _adopt(self, settings: Settings) -> None:
         self.identifiers = settings.make_identifiers()
         self.backends = [each.name for each in settings.backends]
-        self._has_shared_cache = settings.shared_cache is not None
 
     async def prepare(self, settings: Settings) -> Prepared:
         """Open the key store of these settings, if it is another one; raises `StartError`."""

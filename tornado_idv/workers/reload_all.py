@@ -67,7 +67,6 @@ class ReloadAll:
     )
 
     def __post_init__(self) -> None:
-        self._started = self.current.settings
         self._watch = Watch(self.current.file)
 
     def start(
@@ -128,8 +127,8 @@ class ReloadAll:
             return failed
 
         # A process that is started from now on is to serve as the others do.
-        self.current.file = file
-        self.current.settings, needs_restart = applicable(self._started, settings)
+        settings, needs_restart = applicable(self.current.settings, settings)
+        self.current.file, self.current.settings = file, settings
         self.limiters.configure(settings.limits)
         prepared = {each["pid"] for each in replies if "ended" not in each}
         asked = self._asked()
