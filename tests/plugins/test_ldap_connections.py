@@ -63,6 +63,10 @@ class Handle:
         for each in self._sockets:
             each.close()
 
+    def __del__(self) -> None:
+        """Close it, as python-ldap does; nothing else does where connecting was cancelled."""
+        self.unbind_ext()
+
 
 class Connected:
     """A connection, and its handle."""
