@@ -114,14 +114,14 @@ class Keys:
             store = self.store
             if store is None:
                 continue
-            late = asyncio.get_running_loop().call_later(_LATE, self._is_late)
+            late = asyncio.get_running_loop().call_later(_LATE, self._doubt)
             try:
                 await self._poll(store)
                 if time.monotonic() >= write_at:
                     write_at = time.monotonic() + _WRITE_INTERVAL
                     await store.in_thread(store.write_last_used, self._last_used())
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
-                self.ring.is_current = False
+                self._doubt()
                 _log.error("following the key store failed:\n%s", format_traceback(error))
             finally:
                 late.cancel()
@@ -133,7 +133,8 @@ class Keys:
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    def _is_late(self) -> None:
+    def _doubt(self) -> None:
+        """Leave keys undetermined until the store has been read."""
         self.ring.is_current = False
 
     async def _poll(self, store: StoreFollower) -> None:

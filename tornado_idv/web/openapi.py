@@ -43,10 +43,7 @@ _ADVICE: Mapping[ApiError, str] = {
 _OF_KEY = [
     error
     for error in _ADVICE
-    if error
-    not in {
-        *(ApiError.SCOPE, ApiError.NOT_FOUND, ApiError.MEDIA_TYPE, ApiError.FORMAT),
-    }
+    if error not in {ApiError.SCOPE, ApiError.NOT_FOUND, ApiError.MEDIA_TYPE, ApiError.FORMAT}
 ]
 _OF_HEALTH = [
     error
