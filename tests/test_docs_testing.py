@@ -79,6 +79,18 @@ def test_drill_tells_safe_callers_from_unsafe_ones(caller: str) -> None:
     assert done.returncode == (0 if caller.startswith("safe") else 1), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("identifier", ["@ann", "https://profiles.example/m/ann"])
+def test_fault_is_set_by_nickname_or_profile_url(identifier: str) -> None:
+    with IdentityService.start() as service:
+        service.add(client.User("Free", "4111", "@ann"))
+        service.slow(identifier, 0.001)
+        with service.client() as caller:
+            assert caller.find(identifier) is not None
+            service.fail(identifier, status=500)
+            with pytest.raises(client.Undetermined):
+                caller.find(identifier)
+
+
 def test_client_of_the_reference_looks_up(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text((ROOT / "deploy/demo/users.yaml").read_text("utf-8"))
     (script,) = blocks(CLIENT, "python")

@@ -376,6 +376,8 @@ def test_request_of_a_client_that_has_gone_is_in_the_journal(double: Double) -> 
         reset = struct.pack("ii", 1, 0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
     eventually(lambda: bool(double.get("/double/requests")["requests"]))
+    (request,) = double.get("/double/requests")["requests"]
+    assert (request["status"], request["code"]) == (503, "backend_unavailable")
 
 
 @pytest.mark.parametrize(("ids", "subject"), [("none", None), ("full", "@alice")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +89,58 @@ def test_program_gets_address_key_and_identifier(
     program = script(f'test "$1 $2 $TORNADO_IDV_URL" = "--dry-run @drill {double.url}" || exit 1')
     _, runs = results(invoke, "--", program, "--dry-run")
     assert {each["conclusion"] for each in runs.values()} == {"found"}
+
+
+def test_program_keeps_its_environment(
+    invoke: Invoke, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SETTING_OF_THE_PROGRAM", "kept")
+    _, runs = results(invoke, "--", script('test "$SETTING_OF_THE_PROGRAM" = kept || exit 1'))
+    assert {each["conclusion"] for each in runs.values()} == {"found"}
+
+
+NAIVE_RULES = {
+    "HTML 404 of a proxy": "response.status == 404",
+    "401 after a rotation": "response.status in (401, 404) and is_ours",
+    "503": "attempt and response.status in (503, 404) and is_ours",
+    "429": "response.status in (429, 404) and is_ours",
+}
+"""Scenarios, and conditions by which a program takes it, and no other one, for a missing user."""
+
+CALLER = """
+import http.client, json, os, sys
+
+address = os.environ["TORNADO_IDV_URL"].removeprefix("http://")
+connection = http.client.HTTPConnection(address, timeout=4)
+headers = {{
+    "Authorization": "Bearer " + os.environ["TORNADO_IDV_KEY"], "Content-Type": "application/json"
+}}
+for attempt in range(2):
+    try:
+        body = json.dumps({{"input": sys.argv[-1]}})
+        connection.request("POST", "/api/v1/identify/url", body, headers)
+        response = connection.getresponse()
+        text = response.read()
+    except (OSError, http.client.HTTPException):
+        sys.exit(3)
+    is_ours = response.headers["Content-Type"].startswith("application/json")
+    if response.status == 200:
+        sys.exit(0)
+    if {condition}:
+        sys.exit(1)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("scenario", "condition"), NAIVE_RULES.items(), ids=NAIVE_RULES)
+def test_scenario_catches_the_naive_rule_for_it(
+    invoke: Invoke, tmp_path: Path, scenario: str, condition: str
+) -> None:
+    program = tmp_path / "caller.py"
+    program.write_text(CALLER.format(condition=condition), encoding="utf-8")
+    exit_code, runs = results(invoke, "--timeout", "6s", "--", sys.executable, program)
+    assert exit_code == 1
+    assert [name for name, each in runs.items() if not each["passed"]] == [scenario], runs
 
 
 def test_program_that_does_not_end_fails(invoke: Invoke, script: Script) -> None:

@@ -27,6 +27,10 @@ NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
 NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
 NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
 NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
+ONE_WORKER = (
+    "server.workers: demo: true needs workers: 1, since the test double keeps its state in one "
+    "process"
+)
 SECTIONS = (
     "profile_sites, server, admin, auth, limits, shared_limits, cache, shared_cache, identifiers, "
     "backends, logging, demo"
@@ -259,6 +263,11 @@ ADDED_TO_A_GOOD_FILE = {
         ],
     ),
     "demo in doubt": ("demo: maybe", ["3:7: demo: must be true or false"]),
+    "demo with two workers": ("demo: true\nserver: {workers: 2}", [f"4:19: {ONE_WORKER}"]),
+    "demo with a worker per core": (
+        "demo: true\nserver: {workers: auto}",
+        [f"4:19: {ONE_WORKER}"],
+    ),
     "keys empty": (
         "auth:\n  keys:",
         ["4:8: auth.keys: must be a list; it is empty"],

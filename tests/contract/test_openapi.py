@@ -72,6 +72,20 @@ def test_patterns_are_those_of_the_service(document: Document) -> None:
     assert accepts(by_card, {"card_number": "0012"})
 
 
+def test_response_of_a_service_that_folds_case_has_the_nickname_as_it_is_stored(
+    tmp_path: Path,
+) -> None:
+    """Generated clients must not refuse it."""
+    folds = SETTINGS["case folded"]
+    document = document_for(CONFIG + YAML_BACKEND + folds, tmp_path)
+    user = schema_of(document, "User")
+    example = {**user["examples"][0], "nickname": "@ALICE", "profile_url": f"{SITE}/m/ALICE"}
+    assert accepts(user, example)
+    sentence = "Upper and lower case are the same"
+    assert sentence in json.dumps(document)
+    assert sentence not in json.dumps(document_for(CONFIG + YAML_BACKEND, tmp_path))
+
+
 def test_every_error_and_every_reason_is_in_the_document(document: Document) -> None:
     responses = document["components"]["responses"]
     examples = [
@@ -112,7 +126,17 @@ def test_document_is_served_only_if_configured(tmp_path: Path, wire: Client) -> 
         replies = [client.send("GET", path, {"Host": "x"}) for path in paths]
         assert [reply.status for reply in replies] == [200] * 3
         assert json.loads(replies[0].body) == document_for(config, tmp_path)
-        assert "default-src 'none'" in replies[1].headers["content-security-policy"]
+        policy = replies[1].headers["content-security-policy"].split("; ")
+        assert dict(each.split(maxsplit=1) for each in policy) == {
+            "default-src": "'none'",
+            "script-src": "'self'",
+            "style-src": "'self'",
+            "connect-src": "'self'",
+            "img-src": "data:",
+            "base-uri": "'none'",
+            "form-action": "'none'",
+            "frame-ancestors": "'none'",
+        }
         assert KEY.encode() not in b"".join(reply.body for reply in replies)
 
 

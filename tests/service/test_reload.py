@@ -405,6 +405,9 @@ async def test_certificate_is_read_again(tmp_path: Path) -> None:
         assert (result.code, "cannot be used for TLS" in result.problems[0]) == (FAILED, True)
         pem.write_text(SELF_SIGNED)
         assert (await harness.reload()).needs_restart == ()
+        (tmp_path / "other.pem").write_text(SELF_SIGNED)
+        other = text.replace("tls.pem", "other.pem")
+        assert (await harness.reload(other)).needs_restart == ()
         assert (await harness.reload(config(A))).needs_restart == ("server.tls",)
 
 

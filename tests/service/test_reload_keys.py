@@ -64,6 +64,21 @@ async def test_other_store_is_followed_instead(tmp_path: Path, store: Path) -> N
         assert (await harness.ask("@alice")).status == 200
 
 
+async def test_unknown_key_is_rejected_once_a_store_that_failed_is_removed(
+    tmp_path: Path, store: Path
+) -> None:
+    """Until then it may have been issued meanwhile."""
+    make_store(store, "shop")
+    async with reloadable(tmp_path, with_store("keys.db")) as harness:
+        keys = harness.service.keys
+        assert keys.store is not None
+        store.write_bytes(b"no database" * 1000)
+        await keys._poll(keys.store)
+        assert (await harness.ask("@alice", key=issue("other"))).status == 503
+        assert (await harness.reload(config(B))).code is None
+        assert (await harness.ask("@alice", key=issue("other"))).status == 401
+
+
 @pytest.mark.parametrize(
     ("text", "code", "problem"),
     [

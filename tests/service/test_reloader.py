@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.supervision import RecordingNotifier
 from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.service.reload import Reloader
+from tornado_idv.service.reload import Reloader, applicable
 
 
 class Applied:
@@ -74,6 +76,36 @@ async def test_request_during_a_reload_causes_one_other_afterwards(path: Path, m
     for other in others:
         assert (await end(other)).code is None
     assert applied.contents == [b"1", b"2"]
+
+
+SETTINGS = Settings.model_construct(profile_sites=(), backends=())
+NEED_A_RESTART = {
+    *("server.host", "server.port", "server.workers", "server.tls"),
+    *("logging.level", "logging.format", "logging.ids"),
+    *("admin", "shared_limits", "shared_cache", "demo"),
+}
+
+
+def changed_settings(settings: BaseModel, prefix: str = "") -> Iterator[tuple[str, BaseModel]]:
+    """Yield the path of each setting, and the settings with another value there alone."""
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            for path, inner in changed_settings(value, f"{prefix}{name}."):
+                yield path, settings.model_copy(update={name: inner})
+        else:
+            yield f"{prefix}{name}", settings.model_copy(update={name: object()})
+
+
+CHANGED_SETTINGS = dict(changed_settings(SETTINGS))
+
+
+@pytest.mark.parametrize("path", CHANGED_SETTINGS)
+def test_reload_applies_every_setting_that_needs_no_restart(path: str) -> None:
+    changed = CHANGED_SETTINGS[path]
+    applied, needs_restart = applicable(SETTINGS, changed)
+    assert needs_restart == ((path,) if path in NEED_A_RESTART else ())
+    assert applied == (SETTINGS if path in NEED_A_RESTART else changed)
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,27 @@ def test_key_is_undetermined_while_the_store_hangs(
         eventually(lambda: ask(client, issue("shop")).status == 401)
 
 
+async def test_store_that_responds_leaves_no_key_undetermined(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also long after each of its reads has ended."""
+    make_store(store, "shop")
+    monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.02)
+    monkeypatch.setattr(service_keys, "_LATE", 0.01)
+    polls = 0
+
+    async def respond(call: Callable[..., object], *arguments: object) -> object:
+        nonlocal polls
+        polls += 1
+        return call(*arguments)
+
+    async with service_keys.Keys({}).opened(AuthSettings.model_construct(store=store)) as keys:
+        monkeypatch.setattr(keys.store, "in_thread", respond)
+        while polls < 5:
+            assert keys.ring.is_current
+            await asyncio.sleep(0)
+
+
 def test_unexpected_error_does_not_end_the_following(
     folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -113,6 +113,29 @@ def test_other_requests_bypass_the_packet_cache(
         assert harness.app.asked > before
 
 
+@pytest.mark.parametrize(
+    ("known", "other", "statuses"),
+    [
+        (b"Content-Encoding: identity", b"Content-Encoding: gzip", [415, 415]),
+        (b"Content-Type: application/json", b"Content-Type: text/plain", [415, 415]),
+        (b"Accept: */*", b"Accept: text/html", [406, 406]),
+        (b"Connection: keep-alive", b"Connection: close", [200]),
+        (b"Host: x", b"Host: y z", [400]),
+    ],
+)
+def test_other_value_of_a_field_on_which_a_response_depends_is_not_known(
+    make_harness: Callable[..., Harness], known: bytes, other: bytes, statuses: list[int]
+) -> None:
+    """Its head differs from a known one by nothing else."""
+    harness, plain = make_harness(), make_harness(packets=False)
+    first = ask_for("alice", *([] if known == b"Host: x" else [known]))
+    teach(harness, first)
+    data = first.replace(known, other)
+    client = harness.ask(data, data)
+    assert client.steady == plain.ask(data, data).steady
+    assert client.statuses == statuses
+
+
 @pytest.mark.parametrize("pieces", [1, 2], ids=["whole", "head and body"])
 @pytest.mark.parametrize("data", KNOWN_WAYS.values(), ids=KNOWN_WAYS)
 def test_request_with_a_known_head_is_answered_by_the_packet_cache(
@@ -167,6 +190,14 @@ def test_body_has_its_time_after_one_that_came_in_two_segments(harness: Harness)
     assert client.statuses == [200] * 4
     harness.loop.forward(5.2)
     assert client.statuses == [200] * 4 + [408]
+
+
+def test_known_request_in_two_segments_is_not_taken_for_the_next_one(harness: Harness) -> None:
+    """Whose head is not known, and which comes in two segments as well."""
+    known, other = ask_for("alice"), ask_for("nobody", b"Accept: */*")
+    teach(harness, known)
+    client = harness.ask(known, known[:-1], known[-1:], other[:-1], other[-1:])
+    assert client.statuses == [200, 200, 404]
 
 
 @pytest.fixture

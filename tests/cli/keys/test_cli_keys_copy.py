@@ -136,6 +136,24 @@ def test_key_whose_expired_token_was_removed_in_the_old_store_is_copied_again(
     assert json.loads(copy("--json").stdout)["unchanged"] == 6
 
 
+def test_key_that_was_rotated_in_the_new_store_keeps_its_token_there(
+    copy: Copy, tmp_path: Path
+) -> None:
+    """Also once the token that was copied is removed there."""
+    past, later = 1e9, 1e9 + 60 * 86400
+    make_store(tmp_path / "old.db")
+    add(tmp_path / "old.db", record("shop", "d", past))
+    copy("--create")
+    with open_store(tmp_path / "new.db") as store:
+        for moment, name in ((past + 2, "e"), (later, "f")):
+            store.rotate("shop", Token(digest(name), moment), overlap=1.0, expires=None)
+    execute(tmp_path / "new.db", f"DELETE FROM tokens WHERE created < {later}")
+    before = read(tmp_path / "new.db")
+    done = copy()
+    assert (done.exit_code, "it was rotated here" in done.stderr) == (1, True)
+    assert read(tmp_path / "new.db") == before
+
+
 CONFLICTS = {
     "revoked": ("UPDATE keys SET revoked = 1.0 WHERE id = 'rotated'", "it is revoked here only"),
     "disabled": ("UPDATE keys SET disabled = 1 WHERE id = 'rotated'", "it is disabled here only"),
