@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 
 from support.http.certificate import SELF_SIGNED
+from support.http.load import loaded
 from support.processes.ports import free_port, listens
-from support.processes.process import ServiceProcess, eventually
+from support.processes.process import ServiceProcess, eventually, running
 from support.processes.proxies import find_tool, running_program
-from support.processes.service import EXPIRED_KEY, KEY
+from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY
 from tornado_idv.web.errors import ApiError
 
 pytestmark = pytest.mark.slow
@@ -106,7 +107,13 @@ def nginx(
 
 
 @contextmanager
-def haproxy(service_port: int, folder: Path, *, plain: int | None = None) -> Iterator[int]:
+def haproxy(
+    service_port: int,
+    folder: Path,
+    changes: Mapping[str, str] | None = None,
+    *,
+    plain: int | None = None,
+) -> Iterator[int]:
     path, port, certificate = find_tool("haproxy"), free_port(), folder / "site.pem"
     certificate.write_text(SELF_SIGNED)
     config = folder / "haproxy.cfg"
@@ -122,6 +129,7 @@ def haproxy(service_port: int, folder: Path, *, plain: int | None = None) -> Ite
                 "inter 2s": "inter 50ms",
                 # Each thread has idle connections of its own, and mostly takes those of others.
                 "tune.bufsize 32768\n": "tune.bufsize 32768\n    nbthread 1\n",
+                **(changes or {}),
             },
         )
     )
@@ -335,3 +343,43 @@ def test_haproxy_checks_the_health_of_the_service(service: ServiceProcess, tmp_p
     before = len(service.read_log())
     with haproxy(service.port, tmp_path):
         eventually(lambda: '"route":"health","status":200' in service.read_log()[before:])
+
+
+def test_no_request_fails_in_a_rolling_restart_behind_haproxy_without_retries(
+    tmp_path: Path,
+) -> None:
+    """Its health checks see the stop before the service refuses connections."""
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    ports = [free_port(), free_port()]
+    server = "health_path: /healthz, drain: {delay: 1s},"
+    for port in ports:
+        (tmp_path / f"{port}.yaml").write_text(
+            CONFIG.replace("port: 0,", f"port: {port}, {server}")
+            + "  - {name: users, kind: yaml, path: users.yaml}\n"
+        )
+    body = b'{"input": "@alice"}'
+    request = (
+        f"POST {URL} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+        f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+    changes = {
+        "purge-delay 4s\n": f"purge-delay 4s\n    server idv2 127.0.0.1:{ports[1]}\n",
+        f" ssl crt {tmp_path}/site.pem": "",
+        "    retry-on conn-failure empty-response\n    retries 2\n": "    retries 0\n",
+    }
+    with ExitStack() as stack:
+        start = lambda port: stack.enter_context(running(tmp_path / f"{port}.yaml"))  # noqa: E731
+        services = [start(port) for port in ports]
+        with (
+            haproxy(ports[0], tmp_path, changes) as front,
+            loaded(front, request, pause=0.001) as load,
+        ):
+            for service in services:
+                load.wait_for(50)
+                service.send_signal()
+                assert service.wait() == 0
+                load.wait_for(50)
+                again = start(service.port)
+                eventually(lambda: '"route":"identify/url"' in again.read_log())  # noqa: B023
+            load.wait_for(50)
+    assert {*load.results} == {"ok"}

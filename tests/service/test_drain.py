@@ -8,13 +8,14 @@ import signal
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from support.processes.process import ServiceProcess, eventually, running
-from support.processes.service import KEY, Client
+from support.processes.service import CONFIG as SERVICE
+from support.processes.service import FIXTURE, KEY, Client, Reply
 
 pytestmark = pytest.mark.slow
 
@@ -195,15 +196,72 @@ def test_a_request_without_end_is_given_up(tmp_path: Path, asked: socket.socket)
     assert "Traceback" not in service.read_log()
 
 
-def test_requests_are_taken_while_the_drain_is_delayed(
-    tmp_path: Path, asked: socket.socket
+@pytest.mark.parametrize("server", ["", "packet_cache: false", "workers: 2"])
+def test_load_balancer_learns_of_a_stop_while_the_drain_is_delayed(
+    tmp_path: Path, server: str
 ) -> None:
-    """A load balancer learns of the stop in that time."""
-    with waiting_service(tmp_path, asked, "{delay: 700ms}") as service:
+    """The health check fails, and each response closes its connection, also for known clients."""
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    config = tmp_path / "config.yaml"
+    settings = ["port: 0", "health_path: /healthz", "drain: {delay: 20s}", "idle_timeout: 20s"]
+    text = SERVICE.replace("port: 0, body_timeout: 500ms, idle_timeout: 1s", ", ".join(settings))
+    users = "  - {name: users, kind: yaml, path: users.yaml}\n"
+    config.write_text(text.replace("{port", f"{{{server + ', ' if server else ''}port") + users)
+    health = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    with running(config) as service, ExitStack() as opened:
+        client = Client(service.port)
+        kept = [opened.enter_context(client.connection()) for _ in range(4)]
+        for each in kept:
+            for _ in range(3):
+                each.send(REQUEST)
+                assert is_kept(each.read_reply(), 200)
+        assert is_kept(*client.raw(health), 200)
         service.send_signal()
         eventually(lambda: "stopping" in service.read_log())
-        assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
-        assert service.wait() == 0
+        eventually(lambda: client.raw(health)[0].status == 503)
+        late = [opened.enter_context(client.connection()) for _ in range(4)]
+        for each in kept + late:
+            each.send(REQUEST)
+            assert is_closed(each.read_reply(), 200)
+            assert each.read_reply() is None
+        (reply,) = client.until_closed(health)
+        assert is_closed(reply, 503)
+        assert reply.code == "overloaded"
+        eventually(lambda: '"reason":"stopping"' in service.read_log())
+        service.send_signal()
+        assert service.wait() == 128 + signal.SIGTERM
+
+
+def is_kept(reply: Reply | None, status: int) -> bool:
+    return reply is not None and reply.status == status and "connection" not in reply.headers
+
+
+def is_closed(reply: Reply | None, status: int) -> bool:
+    return (
+        reply is not None and reply.status == status and reply.headers.get("connection") == "close"
+    )
+
+
+def test_request_in_flight_closes_its_connection_while_the_drain_is_delayed(
+    tmp_path: Path, asked: socket.socket
+) -> None:
+    with (
+        waiting_service(tmp_path, asked, "{delay: 20s}") as service,
+        Client(service.port).connection() as client,
+    ):
+        for name in (b"alice", b"carol"):  # the second head is learned
+            client.send(REQUEST.replace(b"alice", name))
+            asked.accept()[0].close()
+            assert is_kept(client.read_reply(), 200)
+        client.send(REQUEST.replace(b"alice", b"bobby"))
+        call, _ = asked.accept()
+        service.send_signal()
+        other = REQUEST.replace(KEY.encode(), b"unknown")
+        eventually(lambda: is_closed(*Client(service.port).raw(other), 401))
+        call.close()
+        assert is_closed(client.read_reply(), 200)
+        service.send_signal()
+        assert service.wait() == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

@@ -211,6 +211,8 @@ class Connection(KnownRequests):
         self._peer = Peer(self._peer.remote_ip, self._peer.protocol, serving.proxies)
         paths = None if self._draining else serving.fast_paths
         self._fast_path = None if paths is None else paths.connect(self._peer)
+        if self._exchange is not None and not serving.keep_alive:
+            self._exchange.close_after_response()
 
     def drain(self) -> None:
         """Close after the current request, or now if there is none.
@@ -307,7 +309,7 @@ class Connection(KnownRequests):
         if self._writable is None:  # "100 Continue" may have been more than the client reads
             self.deadline = inf
         self._exchange = exchange = Exchange(self, head, self._peer)
-        if self._draining:
+        if self._draining or not serving.keep_alive:
             exchange.close_after_response()
         try:
             exchange.dispatch(serving.app, body)

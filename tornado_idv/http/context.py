@@ -71,7 +71,8 @@ class Serving:
     """An application and its limits.
 
     ``reject`` renders and logs what is rejected before the application sees it; ``fast_paths``
-    answer known requests without it.
+    answer known requests without it. ``keep_alive`` is whether connections stay open after a
+    response where the client allows it.
     """
 
     app: HTTPServerConnectionDelegate
@@ -79,6 +80,7 @@ class Serving:
     limits: HttpLimits
     fast_paths: FastPaths | None = None
     proxies: TrustedProxies | None = None
+    keep_alive: bool = True
 
 
 @dataclass(frozen=True, slots=True)

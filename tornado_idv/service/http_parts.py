@@ -31,10 +31,13 @@ class SharedParts:
     double: Double | None = None
 
 
-def make_http(settings: Settings, directory: Directory, shared: SharedParts) -> Serving:
+def make_http(
+    settings: Settings, directory: Directory, shared: SharedParts, *, stopping: bool = False
+) -> Serving:
     """Return an application that looks users up in ``directory``, and its limits.
 
-    Each configuration has its own packet cache.
+    Each configuration has its own packet cache. A service that is ``stopping`` fails its health
+    check and closes each connection after a response.
     """
     server, double = settings.server, shared.double
     services = Services(
@@ -46,6 +49,7 @@ def make_http(settings: Settings, directory: Directory, shared: SharedParts) -> 
         failed_auth=shared.limiters.failed_auth,
         counters=shared.counters,
         logs_health_checks=settings.logging.health_checks,
+        stopping=stopping,
     )
     packet_cache = (
         PacketCache(services, server.max_body)
@@ -67,6 +71,7 @@ def make_http(settings: Settings, directory: Directory, shared: SharedParts) -> 
             body_timeout=server.body_timeout,
             max_connections=server.max_connections,
         ).within_descriptors(),
-        fast_paths=packet_cache if server.packet_cache else None,
+        fast_paths=packet_cache if server.packet_cache and not stopping else None,
         proxies=TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
+        keep_alive=not stopping,
     )

@@ -112,12 +112,16 @@ class Service(Summary):
         """Stop listening and wait for requests in flight; return whether all were answered.
 
         The service is not ready from now on. For ``server.drain.delay`` seconds, unless ``delay``
-        is false, new connections are still accepted, so that a load balancer notices the stop;
-        then requests in flight have ``server.drain.timeout`` seconds.
+        is false, new connections are still accepted, so that a load balancer notices the stop,
+        and each is closed after a response; then requests in flight have ``server.drain.timeout``
+        seconds. Without the delay another process serves in place of this one, or is gone, too.
         """
         limits = self.settings.server.drain
         self.state.draining = True
-        await asyncio.sleep(limits.delay if delay else 0.0)
+        if delay:
+            directory = self.directories.current
+            self.server.replace(make_http(self.settings, directory, self.shared, stopping=True))
+            await asyncio.sleep(limits.delay)
         try:
             await asyncio.wait_for(self.server.drain(), max(limits.timeout, _MIN_DRAIN))
         except TimeoutError:

@@ -16,7 +16,7 @@ from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.docs import File, FileHandler
 from tornado_idv.web.double import Double, DoubleCardHandler, DoubleUrlHandler
 from tornado_idv.web.errors import error_for_rejected
-from tornado_idv.web.handler import ApiHandler, LivenessHandler, NoSuchRouteHandler
+from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.response import build_error, new_request_id
@@ -39,7 +39,7 @@ def make_api(
         f"{root}/key": KeyHandler,
     }
     if health_path is not None:
-        routes[health_path] = LivenessHandler
+        routes[health_path] = HealthHandler
     files = {f"{base_path}/{path}": file for path, file in docs.items()}
     routes |= dict.fromkeys(files, FileHandler)
     arguments = {"services": services}

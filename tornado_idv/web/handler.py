@@ -151,8 +151,8 @@ class NoSuchRouteHandler(ApiHandler):
         super().write_error(404, exc_info=(None, ApiException(ApiError.NO_SUCH_ROUTE), None))
 
 
-class LivenessHandler(ApiHandler):
-    """Says that the process responds, and nothing of its backends."""
+class HealthHandler(ApiHandler):
+    """Says that new requests may be sent here, until the service stops; nothing of its backends."""
 
     route = "health"
 
@@ -162,4 +162,6 @@ class LivenessHandler(ApiHandler):
         return super().access_log if is_logged else None
 
     def get(self) -> None:
+        if self.services.stopping:
+            raise ApiException(ApiError.OVERLOADED, reason="stopping")
         self.finish(b'{"status":"ok"}')

@@ -56,6 +56,7 @@ class Services:
     failed_auth: FailedAuthLimiter | None = None
     counters: Counters = field(default_factory=Counters)
     logs_health_checks: bool = True
+    stopping: bool = False
 
     def subject_of(self, query: Query | None) -> str | None:
         """Return how the log names the user that was asked for, if it does."""
