@@ -125,10 +125,12 @@ def test_a_fault_is_used_up_by_both_queries_of_a_user(double: Double) -> None:
 
 
 def test_a_page_of_a_proxy_is_not_of_this_service(double: Double) -> None:
-    reply = double.client.by_input("@page")
+    reply = double.client.post(
+        "/api/v1/identify/url", b'{"input": "@page"}', {"X-IDV-Request-ID": "a"}
+    )
     assert (reply.status, reply.headers["content-type"]) == (404, "text/html")
     assert reply.body.startswith(b"<!DOCTYPE html>")
-    assert "x-request-id" not in reply.headers
+    assert {"x-request-id", "x-idv-request-id"}.isdisjoint(reply.headers)
 
 
 def test_a_reset_is_an_error_of_the_connection(double: Double) -> None:

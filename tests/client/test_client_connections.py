@@ -24,7 +24,15 @@ from support.http.clients import (
     error,
     found,
 )
-from support.http.scripted_server import REQUEST_ID, Said, header, http, reset, serving
+from support.http.scripted_server import (
+    REQUEST_ID,
+    Said,
+    a_request,
+    header,
+    http,
+    reset,
+    serving,
+)
 from tornado_idv.client import (
     AsyncClient,
     Client,
@@ -241,6 +249,63 @@ async def test_first_address_takes_a_part_of_the_time(monkeypatch: pytest.Monkey
 
 
 @both
+@pytest.mark.parametrize("status", [503, 429])
+async def test_second_response_to_an_attempt_does_not_answer_the_next(
+    kind: Kind, status: int
+) -> None:
+    """It comes late, on the connection that is kept."""
+    first = error(status, "a", "Retry-After: 0")
+
+    async def late(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            request = await a_request(_reader)
+            requests.append(request)
+            ids = (header(requests[0], "X-Request-ID") or "").encode()
+            writer.write((first if len(requests) == 1 else NOT_FOUND).replace(REQUEST_ID, ids))
+
+    requests: list[bytes] = []
+    server = await asyncio.start_server(late, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with calling(kind, url, chance=lambda: 0.0) as call:
+            with pytest.raises(Unexpected):
+                await call("find", "@alice")
+
+
+@both
+async def test_proxy_that_replaces_the_request_id_is_named(kind: Kind) -> None:
+    """Unless the id of our own is sent back."""
+    replaced = NOT_FOUND.replace(REQUEST_ID, b"other")
+    named = replaced.replace(b"\r\n", b"\r\nServer: envoy\r\nVia: 1.1 edge\r\n", 1)
+    own = f"X-IDV-Request-ID: {REQUEST_ID.decode()}".encode()
+    passed = replaced.replace(b"\r\n", b"\r\n%b\r\n" % own, 1)
+    async with serving(named, replaced, passed) as server, calling(kind, server.address) as call:
+        with pytest.raises(Unexpected, match=r"a proxy \(envoy, 1\.1 edge\) has changed both"):
+            await call("find", "@alice")
+        with pytest.raises(Unexpected, match="or a proxy has changed both"):
+            await call("find", "@alice")
+        assert await call("find", "@alice") is None
+
+
+@pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443)])
+async def test_port_is_that_of_the_scheme_unless_the_url_has_one(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, port: int
+) -> None:
+    asked: list[object] = []
+
+    def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        asked.append((host, port))
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    for url in (f"{scheme}://idv.example", f"{scheme}://idv.example:8080"):
+        async with calling("synchronous", url) as call:
+            with pytest.raises(Undetermined):
+                await call("find", "@alice")
+    assert asked == [("idv.example", port), ("idv.example", 8080)]
+
+
+@both
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_connection_with_more_than_a_response_is_closed(kind: Kind, scheme: str) -> None:
     authority = trustme.CA()
@@ -351,7 +416,7 @@ async def test_pauses_follow_the_service_and_vary(kind: Kind) -> None:
     async with serving(*answers) as server, calling(kind, server.address, **options) as call:
         assert await call("find", "@alice") == ALICE
     assert pauses == [1.25, 0.25, 3.75]
-    assert len({header(each, "X-Request-ID") for each in server.requests}) == 1
+    assert len({header(each, "X-Request-ID") for each in server.requests}) == len(answers)
 
 
 @both

@@ -19,11 +19,13 @@ from pathlib import Path
 import pytest
 
 from support.http.certificate import SELF_SIGNED
+from support.http.clients import ALICE, KINDS, calling
 from support.http.load import loaded
 from support.processes.ports import free_port, listens
 from support.processes.process import ServiceProcess, eventually, running
 from support.processes.proxies import find_tool, running_program
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY
+from tornado_idv.client import Unexpected
 from tornado_idv.web.errors import ApiError
 
 pytestmark = pytest.mark.slow
@@ -249,6 +251,29 @@ def test_request_whose_connection_times_out_is_passed_on(
         with nginx(service.port, tmp_path, changes) as port:
             assert [send_alone(port, "found")[0] for _ in range(2)] == [200, 200]
     assert "upstream timed out" in (tmp_path / "error.log").read_text()
+
+
+@pytest.mark.parametrize("drops_own", [False, True])
+async def test_client_behind_a_proxy_that_replaces_request_ids(
+    service: ServiceProcess, tmp_path: Path, *, drops_own: bool
+) -> None:
+    """It is served; only a proxy that drops its own id, too, makes each lookup undetermined."""
+    fields = "proxy_set_header Host $host; proxy_set_header X-Request-ID $request_id;"
+    if drops_own:
+        fields += ' proxy_set_header X-IDV-Request-ID "";'
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    with nginx(service.port, tmp_path, {"proxy_set_header Host $host;": fields}) as port:
+        url = f"https://127.0.0.1:{port}"
+        for kind in KINDS:
+            async with calling(kind, url, KEY, ssl_context=trusting) as call:
+                for _ in range(3):  # by the handlers, and by the packet cache
+                    if drops_own:
+                        with pytest.raises(Unexpected, match=r"a proxy \(nginx\) has changed"):
+                            await call("find", "@unknown")
+                    else:
+                        assert await call("find", "@unknown") is None
+                        assert await call("find", "@alice") == ALICE
 
 
 HOST = b"POST / HTTP/1.1\r\nHost: idv.example\r\n"

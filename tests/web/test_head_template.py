@@ -27,6 +27,7 @@ FIELDS = (
     b"Host: api.example",
     b"X-Forwarded-For: 192.0.2.7",
     b"X-Request-ID: 6f1c",
+    b"X-IDV-Request-ID: 6f1d",
     b"traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     b"User-Agent: python-requests/2.31.0",
     b"Accept: */*",
@@ -103,7 +104,7 @@ NEVER = {
     "a trailer": head_of(*FIELDS, b"Trailer: X-A"),
     "a significant field twice": head_of(*FIELDS, b"accept: */*"),
     "a carried field twice": head_of(*FIELDS, b"x-forwarded-for: 192.0.2.8"),
-    "no token": head_of(*FIELDS[:6], *FIELDS[7:]),
+    "no token": head_of(*FIELDS[:7], *FIELDS[8:]),
     "no length": head_of(*FIELDS[:-1]),
     "an absolute target": head_of(*FIELDS, line=LINE.replace(b"/api", b"http://x/api")),
     "long names": head_of(*FIELDS, b"X-" + b"a" * 700 + b": 1"),
@@ -144,6 +145,8 @@ def test_what_matches_means_the_same_to_the_parser(more: tuple[bytes, ...]) -> N
             assert address == head.headers["x-forwarded-for"]
             request_id, trace_id = match[template.request_id], match[template.traceparent]
             assert request_id == valid_request_id(head.headers["x-request-id"])
+            echoed = match[template.echoed]
+            assert echoed == valid_request_id(head.headers["x-idv-request-id"])
             trace = parse_trace(head.headers["traceparent"])
             assert trace_id == (trace.id.encode() if trace else None)
     assert matched > 10_000

@@ -69,6 +69,8 @@ FIELDS = (
     b"Cookie: a=c",
     b"cookie:",
     b"X-Request-ID: {}",
+    b"X-IDV-Request-ID: abc",
+    b"x-idv-request-id: {}",
     b"Proxy-Connection: close",
     b"Te: trailers",
     b"traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",

@@ -41,6 +41,9 @@ _URL = re.compile(
     r"(?::(?P<port>[0-9]{1,5}))?)(?P<path>(?:/[!-\"$->@-~]*)?)",
     re.ASCII | re.IGNORECASE,
 )
+_ID_FIELDS = ("X-Request-ID", "X-IDV-Request-ID")
+"""A proxy may replace the first; the service knows the second since version 1.0."""
+_TEXT = re.compile(r"[ -~]+")
 _VISIBLE = re.compile(r"[!-~]+")
 _LENGTH = re.compile(r"[1-9][0-9]{0,4}")
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -181,20 +184,21 @@ class BaseClient(Generic[_FoundT, _UserT]):
             raise
 
     async def _attempt(self, lookup: Lookup) -> User | None:
-        fields = {**self._fields, "X-Request-ID": lookup.request_id}
         traceparent = self._traceparent() if self._traceparent else None
+        fields = dict(self._fields)
         if traceparent and _VISIBLE.fullmatch(traceparent):
             fields["traceparent"] = traceparent
         try:
-            return await self._exchange(lookup, fields)
+            return await self._exchange(lookup, fields | lookup.next_ids())
         except StaleConnection:  # a lookup changes nothing, so it may be sent again
-            return await self._exchange(lookup, fields, is_new=True)
+            return await self._exchange(lookup, fields | lookup.next_ids(), is_new=True)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lookup:
-    """One lookup with all its attempts; ``request_id`` is the same in each.
+    """One lookup with all its attempts.
 
+    Each attempt has an id of its own, so that no response to an earlier one is taken for its own.
     ``wanted`` is the member that a user must have, and its value; ``remaining`` returns seconds.
     """
 
@@ -203,7 +207,18 @@ class Lookup:
     wanted: tuple[str, str] = field(repr=False)
     remaining: Callable[[], float]
     must_exist: bool = False
-    request_id: str = field(default_factory=lambda: os.urandom(16).hex())
+    call_id: str = field(default_factory=lambda: os.urandom(16).hex())
+    attempts: int = 0
+
+    @property
+    def request_id(self) -> str:
+        """The id of the present attempt."""
+        return f"{self.call_id}-{self.attempts}"
+
+    def next_ids(self) -> dict[str, str]:
+        """Begin an attempt; return the header fields with its id."""
+        self.attempts += 1
+        return dict.fromkeys(_ID_FIELDS, self.request_id)
 
     def body_length(self, fields: Fields) -> int | None:
         """Return the length of a body that is to be read, ``None`` if the response is discarded.
@@ -248,14 +263,16 @@ class Lookup:
         if code == "no_such_route":
             message = "the service has no such path: check its URL"
         elif not self._is_echoed(fields):
+            names = ", ".join(fields("server", []) + fields("via", []))
+            proxy = f"a proxy ({names[:100]})" if _TEXT.fullmatch(names) else "a proxy"
             message = (
-                f"status {status} without the X-Request-ID of the request:"
-                " not this service, or a proxy has changed it"
+                f"status {status} without the X-Request-ID of the request, and without its"
+                f" X-IDV-Request-ID: not this service, or {proxy} has changed both"
             )
         raise Unexpected(message, status)
 
     def _is_echoed(self, fields: Fields) -> bool:
-        return fields("x-request-id", []) == [self.request_id]
+        return any(fields(name, []) == [self.request_id] for name in _ID_FIELDS)
 
     def _user(self, record: dict[str, Any]) -> User:
         members: list[Any] = [record.get(name) for name in User.__slots__]

@@ -20,6 +20,7 @@ from tornado_idv.http.trusted_proxies import TrustedProxies
 
 _SPELLING = {
     "X-Request-Id": "X-Request-ID",
+    "X-Idv-Request-Id": "X-IDV-Request-ID",
     "Ratelimit": "RateLimit",
     "Ratelimit-Policy": "RateLimit-Policy",
 }

@@ -28,6 +28,7 @@ from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, Ident
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import Result, Services
 from tornado_idv.web.packet_cache import PacketCache, PacketFastPath, PendingResponse
+from tornado_idv.web.response import ECHOED
 
 MAX_REQUESTS = 1000
 """Requests that the journal keeps."""
@@ -152,6 +153,7 @@ class DoubleHandler(IdentifyHandler):
                 raise ApiException(_ERRORS[fault.status], reason=_SIMULATED.reason)
             if fault.proxy_status is not None:
                 self.clear_header("X-Request-ID")
+                self.clear_header(ECHOED)
                 self.set_header("Content-Type", "text/html")
                 page = _PAGE.format(fault.proxy_status).encode()
                 return Result(fault.proxy_status, page, failure=_SIMULATED)

@@ -18,7 +18,7 @@ from tornado_idv.trace_context import Trace, parse_trace
 from tornado_idv.web.access_log import CacheResult, Failure, RequestLog, record_response
 from tornado_idv.web.errors import ApiError, ApiException, error_for, fields_for
 from tornado_idv.web.lookups import Services, failure_of, log_unexpected
-from tornado_idv.web.response import FIELDS, request_id_or_new
+from tornado_idv.web.response import ECHOED, FIELDS, echo_fields, request_id_or_new
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Methods that are logged by name; any other is text of the client's choice."""
@@ -90,6 +90,7 @@ class ApiHandler(JsonHandler):
     def set_default_headers(self) -> None:
         super().set_default_headers()
         self.set_header("X-Request-ID", self.request_id)
+        self._set_fields(echo_fields(self.request.headers.get(ECHOED)))
 
     def compute_etag(self) -> None:
         """Send no ``Etag``: responses are not to be stored."""
@@ -99,11 +100,14 @@ class ApiHandler(JsonHandler):
         # Tornado gives no exception where this request's own task was cancelled.
         self._error = error = kwargs["exc_info"][1] if "exc_info" in kwargs else CancelledError()
         record = error_for(error)
-        for line in fields_for(error).splitlines():
-            name, _, value = line.partition(": ")
-            self.set_header(name, value)
+        self._set_fields(fields_for(error))
         self.set_status(record.status)
         self.finish(record.body)
+
+    def _set_fields(self, lines: str) -> None:
+        for line in lines.splitlines():
+            name, _, value = line.partition(": ")
+            self.set_header(name, value)
 
     def log_exception(
         self,

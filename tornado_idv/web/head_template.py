@@ -26,6 +26,7 @@ CARRIED = (
     "authorization",
     "content-length",
     "x-request-id",
+    "x-idv-request-id",
     "x-forwarded-for",
     "traceparent",
     "tracestate",
@@ -53,11 +54,12 @@ _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
 _VALID = rb"[ \t]*+(?:%b[ \t]*+|" + _VALUE + rb")"
 """A value whose groups are ``None`` where it is not valid."""
+_ID = _VALID % b"(%b+)" % REQUEST_ID.encode()
 _PATTERNS = {
     # A token68, as `is_token68`; its length is for the caller to check.
     "authorization": rb" *+(?i:bearer) ++([A-Za-z0-9\-._~+/]++=*+)",
     "content-length": rb" *+(0|[1-9][0-9]{0,5}+)",
-    "x-request-id": _VALID % b"(%b+)" % REQUEST_ID.encode(),
+    **dict.fromkeys(("x-request-id", "x-idv-request-id"), _ID),
     "x-forwarded-for": rb"(" + _VALUE + rb")",
     "traceparent": _VALID % TRACEPARENT.encode(),
     "tracestate": rb"(" + _VALUE + rb")",
@@ -73,8 +75,9 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     """A compiled template: ``start``, and the pattern of what follows.
 
     The groups of its pattern are numbered, 0 for an absent field;
-    ``traceparent`` is the first of two, which are ``None`` unless it is valid, as is
-    ``request_id``. ``meaning`` is what the handlers understood, opaque here.
+    ``traceparent`` is the first of two, which are ``None`` unless it is valid, as are
+    ``request_id`` and ``echoed``, the client's ``X-IDV-Request-ID``. ``meaning`` is
+    what the handlers understood, opaque here.
     """
 
     start: bytes
@@ -82,6 +85,7 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     token: int
     length: int
     request_id: int
+    echoed: int
     forwarded_for: int
     traceparent: int
     tracestate: int
@@ -141,6 +145,7 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
         token=groups["authorization"],
         length=groups["content-length"],
         request_id=groups["x-request-id"],
+        echoed=groups["x-idv-request-id"],
         forwarded_for=groups["x-forwarded-for"],
         traceparent=groups["traceparent"],
         tracestate=groups["tracestate"],

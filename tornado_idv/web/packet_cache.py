@@ -39,7 +39,7 @@ from tornado_idv.web.lookups import (
     result_of_miss,
     start_lookup,
 )
-from tornado_idv.web.response import build_response, new_request_id
+from tornado_idv.web.response import ECHOED, build_response, new_request_id
 
 _MAX_BODY = 1024
 _MAX_BODIES = 20_000
@@ -149,6 +149,8 @@ class PacketFastPath:
         answer = directory.get_cached(known.query, started_at)
         request_id = template.request_id and match[template.request_id]
         request_id = request_id.decode() if request_id else new_request_id()
+        echoed = template.echoed and match[template.echoed]
+        echoed = f"{ECHOED}: {echoed.decode()}\r\n" if echoed else ""
         trace = _trace(match, template) if template.traceparent else None
         peer = self._peer
         address = peer.remote_ip if peer.proxies is None else _address(match, template, peer)
@@ -156,6 +158,7 @@ class PacketFastPath:
             context = RequestContext(request_id, trace)
             pending = PendingResponse(
                 *(services, template, key.id, limits, context, address, known.subject, started_at),
+                echoed,
                 sink,
                 template.keep_alive,
             )
@@ -167,7 +170,7 @@ class PacketFastPath:
                 queries.popitem(last=False)
         result = result_of(answer, limits, "hit")
         seconds = directory.cache.timer() - started_at
-        status, fields = result.status, template.connection_field
+        status, fields = result.status, f"{echoed}{template.connection_field}"
         response = build_response(status, request_id, result.body, fields, now=now)
         record_response(
             services.counters,
@@ -200,7 +203,8 @@ class PacketFastPath:
 class PendingResponse(Struct, eq=False):
     """A request whose lookup runs; in place of the `Exchange` of its connection.
 
-    ``started_at`` is the time of the directory's timer.
+    ``started_at`` is the time of the directory's timer, ``echoed`` the header line with the
+    client's own id.
     """
 
     services: Services
@@ -211,6 +215,7 @@ class PendingResponse(Struct, eq=False):
     address: str
     subject: str | None
     started_at: float
+    echoed: str
     sink: ResponseSink
     keep_alive: bool
 
@@ -231,7 +236,7 @@ class PendingResponse(Struct, eq=False):
             api_error = error_for(error)
             fields, failure = fields_for(error), failure_of(error)
             result = Result(api_error.status, api_error.body, fields, failure, "miss")
-        fields = result.fields
+        fields = self.echoed + result.fields
         fields += self.template.connection_field if self.keep_alive else _CLOSE
         self.sink.send(build_response(result.status, request_id, result.body, fields))
         self.sink.on_response_complete(keep_alive=self.keep_alive)

@@ -18,6 +18,8 @@ _FIELD_LINES = "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items())
 REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
 """Pattern of a client's ``X-Request-ID`` that is used: short and harmless."""
 _REQUEST_ID = re.compile(REQUEST_ID)
+ECHOED = "X-IDV-Request-ID"
+"""Sent back to a client that sends it, beside `X-Request-ID`."""
 
 
 _count = itertools.count()
@@ -44,6 +46,15 @@ def request_id_or_new(requested: str | None) -> str:
     if requested is not None and _REQUEST_ID.fullmatch(requested):
         return requested
     return new_request_id()
+
+
+def echo_fields(requested: str | None) -> str:
+    """Return the header line with the client's ``X-IDV-Request-ID``; empty if it sent no valid one.
+
+    Proxies that replace ``X-Request-ID`` do not know this field.
+    """
+    is_valid = requested is not None and _REQUEST_ID.fullmatch(requested)
+    return f"{ECHOED}: {requested}\r\n" if is_valid else ""
 
 
 def build_response(
