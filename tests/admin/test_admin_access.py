@@ -87,6 +87,14 @@ def test_page_without_data_needs_no_key(open_service: Service) -> None:
     assert b"caller" not in b"".join(each.body for each in replies)
 
 
+def test_liveness_needs_no_key_and_says_nothing_else(open_service: Service) -> None:
+    """Probes have no key, or the one of before a rotation; readiness names backends."""
+    for fields in ({}, {"Authorization": f"Bearer {EXPIRED_KEY}"}):
+        reply = ask_admin(open_service, "/health/live", **fields)
+        assert (reply.status, reply.json) == (200, {"status": "ok"})
+        assert ask_admin(open_service, "/health/ready", **fields).status == 401
+
+
 def test_admin_key_is_accepted_off_loopback(open_service: Service) -> None:
     """Under whatever name: a web page has no key."""
     fields = {"Authorization": f"Bearer {ADMIN_KEY}", "Host": "idv.example:8081"}

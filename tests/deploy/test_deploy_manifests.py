@@ -289,9 +289,12 @@ def test_manifests_fit_together(manifests: Manifests) -> None:
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     config = yaml.safe_load(manifests["ConfigMap"]["data"]["config.yaml"])
+    assert config["server"]["watch_config"] is True
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert ports == {"http": config["server"]["port"], "admin": config["admin"]["port"]}
-    assert container["readinessProbe"]["httpGet"]["path"] == config["server"]["health_path"]
+    public = {"path": config["server"]["health_path"], "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == container["startupProbe"]["httpGet"] == public
+    assert container["livenessProbe"]["httpGet"] == {"path": "/health/live", "port": "admin"}
     drain = config["server"]["drain"]
     seconds = sum(int(drain[each].removesuffix("s")) for each in ("delay", "timeout"))
     assert pod["terminationGracePeriodSeconds"] > seconds
@@ -301,10 +304,23 @@ def test_manifests_fit_together(manifests: Manifests) -> None:
     assert {*secrets} <= {each["mountPath"] for each in container["volumeMounts"]}
 
 
-def test_pod_monitor_scrapes_the_admin_port_with_the_key(manifests: Manifests) -> None:
-    """Under the job that the alerts select; the resource is one of the Prometheus Operator."""
-    text = (DEPLOY / "kubernetes" / "podmonitor.yaml").read_text(encoding="utf-8")
-    monitor = yaml.safe_load(text)
+def test_overlay_with_a_pod_monitor_scrapes_the_admin_port_with_the_key(
+    manifests: Manifests, tmp_path: Path
+) -> None:
+    """As the guide has it, under the job that the alerts select."""
+    page = (ROOT / "docs" / "guide" / "kubernetes.md").read_text(encoding="utf-8")
+    overlay = page.partition("<<'END'\n")[2].partition("END\n")[0]
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    (tmp_path / "overlay").mkdir()
+    (tmp_path / "overlay" / "kustomization.yaml").write_text(overlay)
+    config = "profile_sites: [https://own.example]"
+    (tmp_path / "overlay" / "config.yaml").write_text(config)
+    text = run(find_tool("kubectl"), "kustomize", tmp_path / "overlay")
+    own = {each["kind"]: each for each in yaml.safe_load_all(text)}
+    assert {*own} == {*manifests, "PodMonitor"}
+    assert own["ConfigMap"]["data"] == {"config.yaml": config}
+    assert {each["metadata"]["namespace"] for each in own.values()} == {"identity"}
+    monitor = own["PodMonitor"]
     assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "PodMonitor")
     template = manifests["Deployment"]["spec"]["template"]
     labels = template["metadata"]["labels"]
@@ -317,7 +333,9 @@ def test_pod_monitor_scrapes_the_admin_port_with_the_key(manifests: Manifests) -
     secrets = [each["secret"] for each in template["spec"]["volumes"] if "secret" in each]
     key = endpoint["authorization"]["credentials"]
     assert key["name"] in [each["secretName"] for each in secrets]
-    assert any(each.endswith(key["key"]) for each in container["livenessProbe"]["exec"]["command"])
+    guide = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    assert f"create secret generic {key['name']}" in guide
+    assert f"--from-file={key['key']}" in guide
 
 
 def test_overlay_has_three_replicas_that_reach_both_engines(built: dict[str, Manifests]) -> None:

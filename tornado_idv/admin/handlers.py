@@ -34,6 +34,8 @@ _POLICY = (
 class LiveHandler(AdminHandler):
     """Liveness: the process responds; nothing else is looked at, so no outage restarts it."""
 
+    has_data = False
+
     async def get(self) -> None:
         self.send({"status": "ok"})
 

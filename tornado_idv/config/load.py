@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,15 @@ class ConfigFile:
     """One reading of a configuration file: settings and positions are of the same content.
 
     ``signature`` is that of the file before it was read. ``port``, if given, replaces
-    ``server.port``; it is that of the command line.
+    ``server.port``; it is that of the command line. `load` adds the signatures of the files that it
+    names to ``named``: those of references, and the certificate's, which are read after that.
     """
 
     path: Path
     content: bytes
     signature: FileSignature
     port: int | None = None
+    named: dict[Path, FileSignature | None] = field(default_factory=dict, compare=False)
 
     @classmethod
     def read(cls, path: Path, port: int | None = None) -> ConfigFile:
@@ -107,6 +109,7 @@ def _validate(
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
     """Return the settings, if they are valid, the missing references and all other problems."""
     resolved = Resolved(source.tree(), source.path, environ)
+    source.named.update(resolved.files)
     tree, file = resolved.tree, str(source.path)
     found = list(cross_checks(tree, file))
     backends = value_at(tree, "backends")
@@ -124,6 +127,9 @@ def _validate(
         settings = model.model_validate(tree, context=context)
     except ValidationError as error:
         found += problems(error, schema_of(model), tree, file)
+    if settings is not None and (tls := settings.server.tls) is not None:
+        certificate = (tls.cert_file, tls.key_file)
+        source.named.update({each: FileSignature.find(each) for each in certificate})
     # A value whose reference is not resolved is not known, so nothing can be wrong with it.
     unknown = {(each.line, each.column) for each in resolved.absent + resolved.invalid}
     known = [each for each in found if (each.line, each.column) not in unknown]

@@ -14,7 +14,7 @@ from typing import Any
 from tornado_idv import yaml_loader
 from tornado_idv.config.problems import Steps, dotted, is_safe_to_print
 from tornado_idv.errors import Problem
-from tornado_idv.files import read_text
+from tornado_idv.files import FileSignature, read_text
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})?")
 
@@ -30,6 +30,7 @@ class Resolved:
     newline at the end of a file is dropped.
     ``absent`` are references to unset variables and unreadable files, ``invalid`` are those
     that are wrong on every machine. ``values`` are what the others refer to: mostly secrets.
+    ``files`` are those that are named, with their signatures before they were read.
     """
 
     def __init__(self, tree: Any, path: Path, environ: Mapping[str, str]) -> None:
@@ -39,6 +40,7 @@ class Resolved:
         self.absent: list[Problem] = []
         self.invalid: list[Problem] = []
         self.values: set[str] = set()
+        self.files: dict[Path, FileSignature | None] = {}
         self.tree = self._value(tree, ())
 
     def _value(self, value: Any, path: Steps) -> Any:
@@ -81,9 +83,14 @@ class Resolved:
             raise ValueError(
                 "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
             )
-        name, is_variable = match["name"], match["source"] == "env"
+        name = match["name"]
         try:
-            value = self._environ[name] if is_variable else read_text(self.base_dir / name)
+            if match["source"] == "env":
+                value = self._environ[name]
+            else:
+                path = self.base_dir / name
+                self.files[path] = FileSignature.find(path)
+                value = read_text(path)
         except KeyError:
             raise _AbsentError(f"the environment variable {name} is not set") from None
         except OSError as error:

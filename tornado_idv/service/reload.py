@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -59,25 +60,32 @@ async def prepare_file(
 
 
 class Watch:
-    """Reads a file, and detects that it is another one than was read last, as ``file``."""
+    """Reads a file, and detects that it, or a file that it names, is another one than was read.
+
+    ``file`` is the first that was read.
+    """
 
     def __init__(self, file: ConfigFile) -> None:
         self._path = file.path
-        self._read: FileSignature | None = file.signature  # None if it could not be read
-        self._seen: FileSignature | None = file.signature
+        self._read: dict[Path, FileSignature | None] = {file.path: file.signature}
+        self._named = file.named
+        self._seen = {**self._read, **self._named}
 
     def read(self) -> ConfigFile:
         """Read the file; raises `StartError`."""
-        self._read = FileSignature.find(self._path)
-        return ConfigFile.read(self._path)
+        self._read, self._named = {self._path: FileSignature.find(self._path)}, {}
+        file = ConfigFile.read(self._path)
+        self._named = file.named
+        return file
 
     def poll(self) -> bool:
         """Return whether to read the file.
 
-        A file that is being written is left alone until it is the same in two polls.
+        Files that are being written are left alone until they are the same in two polls.
         """
-        before, self._seen = self._seen, FileSignature.find(self._path)
-        return self._read != self._seen == before
+        read = {**self._read, **self._named}
+        before, self._seen = self._seen, {each: FileSignature.find(each) for each in read}
+        return read != self._seen == before
 
 
 class Reloader:
