@@ -15,12 +15,18 @@ import pytest
 from pydantic import BaseModel
 
 from tornado_idv.config.kinds import settings_type
-from tornado_idv.errors import ConfigError, Problem, StartError, Unavailable
+from tornado_idv.errors import ConfigError, DegradedStartError, Problem, StartError, Unavailable
 from tornado_idv.interfaces import hookspecs
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.model import Answer, Query, User
-from tornado_idv.registry import backend_kinds, build_backends, open_backends, plugin_manager
+from tornado_idv.registry import (
+    backend_kinds,
+    build_backends,
+    open_backend,
+    open_backends,
+    plugin_manager,
+)
 
 
 class Recorder(Backend[BackendOptions]):
@@ -397,6 +403,19 @@ async def test_when_one_fails_to_open_those_before_it_are_closed(error: BaseExce
             log.append("served")
     assert caught.value is error
     assert log == ["open a", "open b", "close b", "close a"]
+
+
+async def test_backend_that_opens_degraded_stays_open_only_where_that_is_allowed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log: list[str] = []
+    backend = Recorder(options("a"), log, fails_to_open=DegradedStartError("refused"))
+    with pytest.raises(DegradedStartError):
+        await open_backend(backend)
+    assert log == ["close a"]
+    await open_backend(backend, may_be_degraded=True)
+    assert log == ["close a"]
+    assert caplog.messages == ["refused; lookups fail until that is repaired, without a restart"]
 
 
 async def test_error_while_opening_is_reported_without_its_message(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tornado_idv.daemon_thread import DaemonThread as DaemonThread
     from tornado_idv.errors import Broken as Broken
     from tornado_idv.errors import ConfigError as ConfigError
+    from tornado_idv.errors import DegradedStartError as DegradedStartError
     from tornado_idv.errors import IdvError as IdvError
     from tornado_idv.errors import InvalidFormat as InvalidFormat
     from tornado_idv.errors import KeyStoreError as KeyStoreError
@@ -64,8 +65,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "daemon_thread": "DaemonThread",
-    "errors": "Broken ConfigError IdvError InvalidFormat KeyStoreError LookupFailed "
-    "MissingKeyStoreError Problem StartError Unavailable UncertainChangeError format_traceback",
+    "errors": "Broken ConfigError DegradedStartError IdvError InvalidFormat KeyStoreError "
+    "LookupFailed MissingKeyStoreError Problem StartError Unavailable UncertainChangeError "
+    "format_traceback",
     "files": "FileSignature load_certificate require_file",
     "interfaces.backend": "Backend BackendOptions",
     "interfaces.commands": "CommandTools Exit LoadedConfig printable",

@@ -143,6 +143,14 @@ class StartError(IdvError):
     """The service cannot start; the message says what the operator can do."""
 
 
+class DegradedStartError(StartError):
+    """A backend cannot look users up until an operator acts, and then does so by itself.
+
+    It is open. The service starts degraded, since a service manager would start it again and
+    again; a reload keeps the old configuration.
+    """
+
+
 class MissingConfigError(StartError):
     """There is no configuration file."""
 

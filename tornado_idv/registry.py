@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pluggy
 
-from tornado_idv.errors import IdvError, StartError, format_traceback
+from tornado_idv.errors import DegradedStartError, IdvError, StartError, format_traceback
 from tornado_idv.interfaces import hookspecs
 
 if TYPE_CHECKING:
@@ -192,10 +192,18 @@ async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequenc
         yield backends
 
 
-async def open_backend(backend: AnyBackend) -> None:
-    """Open a backend; raises `IdvError`, which is a `StartError` for what no plugin expected."""
+async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) -> None:
+    """Open a backend; raises `IdvError`, which is a `StartError` for what no plugin expected.
+
+    With ``may_be_degraded`` a `DegradedStartError` is logged, and the backend stays open.
+    """
     try:
         await backend.open()
+    except DegradedStartError as error:
+        if not may_be_degraded:
+            await close_backend(backend)
+            raise
+        _log.error("%s; lookups fail until that is repaired, without a restart", error)
     except IdvError:
         raise
     except Exception as error:  # noqa: BLE001 a plugin may raise anything

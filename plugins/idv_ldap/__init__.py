@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from idv_ldap import refusals as refusals  # its memory is made before processes are forked
 from tornado_idv import CommandTools, Exit, StartError, hookimpl
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from idv_ldap.options import NOT_INSTALLED, LdapOptions
+from idv_ldap.refusals import Refused
 from tornado_idv import (
     Backend,
     Broken,
     ByNickname,
+    DegradedStartError,
     LookupFailed,
     Query,
     StartError,
@@ -44,7 +46,7 @@ class LdapBackend(Backend[LdapOptions]):
         return self._connections.problem
 
     async def open(self) -> None:
-        """Connect and bind; raises `StartError` for credentials that are refused, for example.
+        """Connect and bind; raises `StartError` for a ``base_dn`` that is missing, for example.
 
         A server that cannot be reached is logged, and connected to as soon as it can be.
         """
@@ -54,6 +56,8 @@ class LdapBackend(Backend[LdapOptions]):
                 require_file(file)  # an error of libldap does not name it
         try:
             await self._connections.open()
+        except Refused as error:
+            raise DegradedStartError(f"backend {self.name}: {error.reason}") from None
         except LookupFailed as error:
             raise StartError(f"backend {self.name}: {error.reason}") from None
 

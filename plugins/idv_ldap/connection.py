@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from idv_ldap.entries import EntryMapper
-from idv_ldap.library import ldap, to_lookup_failed
-from idv_ldap.options import LdapOptions
+from idv_ldap.library import REFUSED, explain_refusal, ldap, to_lookup_failed
+from idv_ldap.options import BindOptions, LdapOptions
+from idv_ldap.refusals import REFUSALS, Refused
 from idv_ldap.schema import check_names
 from tornado_idv import LookupFailed, Unavailable
 
@@ -38,22 +39,29 @@ _LIMIT = 2
 def connect(options: LdapOptions, uri: str) -> Any:
     """Connect to a server and bind; return an object of python-ldap.
 
-    Blocks; raises its errors, and `Broken` as `check_names`.
+    Blocks; raises its errors, `Refused`, and `Broken` as `check_names`.
     """
     handle = ldap.initialize(uri)
     handle.timeout = options.connect_timeout
     _set_options(handle, options, uri)
     if options.start_tls:
         handle.start_tls_s()
-    bind = options.bind
+    with REFUSALS.attempt(options):
+        try:
+            _bind(handle, options.bind)
+        except REFUSED as error:
+            raise Refused(f"{uri}: {explain_refusal(error)}") from None
+    check_names(handle, options, EntryMapper(options).attributes)
+    return handle
+
+
+def _bind(handle: Any, bind: BindOptions | None) -> None:
     if bind is not None and bind.sasl is not None:
         handle.sasl_interactive_bind_s("", ldap.sasl.external())
     elif bind is not None and bind.password is not None:
         handle.simple_bind_s(bind.dn, bind.password.get_secret_value())
     else:
         handle.simple_bind_s("", "")
-    check_names(handle, options, EntryMapper(options).attributes)
-    return handle
 
 
 def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:

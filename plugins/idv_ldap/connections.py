@@ -10,17 +10,18 @@ from collections.abc import Callable
 from idv_ldap.connection import Attributes, Connection, connect
 from idv_ldap.library import ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
+from idv_ldap.refusals import REFUSALS, Refused
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 _log = logging.getLogger(__name__)
 _COUNT = 2
-_STEPS = 5
-"""Steps of connecting and of `check_names`, each bounded by `LdapOptions.connect_timeout`."""
+_STEPS = 6
+"""Steps of connecting, with `Refusals.attempt`, and of `check_names`, each bounded by
+`LdapOptions.connect_timeout`."""
 _LOST = Unavailable("the connection was lost")
 RETRY_INTERVAL = 1.0
-REFUSED_INTERVAL = 60.0
-"""The same after an error that waiting does not repair, such as credentials that are refused: a
-server may lock an account after some attempts."""
+BROKEN_INTERVAL = 60.0
+"""The same after an error that waiting does not repair; `Refusals` has those of credentials."""
 
 
 class Connections:
@@ -36,9 +37,8 @@ class Connections:
         """When each is to be replaced, in seconds of the loop's clock."""
         self._keeper: asyncio.Task[None] | None = None
         self._failure: LookupFailed = Unavailable("the backend is not open")
-        self._refusal: LookupFailed | None = None
-        self._refused_until = 0.0
-        self._refused_password: str | None = None
+        self._broken: LookupFailed | None = None
+        self._broken_until = 0.0
 
     @property
     def problem(self) -> str | None:
@@ -52,13 +52,19 @@ class Connections:
     async def open(self) -> None:
         """Connect; raises `Broken` for what is not repaired by waiting.
 
-        A server that cannot be reached is logged, and connected to as soon as it can be.
+        A server that cannot be reached is logged, and connected to as soon as it can be; so are
+        servers after `Refused`.
         """
+        refused = None
         try:
             self._open[await self._connect()] = self._expiry()
         except Unavailable as error:
             self._report(error)
+        except Refused as error:
+            self._failure = refused = error
         self._keeper = asyncio.create_task(self._keep())
+        if refused is not None:
+            raise refused
 
     async def search(self, filter_: str, scope: int, attributes: list[str]) -> list[Attributes]:
         """Search by the connection with the fewest searches, and once more if that is lost."""
@@ -126,32 +132,35 @@ class Connections:
     async def _connect(self) -> Connection:
         """Connect to the first server that responds; raises the error of the first.
 
-        While a refusal lasts, and the password is the same, no server is asked.
+        One that refuses our credentials is the last, since the others have the same accounts.
         """
         options, first = self._options, None
-        bind, now = options.bind, asyncio.get_running_loop().time()
-        password = bind.password.get_secret_value() if bind and bind.password else None
-        if self._refusal and now < self._refused_until and password == self._refused_password:
-            raise self._refusal.copy()
+        REFUSALS.check(options)
+        now = asyncio.get_running_loop().time()
+        if self._broken and now < self._broken_until:
+            raise self._broken.copy()
         for uri in options.uris:
             try:
                 async with asyncio.timeout(_STEPS * options.connect_timeout):
                     handle = await DaemonThread("ldap")(connect, options, uri)
                 return Connection(handle, uri)
+            except Refused:
+                raise
             except (ldap.LDAPError, OSError, ValueError, LookupFailed) as error:
                 failure = to_lookup_failed(error)
                 failure = type(failure)(f"{uri}: {failure.reason}")
                 first = first or failure
         if isinstance(first, Broken):
-            self._refusal, self._refused_password = first, password
-            self._refused_until = now + REFUSED_INTERVAL
+            self._broken, self._broken_until = first, now + BROKEN_INTERVAL
         raise first or Broken("uris is empty")
 
     def _report(self, failure: LookupFailed) -> None:
-        """Log a failure once in an outage, and wrong credentials also before one."""
+        """Log a failure once in an outage, and one that waiting does not repair also before one."""
         is_news = isinstance(failure, Broken) or not self._usable
         if is_news and failure.reason != self._failure.reason:
-            interval = REFUSED_INTERVAL if isinstance(failure, Broken) else RETRY_INTERVAL
-            text = "backend %s: %s (`tornado-idv ldap try` shows more); trying again every %g s"
-            _log.error(text, self._options.name, failure.reason, interval)
+            interval = BROKEN_INTERVAL if isinstance(failure, Broken) else RETRY_INTERVAL
+            again = f"`tornado-idv ldap try` shows more; trying again every {interval:g} s"
+            if isinstance(failure, Refused):
+                again = "trying again with another password, or after 1, then 10, then 60 minutes"
+            _log.error("backend %s: %s; %s", self._options.name, failure.reason, again)
         self._failure = failure

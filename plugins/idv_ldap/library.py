@@ -7,6 +7,7 @@ the treatment of aliases; libldap reads them when it is loaded, unless ``LDAPNOI
 from __future__ import annotations
 
 import os
+import re
 
 os.environ["LDAPNOINIT"] = "1"
 
@@ -17,7 +18,7 @@ import ldap.sasl
 
 from tornado_idv import Broken, LookupFailed, Unavailable
 
-__all__ = ["ldap", "to_lookup_failed"]
+__all__ = ["REFUSED", "explain_refusal", "ldap", "to_lookup_failed"]
 _UNAVAILABLE: dict[type[Exception], str] = {
     ldap.ADMINLIMIT_EXCEEDED: "the search exceeded a limit of the server: an index may be missing",
     ldap.BUSY: "the server is busy",
@@ -43,6 +44,19 @@ _BROKEN: dict[type[Exception], str] = {
     ldap.UNDEFINED_TYPE: "an attribute of the filter does not exist",
     ldap.UNWILLING_TO_PERFORM: "the server refuses the operation by its configuration",
 }
+REFUSED = (
+    ldap.CONSTRAINT_VIOLATION,
+    ldap.INAPPROPRIATE_AUTH,
+    ldap.INVALID_CREDENTIALS,
+    ldap.UNWILLING_TO_PERFORM,
+)
+"""Errors of a bind for wrong credentials, and for an account that is locked, by server."""
+
+
+def explain_refusal(error: Exception) -> str:
+    """Return the reason for an error of `REFUSED`, with the code of Active Directory."""
+    code = re.search(r"AcceptSecurityContext error, (data [0-9a-f]+)", str(error))
+    return to_lookup_failed(error).reason + (f" ({code[1]})" if code else "")
 
 
 def to_lookup_failed(error: Exception) -> LookupFailed:

@@ -41,8 +41,9 @@ def check_names(handle: Any, options: LdapOptions, attributes: Iterable[str]) ->
 def _known(handle: Any, base_dn: str) -> set[str]:
     """Return the names of all attributes in lower case; none if the schema cannot be read."""
     subschema = "subschemaSubentry"
-    found = handle.search_s(base_dn, ldap.SCOPE_BASE, "(objectClass=*)", [subschema])
-    names = [value for _, entry in found for value in entry.get(subschema, [])]
+    names = _values(
+        handle.search_s(base_dn, ldap.SCOPE_BASE, "(objectClass=*)", [subschema]), subschema
+    )
     if not names:
         return set()
     try:
@@ -51,10 +52,21 @@ def _known(handle: Any, base_dn: str) -> set[str]:
         )
     except ldap.NO_SUCH_OBJECT:
         return set()
-    types = [each for _, entry in schema for each in entry.get("attributeTypes", [])]
     return {
         name.decode().lower()
-        for each in types
+        for each in _values(schema, "attributeTypes")
         for names_of_type in _NAMES.findall(each)
         for name in _NAME.findall(names_of_type)
     }
+
+
+def _values(found: Any, attribute: str) -> list[bytes]:
+    """Return the values of an attribute; Active Directory writes ``subSchemaSubEntry``."""
+    entries = [entry.items() for name, entry in found if name is not None]
+    return [
+        value
+        for items in entries
+        for key, values in items
+        if key.lower() == attribute.lower()
+        for value in values
+    ]

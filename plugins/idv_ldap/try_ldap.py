@@ -18,6 +18,7 @@ from idv_ldap.connection import SCOPES, Attributes, Connection, connect
 from idv_ldap.entries import EntryMapper, FilterTemplate
 from idv_ldap.library import to_lookup_failed
 from idv_ldap.options import LdapOptions
+from idv_ldap.refusals import Refused
 from tornado_idv import (
     Broken,
     CommandTools,
@@ -101,6 +102,8 @@ def _connect(options: LdapOptions, steps: list[Step]) -> tuple[str, Any]:
             handle = connect(options, uri)
         except Exception as error:  # noqa: BLE001 - each is mapped
             failure = to_lookup_failed(error)
+            if isinstance(failure, Refused):
+                raise failure from None
             steps += [(uri, failure.reason), *_explain_tls(options, uri)]
         else:
             steps.append((uri, "connected and bound"))

@@ -24,6 +24,7 @@ from idv_ldap.connection import Connection  # noqa: E402
 from idv_ldap.connections import Connections  # noqa: E402
 from idv_ldap.library import ldap  # noqa: E402
 from idv_ldap.options import LdapOptions  # noqa: E402
+from idv_ldap.refusals import Refused  # noqa: E402
 
 FIRST, SECOND = "ldap://127.0.0.1:1", "ldap://127.0.0.1:2"
 ENTRY = ("cn=alice", {"uid": [b"alice"]})
@@ -209,4 +210,20 @@ async def test_backend_is_available_as_soon_as_a_server_is_back(
     servers.errors.clear()
     await until(lambda: opened.problem is None)
     assert servers.times_available > 0
+    await opened.close()
+
+
+async def test_refused_credentials_are_reported_and_shown_to_no_other_server(
+    servers: Servers, make: Callable[[], Connections]
+) -> None:
+    """Also where the first is down; afterwards the backend goes on by itself."""
+    third = "ldap://127.0.0.1:3"
+    servers.errors = {FIRST: ldap.SERVER_DOWN(), SECOND: Refused("no"), third: AssertionError()}
+    opened = make()
+    opened._options = opened._options.model_copy(update={"uris": (FIRST, SECOND, third)})
+    with pytest.raises(Refused):
+        await opened.open()
+    assert opened.problem == "no"
+    servers.errors.clear()
+    await until(lambda: opened.problem is None)
     await opened.close()

@@ -124,7 +124,7 @@ class Directories:
         new = [each for each in settings.backends if each.name not in by_name]
         async with AsyncExitStack() as opened:
             for backend in build_backends(backend_kinds(self._manager), new):
-                await open_backend(backend)
+                await open_backend(backend, may_be_degraded=before is None)
                 opened.push_async_callback(close_backend, backend)
                 by_name[backend.name] = backend
             backends = [by_name[each.name] for each in settings.backends]

@@ -1,0 +1,110 @@
+"""Credentials that a server refused: after some attempts it locks the account.
+
+The memory is shared by all processes of a service, since the plugin is imported before the first
+is forked. Other credentials are tried immediately.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from mmap import mmap
+from typing import TYPE_CHECKING
+
+from tornado_idv import Broken, Unavailable
+
+if TYPE_CHECKING:
+    from idv_ldap.options import LdapOptions
+
+_FIRST_PAUSE, _FACTOR, _MAX_PAUSE = 60.0, 10.0, 3600.0
+"""Seconds: three attempts in the half hour in which a server may count them, then one an hour."""
+_PLACES = 4096
+_RECORD = struct.Struct("qdd232s")
+"""The hash of the credentials, the end of the pause, its length, and the reason."""
+
+
+class Refused(Broken):
+    """The server refuses our credentials; it is not asked again until the end of a pause."""
+
+
+class Refusals:
+    """The refusals that last; ``timer`` gives seconds, the same in all processes."""
+
+    def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
+        self._timer = timer
+        self._records = mmap(-1, _PLACES * _RECORD.size)
+        self._in_process: dict[int, threading.Lock] = {}
+        # Its locks end with the process that has them. Elsewhere a service is one process.
+        self._file = os.memfd_create("idv_ldap") if sys.platform == "linux" else None
+
+    def check(self, options: LdapOptions) -> float:
+        """Raise `Refused` in the pause after a refusal of these credentials.
+
+        Returns the length of the last pause, 0 without a refusal.
+        """
+        credentials = _hash(options)
+        known, until, pause, reason = _RECORD.unpack_from(self._records, _offset(credentials))
+        if known != credentials:
+            return 0.0
+        if self._timer() < until:
+            raise Refused(reason.rstrip(b"\0").decode(errors="ignore"))
+        return float(pause)
+
+    @contextmanager
+    def attempt(self, options: LdapOptions) -> Iterator[None]:
+        """Allow one use of the credentials at a time, in all processes, and record its `Refused`.
+
+        Raises as `check` does, and `Unavailable` if another use has not ended in time.
+        """
+        credentials = _hash(options)
+        with self._locked(credentials % _PLACES, options.connect_timeout):
+            pause = self.check(options)
+            try:
+                yield
+            except Refused as error:
+                pause = min(pause * _FACTOR or _FIRST_PAUSE, _MAX_PAUSE)
+                self._record(credentials, self._timer() + pause, pause, error.reason.encode())
+                raise
+            self._record(credentials, 0.0, 0.0, b"")
+
+    def _record(self, credentials: int, *values: object) -> None:
+        _RECORD.pack_into(self._records, _offset(credentials), credentials, *values)
+
+    @contextmanager
+    def _locked(self, place: int, timeout: float) -> Iterator[None]:
+        deadline = time.monotonic() + timeout
+        # The lock of a file excludes other processes, and no thread of this one.
+        with self._in_process.setdefault(place, threading.Lock()):
+            while self._file is not None:
+                try:
+                    fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise Unavailable("another process has not bound in time") from None
+                    time.sleep(0.01)
+            try:
+                yield
+            finally:
+                if self._file is not None:
+                    fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+
+
+def _hash(options: LdapOptions) -> int:
+    """Return the hash of the credentials, with a secret of Python that forked processes share."""
+    bind = options.bind
+    password = bind.password.get_secret_value() if bind and bind.password else None
+    return hash((tuple(sorted(options.uris)), bind and bind.dn, password))
+
+
+def _offset(credentials: int) -> int:
+    return credentials % _PLACES * _RECORD.size
+
+
+REFUSALS = Refusals()

@@ -1,0 +1,117 @@
+"""Pauses after refused credentials, which all processes of a service share."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from idv_ldap.options import LdapOptions
+from idv_ldap.refusals import Refusals, Refused
+from support.fakes.clock_and_backends import Ticker
+from tornado_idv import Unavailable
+
+OPTIONS = {
+    "name": "staff",
+    "kind": "ldap",
+    "uris": ["ldap://127.0.0.1:1", "ldap://127.0.0.1:2"],
+    "base_dn": "dc=example",
+    "by_nickname": {"filter": "(uid={nickname})"},
+    "response": {"nickname": "uid", "card_number": "uid", "plan": "uid"},
+    "connect_timeout": "50ms",
+}
+
+
+def options(password: str = "wrong", **changed: object) -> LdapOptions:
+    bind = {"dn": "cn=idv", "password": password}
+    return LdapOptions.model_validate({**OPTIONS, "bind": bind, **changed})
+
+
+def refuse(refusals: Refusals, credentials: LdapOptions) -> None:
+    with pytest.raises(Refused, match="no"), refusals.attempt(credentials):
+        raise Refused("no")
+
+
+def test_pause_grows_to_an_hour_and_is_of_these_credentials_alone() -> None:
+    clock = Ticker()
+    refusals = Refusals(clock)
+    for minutes in (1, 10, 60, 60):
+        refuse(refusals, options())
+        clock.now += minutes * 60 - 1
+        for check in (refusals.check, lambda given: refusals.attempt(given).__enter__()):
+            with pytest.raises(Refused, match=r"^no$"):
+                check(options(uris=OPTIONS["uris"][::-1]))
+        refusals.check(options("another"))
+        clock.now += 1
+        refusals.check(options())
+    with refusals.attempt(options()):
+        pass
+    refuse(refusals, options())
+    clock.now += 60
+    refusals.check(options())
+
+
+def test_attempt_that_remains_undetermined_leaves_the_length_of_the_pause() -> None:
+    clock = Ticker()
+    refusals = Refusals(clock)
+    refuse(refusals, options())
+    clock.now += 60
+    with pytest.raises(TimeoutError), refusals.attempt(options()):
+        raise TimeoutError
+    refuse(refusals, options())
+    clock.now += 599
+    with pytest.raises(Refused):
+        refusals.check(options())
+
+
+def test_refusal_of_one_process_pauses_the_others() -> None:
+    refusals = Refusals()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            refuse(refusals, options())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    with pytest.raises(Refused, match="no"):
+        refusals.check(options())
+
+
+def test_credentials_are_used_in_one_process_at_a_time_until_it_ends() -> None:
+    refusals = Refusals()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with refusals.attempt(options()):
+            os.write(writing, b"x")
+            threading.Event().wait()
+    os.read(reading, 1)
+    try:
+        with pytest.raises(Unavailable), refusals.attempt(options()):
+            pass
+        with refusals.attempt(options("another")):
+            pass
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        os.close(reading)
+        os.close(writing)
+    with refusals.attempt(options()):
+        pass
+
+
+def test_credentials_are_used_in_one_thread_at_a_time() -> None:
+    refusals = Refusals()
+    order: list[str] = []
+
+    def use() -> None:
+        with refusals.attempt(options()):
+            order.append("second")
+
+    thread = threading.Thread(target=use)
+    with refusals.attempt(options()):
+        thread.start()
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
