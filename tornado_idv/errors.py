@@ -24,6 +24,7 @@ class InvalidFormat(IdvError):
 
     REASONS: ClassVar[Mapping[str, str]] = {
         "not_json": "the body must be one JSON document in UTF-8, without duplicate members",
+        "byte_order_mark": "the body must be UTF-8 without a byte order mark",
         "not_an_object": "the body must be a JSON object",
         "member_missing": "the body lacks the member that this operation reads",
         "member_not_a_string": "the value must be a JSON string",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium.webdriver import Chrome
+from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
@@ -48,7 +48,7 @@ def page(browser: Chrome, service: Service) -> Iterator[Chrome]:
     resize(browser, 1000, 900)
     origin = f"http://127.0.0.1:{service.port}"
     browser.get(f"{origin}/identity/docs")
-    wait_for(lambda: find(browser, "#errors section"))
+    wait_for(lambda: find(browser, "#errors details"))
     yield browser
     messages = [each["message"] for each in browser.get_log("browser")]
     assert [each for each in messages if "the server responded with a status of" not in each] == []
@@ -118,7 +118,29 @@ def test_every_status_and_cause_is_explained(page: Chrome) -> None:
         ("422", "nickname_without_at"),
         ("503", "unchanged"),
     ):
-        assert text in page.find_element(By.ID, f"error-{status}").text
+        error = page.find_element(By.ID, f"error-{status}")
+        assert not find(error, "pre")[0].is_displayed()
+        error.find_element(By.TAG_NAME, "summary").click()
+        assert text in error.text
+
+
+def test_response_to_another_key_is_removed(page: Chrome) -> None:
+    assert send(page, None, "wrong").startswith("401")
+    button(page.find_element(By.ID, "key-form"), "Check").click()
+    wait_for(lambda: page.find_element(By.ID, "key-result").text.startswith("401"))
+    page.find_element(By.ID, "key").send_keys("x")
+    assert page.find_element(By.ID, "key-result").text == ""
+    assert find(page, "#identifyByUrl [aria-live]")[0].text == ""
+
+
+@pytest.mark.parametrize("modifier", [Keys.CONTROL, Keys.META], ids=["Ctrl", "Meta"])
+def test_request_is_sent_by_keyboard_from_its_body(page: Chrome, modifier: str) -> None:
+    page.find_element(By.ID, "key").send_keys(KEY)
+    area = page.find_element(By.CSS_SELECTOR, "#identifyByUrl textarea")
+    area.send_keys(modifier, Keys.ENTER)
+    result = page.find_element(By.CSS_SELECTOR, "#identifyByUrl [aria-live]")
+    wait_for(lambda: result.text)
+    assert result.text.startswith("200 OK")
 
 
 def test_key_is_checked(page: Chrome) -> None:

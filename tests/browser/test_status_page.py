@@ -44,6 +44,25 @@ admin: {port: 0}
 """
 
 
+RECORD_LABELS = """
+const drawn = [], fetched = fetch, write = CanvasRenderingContext2D.prototype.fillText;
+window.drawn = drawn;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, ...rest) {
+  const width = this.measureText(text).width;
+  const start = x - {right: width, end: width, center: width / 2}[this.textAlign] ?? 0;
+  drawn.push([text, start, start + width, this.canvas.width]);
+  return write.call(this, text, x, ...rest);
+};
+window.fetch = async (path, ...rest) => {
+  const response = await fetched(path, ...rest);
+  if (!path.includes("history")) return response;
+  const record = await response.json();
+  record.samples.requests = record.samples.requests.map(() => 80000);
+  return new Response(JSON.stringify(record), {status: 200});
+};
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("page")
@@ -178,6 +197,23 @@ def test_errors_have_a_chart_with_a_rate_of_each_kind(page: Chrome, service: Ser
     wait_for(lambda: all(rates()[status] > 0 for status in ("401", "403", "404")))
     assert list(rates()) == ["5xx", "429", "401", "403", "404"]
     assert text(page, ".chart:has(#value-requests) dl").count("/s") == 1
+
+
+def test_labels_of_axes_are_whole(browser: Chrome, service: Service) -> None:
+    """Also those of large values, and the last one of the time; all are drawn."""
+    script = browser.execute_cdp_cmd(
+        "Page.addScriptToEvaluateOnNewDocument", {"source": RECORD_LABELS}
+    )
+    try:
+        open_page(browser, service)
+        wait_for(
+            lambda: browser.execute_script("return drawn.some(([text]) => text == '75,000 /s')")
+        )
+        drawn = browser.execute_script("return drawn")
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+        open_page(browser, service)
+    assert [each for each in drawn if each[1] < 0 or each[2] > each[3]] == []
 
 
 def test_charts_begin_at_the_start_of_the_service(page: Chrome) -> None:

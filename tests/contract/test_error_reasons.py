@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 
 import pytest
@@ -12,6 +13,11 @@ from tornado_idv.errors import InvalidFormat
 
 BODIES = {
     "not_json": [b"", b"input=@alice", b'{"input": "@a", "input": "@a"}', b"{} {}"],
+    "byte_order_mark": [
+        codecs.BOM_UTF8 + b'{"input": "@alice"}',
+        codecs.BOM_UTF8 + b'{"card_number": "4000"}',
+        '{"input": "@alice"}'.encode("utf-16"),
+    ],
     "not_an_object": [b"[]", b"null", b'"@alice"'],
     "member_missing": [b"{}", b'{"card_number": "4000"}', b'{"Input": "@alice"}'],
     "member_not_a_string": [b'{"input": null}', b'{"input": 12}', b'{"input": ["@alice"]}'],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from json.encoder import encode_basestring
 
 from tornado_idv import strict_json
@@ -24,7 +25,8 @@ def parse_field(body: bytes, name: str) -> str:
     try:
         record = strict_json.loads(body, keep_numbers=True)
     except ValueError:
-        raise InvalidFormat("not_json") from None
+        has_mark = body.startswith((BOM_UTF8, BOM_UTF16_LE, BOM_UTF16_BE))
+        raise InvalidFormat("byte_order_mark" if has_mark else "not_json") from None
     value = record.get(name, _ABSENT) if isinstance(record, dict) else None
     if type(value) is not str:
         raise InvalidFormat(_reason(record, value))

@@ -124,7 +124,7 @@ function options(card, show) {
   const axis = {stroke: color("--muted"), grid: {stroke: color("--line"), width: 1}, ticks: {show: false},
     font: "11px system-ui, sans-serif"};
   return {
-    width: 300, height: HEIGHT, legend: {show: false}, padding: [6, 16, 0, 0],
+    width: 300, height: HEIGHT, legend: {show: false}, padding: [6, 28, 0, 0],
     cursor: {sync: {key: "time"}, drag: {x: false, y: false}, y: false},
     scales: {
       x: {range: () => { const {start, last} = bounds(); return [start, last]; }},

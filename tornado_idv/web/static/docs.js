@@ -61,7 +61,11 @@ function showOperation(api, path, method, operation) {
     form.append(element("label", {htmlFor: body.id}, "Body"), body, ...fill);
   }
   const result = element("div", {"aria-live": "polite"});
-  form.append(element("div", {className: "row"}, element("button", {}, "Send")), result);
+  const hint = media ? [element("small", {}, "or Ctrl+Enter")] : [];
+  form.append(element("div", {className: "row"}, element("button", {}, "Send"), hint), result);
+  form.onkeydown = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  };
   form.onsubmit = async (event) => {
     event.preventDefault();
     try {
@@ -139,11 +143,18 @@ function showErrors(status, response) {
   const causes = (response.headers["X-Error-Reason"]?.schema.oneOf ?? []).flatMap((cause) => [
     element("dt", {}, element("code", {}, cause.const)), element("dd", {}, cause.description),
   ]);
-  return element("section", {className: "card", id: `error-${status}`},
-    element("h3", {}, status), element("p", {}, prose(response.description)),
+  const codes = examples.flatMap(({value}) => [" ", element("code", {}, value.code)]);
+  return element("details", {className: "card", id: `error-${status}`},
+    element("summary", {}, status, codes),
+    element("p", {}, prose(response.description)),
     causes.length ? [element("h3", {}, "X-Error-Reason"), element("dl", {}, causes)] : [],
-    element("details", {}, element("summary", {}, "Body"),
-      examples.map((example) => element("pre", {}, JSON.stringify(example.value)))));
+    element("h3", {}, "Body"), examples.map((example) => element("pre", {}, JSON.stringify(example.value))));
+}
+
+// Remove responses to requests with another key.
+function clearResults() {
+  byId("key-result").textContent = "";
+  for (const result of document.querySelectorAll("form [aria-live]")) result.replaceChildren();
 }
 
 async function checkKey(event, path) {
@@ -174,6 +185,7 @@ async function main() {
       if (operation.operationId === "describeKey") byId("key-form").onsubmit = (event) => checkKey(event, path);
     }
   }
+  byId("key").oninput = clearResults;
   byId("errors").append(...Object.entries(api.components.responses).map((each) => showErrors(...each)));
 }
 
