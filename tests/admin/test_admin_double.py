@@ -263,7 +263,8 @@ def test_the_journal_has_the_requests_in_order(double: Double) -> None:
     ("path", "record", "message"),
     [
         ("/double/faults/@a", {}, "choose a status, proxy_status, delay, reset, cut"),
-        ("/double/faults/@a", {"status": 404}, "status: Input should be 429, 500 or 503"),
+        ("/double/faults/@a", {"status": 404}, "for a 404 of a proxy write proxy_status: 404"),
+        ("/double/faults/@a", {"status": 502}, "status: Input should be 429, 500 or 503"),
         ("/double/faults/@a", {"status": 503, "cut": True}, "choose one of status, proxy_status"),
         ("/double/faults/@a", {"delay": "5"}, "delay: not a duration; write a number"),
         ("/double/faults/@a", {"drip": "1KiB"}, "drip: not a rate of bytes; write it"),

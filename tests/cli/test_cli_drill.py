@@ -91,6 +91,18 @@ def test_program_gets_address_key_and_identifier(
     assert {each["conclusion"] for each in runs.values()} == {"found"}
 
 
+def test_batch_job_gets_a_list_of_identifiers(
+    invoke: Invoke, script: Script, double: IdentityService
+) -> None:
+    """Each run gets a whole one, also after a job that empties its list."""
+    program = script(
+        'file=${1#--users=}; read -r user < "$file" && : > "$file" && test "$# $user" = "1 @drill"'
+        " || exit 1"
+    )
+    _, runs = results(invoke, "--", program, "--users={list}")
+    assert {each["conclusion"] for each in runs.values()} == {"found"}
+
+
 def test_program_keeps_its_environment(
     invoke: Invoke, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,10 +155,14 @@ def test_scenario_catches_the_naive_rule_for_it(
     assert [name for name, each in runs.items() if not each["passed"]] == [scenario], runs
 
 
-def test_program_that_does_not_end_fails(invoke: Invoke, script: Script) -> None:
+def test_program_that_does_not_end_fails(invoke: Invoke, script: Script, tmp_path: Path) -> None:
     done = invoke("drill", "--timeout", "50ms", "--", script("sleep 60"))
     assert done.exit_code == 1
     assert f"FAILED  {'503':<22} did not end in time, expected found or unsure" in done.output
+    report = tmp_path / "report.xml"
+    _, runs = results(invoke, "--timeout", "50ms", "--junit", report, "--", script("sleep 60"))
+    assert runs["503"]["conclusion"] == "did not end in time"
+    assert 'message="did not end in time, expected found or unsure"' in report.read_text()
 
 
 def test_last_line_shows_why_a_scenario_failed(invoke: Invoke, script: Script) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -62,6 +63,32 @@ echo "${{COMPREPLY[@]}}"
         [bash, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "rotate\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["users export --from", "record --from", "verify-fixture x --from", "cache purge --backend"],
+)
+def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
+    """From the configuration in the current folder, also where it refers to a missing secret."""
+    entries = "[{name: crm, kind: upstream, base_url: '${env:NO_SUCH}'}, {name: cards, kind: yaml}]"
+    (tmp_path / "config.yaml").write_text(f"backends: {entries}\n")
+    environment = {
+        **os.environ,
+        "_TORNADO_IDV_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"tornado-idv {words} c",
+        "COMP_CWORD": str(len(words.split()) + 1),
+    }
+    done = subprocess.run(
+        [TORNADO_IDV],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (done.stdout.split(), done.stderr) == (["plain,crm", "plain,cards"], "")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,19 @@ config_option = click.option(
     show_default="config.yaml",
     help=f"The configuration file; also $TORNADO_IDV_CONFIG, or {_IN_ETC} if there is none here.",
 )
+
+
+def complete_backend(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of configured backends that begin like this, for shells."""
+    from tornado_idv.config.parts import BackendsPart, load_part  # noqa: PLC0415 - --help is fast
+
+    path = context.params.get("config_path") or _find_config()
+    try:
+        backends = load_part(BackendsPart, path, os.environ).backends
+    except (IdvError, OSError):
+        return []
+    return [each.name for each in backends if each.name.startswith(incomplete)]
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -22,7 +23,8 @@ from tornado_idv.interfaces.commands import Exit
 from tornado_idv.keys.token import issue
 from tornado_idv.units import parse_duration
 
-_FOUND, _GONE, _UNSURE, _NONE = "found", "gone", "unsure", "none"
+_FOUND, _GONE, _UNSURE, _NONE = "found", "gone", "unsure", "did not end in time"
+_LIST = "{list}"
 _USER = User("Free", "4000123412341234", "@drill")
 
 
@@ -114,8 +116,9 @@ def drill(
     """Check that a program survives an outage of this service.
 
     COMMAND is run once for each scenario, with TORNADO_IDV_URL and TORNADO_IDV_KEY in its
-    environment and an identifier as its last argument. Its exit code is its conclusion: 0 found,
-    1 gone, any other unsure. With patterns its output is, and the first that matches counts.
+    environment and an identifier as its last argument. A batch job gets the identifier in a file,
+    whose path takes the place of {list} in COMMAND. Its exit code is its conclusion: 0 found, 1
+    gone, any other unsure. With patterns its output is, and the first that matches counts.
 
     A run fails where anything but a true 404 is called gone, where a user who was returned is not
     found, and where the program does not end in time.
@@ -142,15 +145,20 @@ def drill(
 def _runs(
     command: Sequence[str], patterns: dict[str, re.Pattern[str]], timeout: float
 ) -> Iterator[Run]:
-    with IdentityService.start() as service:
+    with IdentityService.start() as service, TemporaryDirectory(prefix="tornado-idv-") as folder:
+        users = Path(folder, "users.txt")
+        arguments = [each.replace(_LIST, str(users)) for each in command]
+        if arguments == list(command):
+            arguments.append(_USER.nickname)
         for scenario in SCENARIOS:
             service.reset()
+            users.write_text(f"{_USER.nickname}\n", encoding="utf-8")
             if scenario.exists:
                 service.add(_USER)
             if scenario.fault:
                 service.fail(_USER.nickname, **scenario.fault)
             key = issue("rotated") if scenario.rotated else service.key
-            code, output = _run(command, service.url, key, timeout)
+            code, output = _run(arguments, service.url, key, timeout)
             conclusion = _conclusion(code, output, patterns)
             lines = output.strip().splitlines()
             yield Run(
@@ -168,7 +176,7 @@ def _run(command: Sequence[str], url: str, key: str, timeout: float) -> tuple[in
     environ = {**os.environ, "TORNADO_IDV_URL": url, "TORNADO_IDV_KEY": key}
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own command
-            [*command, _USER.nickname],
+            command,
             env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -193,8 +201,7 @@ def _conclusion(code: int | None, output: str, patterns: dict[str, re.Pattern[st
 def _print_run(run: Run) -> None:
     result = click.style("passed", fg="green") if run.passed else click.style("FAILED", fg="red")
     wanted = "" if run.passed else f", expected {' or '.join(run.right)}"
-    conclusion = "did not end in time" if run.conclusion == _NONE else run.conclusion
-    click.echo(f"{result}  {run.scenario:<22} {conclusion}{wanted}")
+    click.echo(f"{result}  {run.scenario:<22} {run.conclusion}{wanted}")
     if not run.passed and run.last_line:
         click.echo(f"        last line of output: {run.last_line}")
 

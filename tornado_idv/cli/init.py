@@ -1,10 +1,11 @@
-"""``tornado-idv init``."""
+"""``tornado-idv init``: a configuration, users and a key to begin with."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import time
 from pathlib import Path
 
 import click
@@ -13,6 +14,9 @@ from tornado_idv.cli.common import example_request, exit_on_error
 from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.commands import Exit
+from tornado_idv.keys.record import KeyRecord, Token
+from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.registry import backend_kinds, plugin_manager
 
@@ -25,13 +29,10 @@ profile_sites: [https://profiles.example]   # the sites of profile URLs; respons
 server: {{host: 127.0.0.1, port: 8080, docs: true}}   # GET /docs describes the API
 admin: {{port: 8081}}                         # status page, health checks and metrics; on loopback
 
-auth:
-  keys:
-    - {{id: first, sha256: {sha256}, owner: init}}
+auth: {{store: keys.db}}                      # see tornado-idv keys --help
 
 backends:                                   # queried in this order
-  - {{name: users, kind: yaml, path: users.yaml}}
-"""
+{backend}"""
 
 _USERS = """\
 # Edits are visible at once. A program that rewrites this file should write a new one and
@@ -46,41 +47,130 @@ users:
 """
 
 
+_USERS_CSV = """\
+nickname,card_number,plan
+alice,4000123412341234,Free
+bob,0012345670,Pro
+"""
+
+_YAML = """\
+  - {name: users, kind: yaml, path: users.yaml}
+"""
+_SQLITE = """\
+  - {name: users, kind: sqlite, path: users.db}
+"""
+_POSTGRES = """\
+  - name: users
+    kind: postgres
+    dsn: ${file:postgres.dsn}               # postgresql://idv:password@db.example.org/people
+    # table: users                          # or by_nickname and by_card: queries of your own
+    # columns: {nickname: nickname, card_number: card_number, plan: plan}
+"""
+_LDAP = """\
+  - name: users
+    kind: ldap
+    uris: [ldaps://ldap.example.org]
+    # tls: {ca_file: ca.pem}
+    bind: {dn: "cn=idv,ou=services,dc=example,dc=org", password: "${file:ldap.password}"}
+    base_dn: "ou=people,dc=example,dc=org"
+    by_nickname: {filter: "(&(objectClass=person)(uid={nickname}))"}
+    by_card: {filter: "(&(objectClass=person)(employeeNumber={card_number}))"}
+    response:
+      nickname: uid
+      card_number: employeeNumber
+      plan: {path: title, default: Free}
+
+identifiers: {nickname_case: fold}          # as LDAP compares
+"""
+_UPSTREAM = """\
+  - name: users
+    kind: upstream
+    base_url: https://crm.example.org/v2
+    auth: {kind: bearer, token: "${file:upstream.token}"}
+    by_nickname: {url: "/people/{nickname}"}
+    by_card: {url: "/people", query: {card: "{card_number}", limit: "2"}}
+    response:
+      select: not_null(items, @)            # a record, or a list of records
+      nickname: login
+      card_number: card
+      plan: subscription.level
+      not_known_when: "error == 'no such person'"   # of a 404
+"""
+_EXAMPLES = {
+    "yaml": (_YAML, ""),
+    "sqlite": (_SQLITE, "tornado-idv users import {folder}/users.csv --to users --config {config}"),
+    "postgres": (_POSTGRES, "tornado-idv postgres init --apply --config {config}"),
+    "ldap": (_LDAP, "tornado-idv check --config {config}"),
+    "upstream": (_UPSTREAM, "tornado-idv check --config {config}"),
+}
+"""The backend of each kind, and the command to run before it is served."""
+_SECRETS = {
+    "postgres": ("postgres.dsn", "the connection string of your database"),
+    "ldap": ("ldap.password", "the password of your directory's account"),
+    "upstream": ("upstream.token", "the token for your directory"),
+}
+
+
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
-def init(folder: Path) -> None:
+@click.option(
+    "--from",
+    "kind",
+    type=click.Choice(list(_EXAMPLES)),
+    default="yaml",
+    show_default=True,
+    help="Where your users are.",
+)
+def init(folder: Path, kind: str) -> None:
     """Write a starter configuration and a key into FOLDER.
 
-    FOLDER, by default the current one, gets config.yaml and users.yaml, and the schema with
-    which editors complete and check config.yaml.
+    FOLDER, by default the current one, gets config.yaml with a backend of the given kind, an
+    example of users for yaml and sqlite, a key store, and the schema with which editors complete
+    and check config.yaml.
 
     Nothing that exists is overwritten. The key is shown once: only its SHA-256 is kept.
     """
-    token = issue("first")
+    now, token = time.time(), issue("first")
     config = shlex.quote(str(folder / "config.yaml"))
     # A comment cannot hold a line break or bytes that are not text.
     shown = config if config.isprintable() else "config.yaml"
+    backend, command = _EXAMPLES[kind]
+    users = {"yaml": {"users.yaml": _USERS}, "sqlite": {"users.csv": _USERS_CSV}}
+    schema = json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2)
+    texts = {
+        "config.yaml": _CONFIG.format(config=shown, backend=backend),
+        **users.get(kind, {}),
+        "config.schema.json": f"{schema}\n",
+    }
+    files = [folder / name for name in (*texts, "keys.db")]
     with exit_on_error(Exit.NO):
-        schema = json_schema(backend_kinds(plugin_manager()))
-        files = {
-            folder / "config.yaml": _CONFIG.format(config=shown, sha256=digest(token).hex()),
-            folder / "users.yaml": _USERS,
-            folder / "config.schema.json": f"{json.dumps(schema, indent=2)}\n",
-        }
         existing = [str(path) for path in files if os.path.lexists(path)]
         if existing:
             raise StartError(f"{' and '.join(existing)}: already there; nothing was written")
         try:
-            for path, text in files.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("x", encoding="utf-8") as file:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in texts.items():
+                with (folder / name).open("x", encoding="utf-8") as file:
                     file.write(text)
         except OSError as error:
             raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
+        with KeyStoreFile(files[-1]).creating() as database:
+            if database is None:
+                raise StartError(f"{files[-1]}: already there")
+            key = KeyRecord("first", now, (Token(digest(token), now),), owner="init")
+            KeyStore(database, str(files[-1])).add([key])
     try:
-        click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
+        click.echo(f"Wrote {', '.join(map(str, files))}.\n")
         click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
-        click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand send\n")
+        if kind in _SECRETS:
+            name, meaning = _SECRETS[kind]
+            click.echo(f"Write {meaning} into {folder / name}, and")
+            click.echo(f"what is different there into {folder / 'config.yaml'}.\n")
+        commands = (
+            [command.format(folder=shlex.quote(str(folder)), config=config)] if command else []
+        )
+        commands.append(f"tornado-idv serve --config {config}")
+        click.echo("Now run\n\n" + "".join(f"  {each}\n" for each in commands) + "\nand send\n")
         click.echo(example_request("http://127.0.0.1:8080", token))
     except OSError:
         for path in files:  # their key is lost

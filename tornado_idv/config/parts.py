@@ -57,6 +57,16 @@ class _Auth(BaseModel):
     keys: tuple[_Key, ...] = ()
 
 
+class _Backend(BaseModel):
+    name: str = ""
+
+
+class BackendsPart(BaseModel):
+    """The names of the backends."""
+
+    backends: tuple[_Backend, ...] = ()
+
+
 class _Logging(BaseModel):
     format: Literal["auto", "console", "json"] = "auto"
 

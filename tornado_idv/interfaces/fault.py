@@ -19,6 +19,12 @@ def _drip_rate(value: object) -> object:
     return parse_size(size)
 
 
+def _status(value: object) -> object:
+    if str(value) == "404":
+        raise ValueError("must be 429, 500 or 503; for a 404 of a proxy write proxy_status: 404")
+    return int(value) if value in ("429", "500", "503") else value
+
+
 class Fault(Options):
     """A simulated failure of lookups; two faults are never equal, since uses are counted.
 
@@ -28,7 +34,7 @@ class Fault(Options):
 
     status: Annotated[
         Literal[429, 500, 503] | None,
-        BeforeValidator(lambda value: int(value) if value in ("429", "500", "503") else value),
+        BeforeValidator(_status),
     ] = None
     """The status of an error response of this service: 429, 500 or 503."""
     proxy_status: Annotated[WholeNumber, Field(ge=400, le=599)] | None = None

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from tornado_idv.cli.common import Record, exit_on_error
+from tornado_idv.cli.common import Record, complete_backend, exit_on_error
 from tornado_idv.cli.running.admin_client import AdminListener, WrongRequest, admin_command
 from tornado_idv.errors import ConfigError
 from tornado_idv.interfaces.commands import Exit
@@ -39,7 +39,9 @@ def stats(admin: AdminListener) -> NoReturn:
 @cache.command()
 @click.option("--nickname", help="Purge the answers about the user with this nickname.")
 @click.option("--card", "card_number", help="Purge the answers about the user with this card.")
-@click.option("--backend", help="Purge the answers of this backend.")
+@click.option(
+    "--backend", shell_complete=complete_backend, help="Purge the answers of this backend."
+)
 @click.option("--all", is_flag=True, default=None, help="Purge everything.")
 @admin_command
 def purge(admin: AdminListener, **options: str | bool | None) -> NoReturn:

@@ -16,6 +16,7 @@ from typing import IO
 import click
 
 from tornado_idv.cli.common import (
+    complete_backend,
     config_option,
     counted,
     json_option,
@@ -82,7 +83,14 @@ def _columns(_context: object, _parameter: object, pairs: Sequence[str]) -> dict
     return columns
 
 
-_from_option = click.option("--from", "name", required=True, metavar="NAME", help="The backend.")
+_from_option = click.option(
+    "--from",
+    "name",
+    required=True,
+    metavar="NAME",
+    shell_complete=complete_backend,
+    help="The backend.",
+)
 
 
 @click.group()
@@ -101,7 +109,14 @@ users.add_command(compare)
 
 @users.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--to", "name", required=True, metavar="NAME", help="The backend.")
+@click.option(
+    "--to",
+    "name",
+    required=True,
+    metavar="NAME",
+    shell_complete=complete_backend,
+    help="The backend.",
+)
 @format_option("The format of FILE.  [default: by its extension]")
 @click.option(
     "--map",
