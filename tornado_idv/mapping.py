@@ -10,7 +10,6 @@ import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Annotated, Any, Self
 from uuid import UUID
 
@@ -61,7 +60,7 @@ _SCALARS = (str, int, float, bool, type(None))
 ROOT = "$root"
 """The member by which a record has the document around it."""
 _ROOT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\$root\b""")
-_OTHER = "text that no expression names"
+_NEGATED = re.compile(r"""!\s*((?:[\w@$]+|"[^"]*")(?:\.(?:\w+|"[^"]*"))+)""")
 Node = Mapping[str, Any]
 
 
@@ -83,6 +82,12 @@ class AllFunctions(Functions):
         if not text.endswith(suffix):
             raise ValueError("lacks the suffix")
         return text[: len(text) - len(suffix)]
+
+    @signature({"types": []})
+    def _func_to_string(self, value: Any) -> Any:
+        # JMESPath's own gives the text "null", which would be a plan, or the id in a request.
+        is_kept = value is None or type(value) is str
+        return value if is_kept else json.dumps(value, separators=(",", ":"))
 
     @signature({"types": ["string"]}, {"types": ["string"]})
     def _func_split(self, text: str, separator: str) -> list[str]:
@@ -109,26 +114,29 @@ _evaluate: Callable[[Any, Any], Any] = TreeInterpreter(
 
 
 class Expression:
-    """One expression; ``text`` is as it was written. Raises `ValueError` for a wrong one."""
+    """One expression; ``text`` is as it was written, ``node`` the root of its syntax tree.
+
+    Raises `ValueError` for a wrong one.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._node = _parse(text)
-        if self._node["type"] == "expref":  # never false, as a condition
+        self.node = _parse(text)
+        if self.node["type"] == "expref":  # never false, as a condition
             raise ValueError(f"not a JMESPath expression: {text} gives an expression, no value")
-        self._member = self._node["value"] if self._node["type"] == "field" else None
+        self._member = self.node["value"] if self.node["type"] == "field" else None
 
     @property
     def members(self) -> set[str]:
         """The names of all members that it reads, at any depth."""
-        return {node["value"] for node in _nodes(self._node) if node["type"] == "field"}
+        return {node["value"] for node in nodes_of(self.node) if node["type"] == "field"}
 
     def evaluate(self, value: Any) -> Any:
         """Return its result for ``value``; raises `Broken` if it cannot be applied to it."""
         if self._member is not None and type(value) is dict:
             return value.get(self._member)  # a shortcut for nearly every field
         try:
-            return _evaluate(self._node, value)
+            return _evaluate(self.node, value)
         except JMESPathTypeError as error:
             given = f"{error.function_name}() is given {error.actual_type}"
             raise Broken(f"{self.text} does not fit the response: {given}") from None
@@ -155,29 +163,13 @@ def _check(text: str) -> str:
 
 def _check_no_projection(text: str) -> str:
     """Reject projections to members: records without the member would be dropped unseen."""
-    for node in _nodes(_parse(text)):
+    for node in nodes_of(_parse(text)):
         if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
             raise ValueError(
                 f"{text} leaves out records that are of another shape than expected, and no "
                 "user would be found; select the list itself, and write the rest into the fields"
             )
     return text
-
-
-def results_for_others(text: str, *errors: str) -> list[Any]:
-    """Return the results for responses of another kind, such as an error.
-
-    Those have none of the members that the expression reads, or unknown values in them, and
-    none of the conditions ``errors`` is true for them.
-    """
-    expression, conditions = Expression(text), [Expression(each) for each in errors]
-    results = []
-    for members in ((), expression.members):
-        document = {"": _OTHER, **dict.fromkeys(members, _OTHER)}
-        with suppress(Broken):
-            if all(is_falsy(each.evaluate(document)) for each in conditions):
-                results.append(expression.evaluate(document))
-    return results
 
 
 ExpressionText = Annotated[str, AfterValidator(_check)]
@@ -194,8 +186,7 @@ def _parse(text: str) -> Node:
             # JMESPath has no name for the document; a quoted one may hold any character.
             named = _ROOT.sub(lambda each: f'"{ROOT}"' if each[0] == ROOT else each[0], text)
             parsed: Node = jmespath.compile(named).parsed
-            deque(_nodes(parsed), maxlen=0)  # the checks walk through all of it, too
-            return parsed
+            deque(nodes_of(parsed), maxlen=0)  # the checks walk through all of it, too
     except PendingDeprecationWarning:
         problem = "has text in backquotes; write it in single quotes, like 'active'"
     except IncompleteExpressionError:
@@ -206,14 +197,37 @@ def _parse(text: str) -> Node:
         problem = f"is wrong at column {error.lex_position + 1}{hint}"
     except (ValueError, LookupError, RecursionError):
         problem = "cannot be read" if text else "is empty"
+    else:
+        if not any(map(_is_misread_negation, nodes_of(parsed))):
+            return parsed
+        negated = _NEGATED.search(text)
+        form = f"write !({negated[1]}) for {negated[0]}" if negated else "write !(a.b), !(a == b)"
+        problem = f"negates too little, and has one result for all responses; {form}"
     raise ValueError(f"not a JMESPath expression: {text or 'it'} {problem}")
 
 
-def _nodes(node: Node) -> Iterator[Node]:
+def nodes_of(node: Node) -> Iterator[Node]:
+    """Yield the nodes of a syntax tree."""
     yield node
     for child in node["children"]:
         if isinstance(child, Mapping):  # a slice has numbers for children
-            yield from _nodes(child)
+            yield from nodes_of(child)
+
+
+def _is_misread_negation(node: Node) -> bool:
+    """Return whether it is ``!a.b`` or ``!a == b``, which JMESPath reads as ``(!a).b``."""
+    children = [each for each in node["children"] if isinstance(each, Mapping)]
+    kinds = [each["type"] for each in children]
+    if node["type"] == "comparator" and "not_expression" in kinds:
+        other = children[1 - kinds.index("not_expression")]
+        is_text = other["type"] == "literal" and type(other["value"]) is not bool
+        return is_text or other["type"] in ("field", "subexpression")
+    reads_members = node["type"].endswith(
+        ("subexpression", "index_expression", "projection", "flatten")
+    )
+    if node["type"] == "pipe":
+        reads_members = kinds[1] in ("field", "subexpression", "index_expression")
+    return reads_members and kinds[0] in ("not_expression", "comparator")
 
 
 class FieldOptions(Options):

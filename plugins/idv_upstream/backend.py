@@ -42,13 +42,6 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         self.second_templates = {
             kind: each.then.template(site) for kind, each in requests if each.then is not None
         }
-        self.reader = ResponseReader(
-            options.mapping,
-            options.statuses,
-            hints=options.follows_hints,
-            credential=options.has_credential,
-            folds_nicknames=options.folds_nicknames,
-        )
         self.transport = Transport(
             endpoints=options.base_urls,
             auth=options.auth,
@@ -56,6 +49,14 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             timeout=options.timeout,
             name=options.name,
             connections=options.max_concurrent,
+        )
+        self.reader = ResponseReader(
+            options.mapping,
+            options.statuses,
+            hints=options.follows_hints,
+            credential=options.has_credential,
+            folds_nicknames=options.folds_nicknames,
+            secrets=self.transport.secrets,
         )
 
     @property

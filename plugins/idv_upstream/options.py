@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_
 
 from idv_upstream.request.options import CardRequest, FirstRequest, NicknameRequest
 from idv_upstream.request.url import BaseUrl
-from idv_upstream.response.options import Outcome, ResponseOptions, StatusOptions
+from idv_upstream.response.options import Outcome, ResponseOptions, StatusOptions, outcome
 from idv_upstream.transport.credentials import Credential, NoCredential
 from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, Query
@@ -161,14 +161,33 @@ class UpstreamOptions(BackendOptions):
     def warnings(self) -> Iterator[str]:
         """Describe mappings that hide an error or a second user."""
         yield from self.mapping.warnings()
-        for kind, request in self.requests.items():
-            is_whole = self.mapping.complete_when is not None
-            if self.mapping.pick == "one" and request.is_for_one and not is_whole:
-                name = "by_nickname" if kind is ByNickname else "by_card"
-                yield (
-                    f"{name} requests a page of one user, so a second one is not noticed; request "
-                    "two, or write pick: first if the first is wanted"
-                )
+        for name, request in (("by_nickname", self.by_nickname), ("by_card", self.by_card)):
+            for each in (request, request and request.then):
+                if each is not None and each.page_size == 0:
+                    yield f'{name} requests a page of no users, so every user is "not found"'
+                is_whole = self.mapping.complete_when is not None or self.mapping.pick == "first"
+                if each is not None and each.page_size == 1 and not is_whole:
+                    yield (
+                        f"{name} requests a page of one user, so a second one is not noticed; "
+                        "request two, or write pick: first if the first is wanted"
+                    )
+        statuses = [
+            str(status)
+            for status in sorted({404, *self.status} - {204})
+            if outcome(status, self.statuses) is Outcome.NOT_KNOWN
+        ]
+        if statuses and self.mapping.not_known_when is None:
+            yield (
+                f'each response of status {", ".join(statuses)} is read as "not found", that of a '
+                "wrong path too; write not_known_when, a condition on its body, or if absent users "
+                f"have another status: {{{statuses[-1]}: broken}}"
+            )
+        if self.folds_nicknames and ByNickname in self.requests:
+            yield (
+                "nicknames are requested in lower case (identifiers.nickname_case: fold), so the "
+                "upstream must ignore case, or hold them in lower case: otherwise users are "
+                '"not found"; look up one whose nickname has capitals'
+            )
 
     @property
     def mapping(self) -> ResponseOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from textwrap import indent
@@ -22,8 +23,6 @@ from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_lo
 from tornado_idv.config.load import load
 from tornado_idv.mapping import FieldOptions
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
-
-pytestmark = pytest.mark.slow
 
 README = (Path(idv_upstream.__file__).parent / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -303,7 +302,25 @@ FAIR = {
     "a code of not found": {"found_when": "error != 'E_NOUSER'"},
     "a total": {"found_when": "total != `0`"},
     "a total without an error": {"found_when": "!ok || total != `0`"},
-    "an error or data": {"found_when": "errors || !data || data.found"},
+    "an error or data": {
+        "broken_when": "errors || !data || !contains(keys(data), 'found')",
+        "found_when": "data.found",
+    },
+    "a list of GraphQL": {"broken_when": "errors || !data", "select": "data.found"},
+    "a record that is disabled": {"not_known_when": "error == 'no user' || state == 'disabled'"},
+    "a flag of a record": {"not_known_when": "active == `false`"},
+    "two codes": {"unavailable_when": "code == 'BUSY' || code == 'SLOW'"},
+    "a list that is empty": {"broken_when": "length(errors) > `0`"},
+    "bits": {"broken_when": "has_bits(flags, `6`)"},
+    "a witness": {"broken_when": "errors || !(data.witness)"},
+    "a total of all": {"broken_when": "!meta || meta.total_count == `0`"},
+    "one of several": {"broken_when": "contains(['a', 'b'], code)"},
+    "three conditions": {"broken_when": "a == 'x' && b == 'y' && c.d != 'z'"},
+    "a part": {"broken_when": "starts_with(message, 'denied')"},
+    "what cannot be tried": {"broken_when": "split(code, '-')[1] == '7'"},
+    "a long list": {"broken_when": "length(errors) > `5`"},
+    "a list of statuses": {"broken_when": "errors[0].code == 'X'"},
+    "any member": {"broken_when": "data.*.error"},
     "a flag that is false": {"found_when": "exists != `false`"},
     "a length": {"found_when": "length(hits) > `0`"},
     "the whole document": {"found_when": "@"},
@@ -317,6 +334,9 @@ HIDING_ERRORS = [
     'error != "E_NOUSER"',
     "data.user",
     "ok && total != `0`",
+    "errors || !data || data.found",
+    "!ok || data.total",
+    "error.code != data.code",
 ]
 
 
@@ -334,6 +354,11 @@ def test_condition_that_is_false_for_an_error_is_warned_of(found_when: str, pick
     assert "error != 'no such user'" in warning
 
 
+def gql(query: str, **variables: int) -> str:
+    """Return the body of a request of GraphQL."""
+    return json.dumps({"query": f"query {query}", "variables": {"n": "{nickname}", **variables}})
+
+
 @pytest.mark.parametrize(
     ("request_", "is_warned_of"),
     [
@@ -341,7 +366,36 @@ def test_condition_that_is_false_for_an_error_is_warned_of(found_when: str, pick
         ({"url": "/u", "query": {"name": "{nickname}", "$top": "1"}}, True),
         ({"url": "/u", "json": '{"q": "{nickname}", "page_size": 1}'}, True),
         ({"url": "/u", "form": {"q": "{nickname}", "maxResults": "1"}}, True),
+        ({"url": "/u?q={nickname}&page[size]=1"}, True),
+        ({"url": "/u?q={nickname}&page%5Bsize%5D=1"}, True),
+        (
+            {"url": "/u", "json": '{"query": "SELECT * FROM u WHERE n = \'{nickname}\' LIMIT 1"}'},
+            True,
+        ),
+        ({"url": "/u", "json": gql("{{ u(n: $n, last: 1) {{ id }} }}")}, True),
+        (
+            {
+                "url": "/u",
+                "json": gql("($n: String!, $k: Int = 1) {{ u(n: $n, first: $k) {{ id }} }}"),
+            },
+            True,
+        ),
+        ({"url": "/u", "json": gql("($k: Int!) {{ u(n: $n, take: $k) {{ id }} }}", k=1)}, True),
+        (
+            {"url": "/u", "json": gql("($k: Int = 1) {{ u(n: $n, first: $k) {{ id }} }}", k=2)},
+            False,
+        ),
+        (
+            {
+                "url": "/u",
+                "json": gql("($k: Int = 1) {{ u(n: $n, depth: $k, first: 2) {{ id }} }}"),
+            },
+            False,
+        ),
+        ({"url": "/u", "json": gql("($k: Int = 2) {{ u(n: $n, first: $k) {{ id }} }}")}, False),
+        ({"url": "/c/{nickname}", "then": {"url": "/u?id={id}&limit=1"}}, True),
         ({"url": "/u?q={nickname}&limit=2"}, False),
+        ({"url": "/u?q={nickname}&limit=1.5"}, False),
         ({"url": "/u?q={nickname}&limit=10&page=1"}, False),
         ({"url": "/u?q={nickname}&discount=1"}, False),
         ({"url": "/u/{nickname}"}, False),
@@ -349,14 +403,89 @@ def test_condition_that_is_false_for_an_error_is_warned_of(found_when: str, pick
 )
 def test_page_of_one_is_warned_of(request_: dict[str, Any], is_warned_of: bool) -> None:  # noqa: FBT001
     def warnings(**response: Any) -> list[str]:
-        fields = {"plan": "plan", "card_number": "card", "nickname": "login", **response}
-        mapping = options(by_nickname=request_, base_url="http://x", response=fields)
+        fields = {"plan": "plan", "card_number": "card", "nickname": "login", "id": "id"}
+        mapping = options(
+            by_nickname=request_,
+            base_url="http://x",
+            response={**fields, **response},
+            status={404: "broken"},
+        )
         return list(mapping.warnings())
 
     assert [each.startswith("by_nickname requests a page of one") for each in warnings()] == [
         True
     ] * is_warned_of
     assert warnings(pick="first") == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"url": "/u?q={nickname}&limit=0"},
+        {"url": "/u", "query": {"name": "{nickname}", "$top": "0"}},
+        {"url": "/u", "json": gql("{{ u(n: $n, first: 0) {{ id }} }}")},
+        {"url": "/u", "json": gql("($k: Int = 0) {{ u(n: $n, first: $k) {{ id }} }}")},
+        {"url": "/u?count=2&limit=0&q={nickname}"},
+    ],
+)
+@pytest.mark.parametrize("pick", ["one", "first"])
+def test_page_of_no_user_is_warned_of(request_: dict[str, Any], pick: str) -> None:
+    (warning,) = request_warnings(by_nickname=request_, status={404: "broken"}, pick=pick)
+    assert warning == 'by_nickname requests a page of no users, so every user is "not found"'
+
+
+def request_warnings(**members: Any) -> list[str]:
+    fields = {"plan": "plan", "card_number": "card", "nickname": "login"}
+    taken = {name: members.pop(name) for name in ("pick", "not_known_when") if name in members}
+    given = {"by_nickname": {"url": "/{nickname}"}, **members, "base_url": "http://x"}
+    return list(options(**given, response={**fields, **taken}).warnings())
+
+
+@pytest.mark.parametrize(
+    ("members", "statuses"),
+    [
+        ({}, "404"),
+        ({"status": {410: "broken"}}, "404"),
+        ({"status": {400: "not_known"}}, "400, 404"),
+        ({"status": {400: "not_known", 404: "broken"}}, "400"),
+        ({"status": {204: "not_known"}}, "404"),
+    ],
+)
+def test_any_404_as_not_found_is_warned_of(members: dict[str, Any], statuses: str) -> None:
+    (warning,) = request_warnings(**members)
+    assert warning.startswith(f'each response of status {statuses} is read as "not found"')
+    assert request_warnings(**members, not_known_when="error == 'no user'") == []
+
+
+@pytest.mark.parametrize("status", [{404: "broken"}, {404: "unavailable"}, {404: "read"}])
+def test_404_that_is_not_believed_is_not_warned_of(status: dict[int, str]) -> None:
+    assert request_warnings(status=status) == []
+
+
+def test_another_instance_is_not_warned_of() -> None:
+    assert list(options(base_url="http://x").warnings()) == []
+
+
+@pytest.mark.parametrize("kind", ["native", "by_nickname", "by_card"])
+def test_folded_nicknames_are_warned_of(tmp_path: Path, kind: str) -> None:
+    """A directory that distinguishes case would not find users with capitals."""
+    own = {
+        "native": "",
+        "by_nickname": f"{BY}, status: {{404: broken}}, {RESPONSE},",
+        "by_card": f'by_card: {{url: "/{{card_number}}"}}, status: {{404: broken}}, {RESPONSE},',
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "profile_sites: [https://profiles.example]\nidentifiers: {nickname_case: fold}\n"
+        f"backends: [{{name: crm, kind: upstream, {own[kind]} base_url: http://x}}]\n",
+        encoding="utf-8",
+    )
+    (built,) = load(path, backend_kinds(plugin_manager()), {}).backends
+    assert isinstance(built, UpstreamOptions)
+    warnings = list(built.warnings())
+    assert [each.startswith("nicknames are requested in lower case") for each in warnings] == [
+        True
+    ] * (kind != "by_card")
 
 
 def test_echo_in_pages_is_warned_of_unless_they_are_complete() -> None:
@@ -380,6 +509,62 @@ def test_echo_in_pages_is_warned_of_unless_they_are_complete() -> None:
 def test_response_that_may_be_another_is_warned_of(response: dict[str, Any], start: str) -> None:
     (warning,) = warnings_of(response)
     assert warning.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("response", "start"),
+    [
+        (
+            {"select": "items[?state == 'active']"},
+            "response.select (items[?state == 'active']) has",
+        ),
+        ({"select": "data.items[?active]"}, "response.select (data.items[?active]) has a filter"),
+        ({"select": "hits || items[?active]"}, "response.select (hits || items[?active]) has a"),
+        (
+            {"found_when": "!items || items[?active] || !ok"},
+            "response.found_when (!items || items[?active] || !ok) has a filter",
+        ),
+        ({"not_known_when": "state != 'active'"}, "response.not_known_when (state != 'active') is"),
+        ({"not_known_when": "!active"}, "response.not_known_when (!active) is true for other"),
+        ({"not_known_when": "!(user.active)"}, "response.not_known_when (!(user.active)) is true"),
+        ({"not_known_when": 'error == "no_user"'}, "response.not_known_when (error == "),
+        ({"broken_when": "status == refused"}, "response.broken_when (status == refused) compares"),
+        (
+            {"broken_when": "contains('denied', error)"},
+            "response.broken_when (contains('denied', e",
+        ),
+        ({"unavailable_when": "starts_with('busy', error)"}, "response.unavailable_when (starts_w"),
+    ],
+)
+def test_condition_that_may_hide_users_is_warned_of(response: dict[str, Any], start: str) -> None:
+    (warning,) = warnings_of(response)
+    assert warning.startswith(start)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "a == 'x' || 'y'",
+        "length(errors)",
+        "!length(errors)",
+        "length(a) == '0'",
+        "to_string(a) == `1`",
+        "lower(a) == 'ABC'",
+        "type(a) == 'list'",
+        "a == 'x' && a == 'y'",
+        "a != 'x' || a != 'y'",
+        "'a' == 'b'",
+        "`true`",
+        "a && `false`",
+        "keys(a) == 'x'",
+    ],
+)
+@pytest.mark.parametrize("name", ["broken_when", "unavailable_when"])
+def test_condition_with_one_result_is_warned_of(name: str, condition: str) -> None:
+    (warning,) = warnings_of({name: condition})
+    assert warning.startswith(
+        f"response.{name} ({condition}) has the same result for all responses"
+    )
 
 
 @pytest.mark.parametrize("error", [{"broken_when": "ok != `true`"}, {"unavailable_when": "!ok"}])

@@ -161,6 +161,32 @@ class TestNotKnownWhen:
         assert [status for status in range(200, 600) if reader().wants_body(status)] == [200]
 
 
+@pytest.mark.parametrize(
+    ("status", "kind", "start"),
+    [
+        (400, Broken, "unexpected status 400"),
+        (401, Broken, "our credentials are refused (status 401)"),
+        (403, Broken, "our credentials are refused (status 403)"),
+        (404, Broken, 'a response of status 404 that does not say "not known" (not_known_when)'),
+        (500, Unavailable, "temporarily unavailable (status 500)"),
+        (200, Broken, "a wrong record: card_number (card) is missing"),
+    ],
+)
+def test_message_of_every_response_that_is_no_user_is_read(
+    status: int, kind: type[LookupFailed], start: str
+) -> None:
+    options = {"error": "message", "not_known_when": "code == 'no_such_person'"}
+    documented = reader(**options)
+    body = {"message": "permission denied for table users, alice"}
+    failed = failure(documented, response(status, body))
+    assert type(failed) is kind
+    assert failed.reason == f"{start}: permission denied for table users, …"
+    assert documented.wants_body(status) is not False
+    unread = failure(documented, response(status, b"<html>", "text/html"))
+    assert type(unread) is kind
+    assert documented.read(QUERY, response(404, {"code": "no_such_person"})) is None
+
+
 # Freshness
 
 
@@ -262,7 +288,9 @@ ALWAYS_200 = {
     "two users": (200, {"ok": True, "total": 2, "hits": [HIT, HIT]}, Broken),
     "an error like an empty list": (200, {"ok": False, "total": 0, "hits": []}, Unavailable),
     "an error": (200, {"ok": False, "error": "wrong key"}, Unavailable),
-    "no total, and an empty list": (200, {"ok": True, "hits": []}, None),
+    "no total, and an empty list": (200, {"ok": True, "hits": []}, Broken),
+    "a total, and an empty list": (200, {"ok": True, "total": 1, "hits": []}, Broken),
+    "no total, and a user": (200, {"ok": True, "total": 0, "hits": [HIT]}, Broken),
     "an object": (200, {}, Unavailable),
     "nothing": (200, None, Unavailable),
     "a wrong path": (404, {"ok": True, "total": 0, "hits": []}, Broken),

@@ -335,7 +335,8 @@ def test_mapping_that_hides_an_error_is_warned_of(
     else:
         result = CliRunner().invoke(main, ["check", "--config", str(try_.config)])
     assert "response.found_when (ok) is false for other responses too" in result.stderr
-    assert result.stderr.count("warning: ") == 1
+    assert 'each response of status 404 is read as "not found"' in result.stderr
+    assert result.stderr.count("warning: ") == 2
 
 
 def test_ttl_of_the_backend_overrides_that_of_the_cache(try_: Try, directory: Directory) -> None:
@@ -529,3 +530,125 @@ def test_long_response_is_truncated(try_: Try, directory: Directory) -> None:
     result = try_("@alice")
     assert "in all)" in result.stdout
     assert len(result.stdout) < 6_000
+
+
+def select(try_: Try, text: str) -> None:
+    config = try_.config.read_text(encoding="utf-8").replace("select: user", f"select: {text}")
+    try_.config.write_text(config, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("path", "members"),
+    [
+        ("users", {}),
+        ("user", {}),
+        ("users", {"busy": True}),
+        ("users", {"next": "/2"}),
+        ("others", {}),
+    ],
+    ids=["several", "another member", "busy", "one page", "a missing list"],
+)
+def test_users_in_a_list_are_not_all_shown(
+    try_: Try, directory: Directory, path: str, members: dict[str, Any]
+) -> None:
+    """Of strangers 400 characters of the response serve to see its form."""
+    select(try_, f'{path}\n      unavailable_when: "busy"\n      complete_when: "!next"')
+    users = [{"level": 1, "card": f"{n:04}", "login": f"stranger{n}"} for n in range(90)]
+    document = {"users": users, **members}
+    directory.reply = Reply(200, json.dumps(document).encode(), {})
+    result = try_("@alice")
+    assert result.exit_code == 3
+    assert result.stdout.count("stranger") < 10
+    assert len(result.stdout) < 1_500
+    assert "in all)" in result.stdout
+    if members:
+        assert "select  " not in result.stdout
+    elif path == "users":
+        assert "select       users  ->  a list of 90" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("document", "shown"),
+    [
+        ({"data": {}}, "null (missing: data.user)"),
+        ({"data": {"user": None}}, "null"),
+        ({}, "null (missing: data.user)"),
+    ],
+)
+def test_missing_member_is_distinguished_from_null(
+    try_: Try, directory: Directory, document: Any, shown: str
+) -> None:
+    select(try_, "data.user")
+    directory.reply = Reply(200, json.dumps(document).encode(), {})
+    assert f"select       data.user  ->  {shown}\n" in try_("@alice").stdout
+    (step,) = try_.record("@alice")["expressions"]
+    assert step["missing"] == (["data.user"] if "missing" in shown else [])
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+def test_message_of_an_error_is_shown(try_: Try, directory: Directory, status: int) -> None:
+    select(try_, "user\n      error: message")
+    said = f"permission denied for table users; token {CANARY} of alice"
+    directory.reply = Reply(status, json.dumps({"message": said}).encode(), {})
+    record = try_.record("@alice")
+    assert record["reason"].endswith(
+        f"(status {status}): permission denied for table users; token … of …"
+        if status != 400
+        else "unexpected status 400: permission denied for table users; token … of …"
+    )
+    assert [step["for"] for step in record["expressions"]] == ["error"]
+    directory.reply = Reply(status, b"<html>", {"Content-Type": "text/html"})
+    assert f"status {status}" in try_.record("@alice")["reason"]
+
+
+ABSENT = Reply(404, b'{"error": "no user"}', {})
+
+
+@pytest.mark.parametrize(
+    ("reply", "response", "problem"),
+    [
+        (ABSENT, "", None),
+        (ABSENT, "not_known_when: \"error == 'no user'\"", None),
+        (Reply(200, b'{"user": null}', {}), 'found_when: "error || user"', None),
+        (Reply(404, b'{"path": "/"}', {}), "not_known_when: \"error == 'no user'\"", "status 404"),
+        (Reply(401, b"{}", {}), "", "our credentials are refused (status 401)"),
+        (Reply(503, b"{}", {}), "", "temporarily unavailable (status 503)"),
+        (Reply(200, json.dumps(ALICE).encode(), {}), "", "another user than requested"),
+        (
+            Reply(200, json.dumps(ALICE).encode(), {}),
+            'check_echo: "false"',
+            "a made-up nickname is found",
+        ),
+    ],
+)
+def test_check_looks_up_a_made_up_user_in_each_upstream(
+    try_: Try, directory: Directory, reply: Reply, response: str, problem: str | None
+) -> None:
+    select(try_, f"user\n      {response}")
+    directory.reply = reply
+    result = CliRunner().invoke(main, ["check", "--online", "--config", str(try_.config)])
+    assert result.exit_code == (0 if problem is None else 1)
+    problems = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    if problem is None:
+        assert problems == []
+    else:
+        assert "config.yaml:5:5: backends[1]: a made-up nickname" in problems[0]
+        assert problem in problems[0]
+    ((path, _),) = directory.asked[:1]
+    assert path.startswith("/people/x")
+
+
+def test_check_sends_nothing_unless_it_is_asked_to(try_: Try, directory: Directory) -> None:
+    assert CliRunner().invoke(main, ["check", "--config", str(try_.config)]).exit_code == 0
+    assert directory.asked == []
+
+
+def test_check_reports_an_upstream_that_is_down_only_online(
+    try_: Try, directory: Directory
+) -> None:
+    directory.server_close()
+    for option, code in (("--config-only", 0), ("--online", 1)):
+        arguments = ["check", option, "--config", str(try_.config)]
+        assert CliRunner().invoke(main, arguments).exit_code == code
+    both = ["check", "--online", "--config-only", "--config", str(try_.config)]
+    assert CliRunner().invoke(main, both).exit_code == 2

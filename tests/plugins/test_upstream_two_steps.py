@@ -102,6 +102,40 @@ async def test_lookup_in_two_steps(
         assert len(server.targets) == targets
 
 
+@pytest.mark.parametrize(
+    ("path", "first"),
+    [
+        ("owner", {}),
+        ("owner", {"owner": None}),
+        ("owner", {"error": "moved"}),
+        ("to_string(owner)", {}),
+        ("to_string(owner)", {"owner": None}),
+        ("data.owner", {"data": {}}),
+    ],
+)
+async def test_missing_id_is_never_not_found(
+    tmp_path: Path, path: str, first: dict[str, Any]
+) -> None:
+    """Nor is the user with the id "null" requested."""
+    response = {**OPTIONS["response"], "id": path}
+    async with serving(json_of(first), UNKNOWN) as server:
+        options = {**OPTIONS, "response": response, "base_url": server.address}
+        backend = make_backend(UpstreamBackend, tmp_path, **options)
+        async with open_backends([backend]):
+            assert (
+                await outcome(backend, QUERY) == f"broken: a wrong record: id ({path}) is missing"
+            )
+    assert server.targets == ["/cards/0012"]
+
+
+async def test_id_may_be_null_as_text(tmp_path: Path) -> None:
+    async with serving(json_of({"owner": "null"}), USER) as server:
+        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **OPTIONS)
+        async with open_backends([backend]):
+            assert await outcome(backend, QUERY) == "found"
+    assert server.targets == ["/cards/0012", "/users/null"]
+
+
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=80))
 def test_no_id_leaves_its_place(value: str) -> None:
     given_options = {"name": "x", "kind": "upstream", "base_url": "http://x", **OPTIONS}
@@ -129,6 +163,23 @@ def test_no_id_leaves_its_place(value: str) -> None:
         ({"by_card": {"url": "/{card_number}", "then": {"url": "/u"}}}, "the same for all users"),
         ({"by_card": {"url": "/c/{id}"}}, "an unknown placeholder"),
         ({"base_url": None}, "url must be absolute"),
+        (
+            {
+                "base_url": None,
+                "by_card": {"url": "http://x/c/{card_number}", "then": {"url": "/u/{id}"}},
+            },
+            "url must be absolute",
+        ),
+        (
+            {
+                "forward": ["x-request-id"],
+                "by_card": {
+                    "url": "/c/{card_number}",
+                    "then": {"url": "/u/{id}", "headers": {"X-Request-ID": "1"}},
+                },
+            },
+            "forward and headers both set x-request-id",
+        ),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:

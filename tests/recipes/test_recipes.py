@@ -187,7 +187,7 @@ MISFITS = {
     "A list with a filter": ("query: {id:", "query: {login:"),
     "SCIM 2.0": ("userName eq", "userName is"),
     "Search by POST": ('{"login": "{nickname}"}', '{"login": {"$is": "{nickname}"}}'),
-    "GraphQL": ("User(id: $login) {{ id card plan", "User(id: $login) {{ id card tariff"),
+    "GraphQL": ("{{id: $login}}) {{ id card plan", "{{id: $login}}) {{ id card tariff"),
     "A JSON view of a database": ('"2": Pro', '"3": Pro'),
     "Keycloak": ("query: {username:", "query: {name:"),
 }
@@ -202,6 +202,18 @@ def test_unexpected_response_is_never_not_found(
     with in_front_of(servers.address(recipe.serve), recipe, tmp_path, misfit) as client:
         reply = client.by_input("@a.b-c_D")
     assert (reply.status, reply.code) == (503, "backend_unavailable")
+
+
+@pytest.mark.parametrize("recipe", [each for each in RECIPES if "GraphQL" in each.title], ids=title)
+def test_misspelt_alias_is_never_not_found(
+    servers: Servers, tmp_path: Path, recipe: Recipe
+) -> None:
+    """What the response holds has another name then."""
+    address = servers.address(recipe.serve)
+    with in_front_of(
+        address, recipe, tmp_path, ("select: data.found", "select: data.fund")
+    ) as client:
+        assert is_unavailable(client)
 
 
 @pytest.mark.parametrize("serve", {each.serve: None for each in RECIPES}, ids=lambda f: f.__name__)

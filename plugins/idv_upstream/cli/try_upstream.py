@@ -31,6 +31,8 @@ from tornado_idv import (
 _STATUS = re.compile(rb"HTTP/[0-9.]+ ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _MAX_SHOWN = 4096
+_MAX_OF_OTHERS = 400
+"""Characters of a response that is not of one user; it may hold the records of others."""
 
 
 def read_saved_response(path: Path) -> Response:
@@ -132,6 +134,7 @@ def _as_record(run: DryRun, seconds_cached: float, mask: Masker) -> dict[str, An
                 "expression": mask(step.expression),
                 "result": mask(step.result),
                 "error": mask(step.error or None),
+                "missing": mask(list(step.missing)),
             }
             for step in run.steps
         ],
@@ -162,9 +165,13 @@ def _as_lines(record: dict[str, Any]) -> Iterator[str]:
     if response is not None:
         yield f"response     {response['status']}"
         yield from _header_lines(response["headers"])
-        yield from _body_lines(response["body"])
+        yield from _body_lines(response["body"], _max_shown(record["expressions"]))
     for step in record["expressions"]:
         result = step["error"] or dumps(step["result"], ensure_ascii=False)
+        if _is_of_several(step["result"]):
+            result = f"a list of {len(step['result'])}"
+        elif step["missing"]:
+            result += f" (missing: {', '.join(step['missing'])})"
         yield f"{step['for']:12} {step['expression']}  ->  {_cut(result)}"
     reason = record["reason"]
     yield f"outcome      {record['outcome']}" + (f": {reason}" if reason else "")
@@ -184,9 +191,19 @@ def _header_lines(headers: dict[str, str]) -> Iterator[str]:
     return (f"             {name}: {value}" for name, value in headers.items())
 
 
-def _body_lines(body: str | None) -> Iterator[str]:
-    return (f"             {line}" for line in _cut(body or "").splitlines())
+def _max_shown(steps: list[dict[str, Any]]) -> int:
+    is_of_one = any(step["for"] in ("plan", "card_number", "nickname") for step in steps)
+    is_of_several = any(_is_of_several(step["result"]) for step in steps)
+    return _MAX_SHOWN if is_of_one and not is_of_several else _MAX_OF_OTHERS
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ... ({len(text)} in all)"
+def _is_of_several(result: Any) -> bool:
+    return isinstance(result, list) and len(result) > 1
+
+
+def _body_lines(body: str | None, most: int = _MAX_SHOWN) -> Iterator[str]:
+    return (f"             {line}" for line in _cut(body or "", most).splitlines())
+
+
+def _cut(text: str, most: int = _MAX_OF_OTHERS) -> str:
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text)} in all)"

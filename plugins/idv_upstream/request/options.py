@@ -22,10 +22,14 @@ from idv_upstream.request.template import RequestTemplate
 from tornado_idv import Options
 
 _METHOD = re.compile("(?!(?:CONNECT|TRACE)$)[A-Z]{1,20}")
-_ONE = re.compile(
-    r"""\b(?:top|limit|count|rows|first|max(?:_?results)?|(?:page)?_?size|per_?page)"?\s*[=:]\s*"?1\b""",
-    re.IGNORECASE,
+_SIZE = re.compile(
+    r"""(?:(?<![a-z])|(?<=%5B))(?:\w*_)?(?:top|limit|count|rows|first|last|take|num|max(?:_?(?:results|records|items))?
+    |limitTo(?:First|Last)|(?:results)?_?per_?page|(?:page)?_?(?:size|limit))
+    (?:"|\]|%5D)?(?:\s*[=:]\s*"?|\s+)([01])\b(?![.%])""",
+    re.IGNORECASE | re.VERBOSE,
 )
+_VARIABLE = re.compile(r"""\$(\w+)\s*:\s*Int!?\s*=\s*(\d+)|"(\w+)":\s*(\d+)""")
+"""A variable of a GraphQL query with its default, or its value beside the query."""
 
 
 class RequestOptions(Options):
@@ -57,11 +61,15 @@ class RequestOptions(Options):
         return not self.url.startswith("/")
 
     @property
-    def is_for_one(self) -> bool:
-        """Return whether it seems to limit the response to one user."""
+    def page_size(self) -> int | None:
+        """Return the size of the page that it seems to request, if that is 0 or 1."""
         parameters = {**self.query, **(self.form or {})}
-        texts = [self.url, *(f"{name}={value}" for name, value in parameters.items())]
-        return any(map(_ONE.search, [*texts, json.dumps(self.json_body).replace("\\", "")]))
+        body = json.dumps(self.json_body).replace("\\", "")
+        for default, size, name, value in sorted(_VARIABLE.findall(body)):
+            body = re.sub(rf"\${default or name}\b(?!\s*:\s*Int)", value or size, body)
+        texts = [self.url, *(f"{name}={value}" for name, value in parameters.items()), body]
+        sizes = [int(match[1]) for text in texts for match in _SIZE.finditer(text)]
+        return min(sizes, default=None)
 
     @field_validator("method")
     @classmethod

@@ -9,14 +9,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from tornado_idv import ByNickname, Options, Query, WholeNumber
-from tornado_idv.mapping import (
-    ExpressionText,
-    FieldSource,
-    ListText,
-    is_falsy,
+from idv_upstream.response.trials import (
+    compares_names,
+    has_filter,
+    is_constant,
     results_for_others,
 )
+from tornado_idv import ByNickname, Options, Query, WholeNumber
+from tornado_idv.mapping import ExpressionText, FieldSource, ListText, is_falsy
 
 
 class Outcome(StrEnum):
@@ -27,6 +27,9 @@ class Outcome(StrEnum):
     UNAVAILABLE = "unavailable"
     BROKEN = "broken"
 
+
+CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")
+"""The options that are conditions; but for the last, on a whole response."""
 
 StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
 """What single statuses mean, where that differs from the default."""
@@ -60,8 +63,8 @@ class ResponseOptions(Options):
     """A condition on the whole response: if it is true, the upstream rejects the request, such as
     our credentials."""
     error: ExpressionText | None = None
-    """An expression on such a response for a message in the log; the requested value and long
-    numbers are masked."""
+    """An expression on a response that is no user, whatever its status, for a message in the log;
+    the requested value, long numbers, mail addresses and secrets are masked."""
     complete_when: ExpressionText | None = None
     """A condition on the whole response that must be true before "not known" or a single user is
     believed: that no further page exists."""
@@ -87,8 +90,9 @@ class ResponseOptions(Options):
     """Whether the response must hold the requested nickname or card number. Without it, any
     user is taken for the requested one."""
     not_known_when: ExpressionText | None = None
-    """An expression that must be true for the body of a response whose status says that the
-    user is not known, so that a wrong ``base_url`` is not taken for that."""
+    """A condition that must be true for the body of a response whose status says that the
+    user is not known, so that a wrong ``base_url`` is not taken for that. A user for whose record
+    it is true, such as a disabled one, is not known either."""
     media_type: Literal["json", "any"] = "json"
     """Whether the media type of a response must be JSON."""
 
@@ -115,19 +119,36 @@ class ResponseOptions(Options):
     def warnings(self) -> Iterator[str]:
         """Describe expressions that hide an error or a further page."""
         errors = [text for text in (self.unavailable_when, self.broken_when) if text is not None]
-        others = [] if self.found_when is None else results_for_others(self.found_when, *errors)
-        if any(map(is_falsy, others)):
+        for name in ("found_when", "select"):
+            text = getattr(self, name)
+            others = [] if text is None else results_for_others(text, *errors)
+            if text is not None and has_filter(text):
+                yield (
+                    f"response.{name} ({text}) has a filter: records that it leaves out are read "
+                    'as "not found", all of them if their member has another name; select the '
+                    "whole list, and write not_known_when for users such as disabled ones"
+                )
+            elif name == "found_when" and any(map(is_falsy, others)):
+                yield (
+                    f"response.found_when ({text}) is false for other responses too, such as an "
+                    'error, which is then read as "not found" instead of being refused; write '
+                    """a condition on what only "not found" has, like error != 'no such user'"""
+                )
+            elif name == "select" and [] in others:
+                yield (
+                    f"response.select ({text}) gives an empty list for other responses too, such "
+                    'as an error, which is then read as "not found" instead of being refused; '
+                    "select the list without a default"
+                )
+        if self.not_known_when is not None and not all(
+            map(is_falsy, results_for_others(self.not_known_when))
+        ):
             yield (
-                f"response.found_when ({self.found_when}) is false for other responses too, such "
-                'as an error, which is then read as "not found" instead of being refused; write '
-                """a condition on what only "not found" has, like error != 'no such user'"""
+                f"response.not_known_when ({self.not_known_when}) is true for other responses too, "
+                'such as one without that member, which is then read as "not found"; compare with '
+                "==, as in status == 'disabled'"
             )
-        if self.select is not None and [] in results_for_others(self.select, *errors):
-            yield (
-                f"response.select ({self.select}) gives an empty list for other responses too, "
-                'such as an error, which is then read as "not found" instead of being refused; '
-                "select the list without a default"
-            )
+        yield from self._suspicious_conditions()
         if self.complete_when is not None and "==" not in self.complete_when:
             yield (
                 f"response.complete_when ({self.complete_when}) compares no total: it may be true "
@@ -139,3 +160,17 @@ class ResponseOptions(Options):
                 'pages, a user on a further page is read as "not found"; write a condition such '
                 "as total == length(users)"
             )
+
+    def _suspicious_conditions(self) -> Iterator[str]:
+        for name in CONDITIONS:
+            text = getattr(self, name)
+            if text is not None and is_constant(text):
+                yield (
+                    f"response.{name} ({text}) has the same result for all responses; numbers are "
+                    "true, 0 too, and each side of || and && is a condition of its own"
+                )
+            if name in CONDITIONS[:2] and text is not None and compares_names(text):
+                yield (
+                    f"response.{name} ({text}) compares two members of the response; text "
+                    "stands in single quotes, and contains(message, 'text') has it last"
+                )

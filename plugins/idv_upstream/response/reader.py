@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from multidict import MultiMapping
@@ -11,7 +12,7 @@ from multidict import MultiMapping
 from idv_upstream.response.mapping import ResponseMapper, Step
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import Response, decode_json
-from tornado_idv import BackendResult, Broken, Query, Unavailable, User
+from tornado_idv import BackendResult, Broken, LookupFailed, Query, Unavailable, User
 
 _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",;]*)))?', re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -44,7 +45,7 @@ class ResponseReader:
 
     ``statuses`` override what single statuses mean, ``hints`` says whether
     ``Cache-Control`` is followed, ``credential`` whether one is configured, ``folds_nicknames``
-    whether the case of nicknames is ignored.
+    whether the case of nicknames is ignored; ``secrets`` are masked in messages.
     """
 
     def __init__(
@@ -55,8 +56,9 @@ class ResponseReader:
         hints: bool,
         credential: bool,
         folds_nicknames: bool = False,
+        secrets: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        self.mapper = ResponseMapper(options, folds_nicknames=folds_nicknames)
+        self.mapper = ResponseMapper(options, folds_nicknames=folds_nicknames, secrets=secrets)
         self._statuses = statuses
         self._empty_is_null = options.found_when is not None
         self._only_json = options.media_type == "json"
@@ -70,7 +72,7 @@ class ResponseReader:
 
         ``earlier`` responses to the same lookup may shorten that, too.
         """
-        is_read = self._is_read(response)
+        is_read = self._is_read(query, response)
         user = self.mapper.user(query, self.document(response)) if is_read else None
         return self.limited(user, response, *earlier)
 
@@ -86,7 +88,7 @@ class ResponseReader:
 
     def read_id(self, query: Query, response: Response) -> str | None:
         """Return the id of the user for the second request; raises as `read`."""
-        is_read = self._is_read(response)
+        is_read = self._is_read(query, response)
         return self.mapper.id(query, self.document(response)) if is_read else None
 
     def document(self, response: Response) -> Any:
@@ -100,24 +102,35 @@ class ResponseReader:
             raise Broken(f"a response of status {response.status} that is not application/json")
         return decode_json(response.body)
 
-    def wants_body(self, status: int) -> bool:
-        """Return whether the body of a response of this status is read."""
+    def wants_body(self, status: int) -> bool | None:
+        """Return whether the body of a response of this status is read; ``None`` if it can be."""
         meaning = outcome(status, self._statuses)
-        return meaning is Outcome.READ or (
-            meaning is Outcome.NOT_KNOWN and self.mapper.reads_not_known
-        )
+        if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
+            return meaning is Outcome.READ or self.mapper.reads_not_known
+        return None if self.mapper.reads_errors else False
 
     def explain(self, query: Query, response: Response) -> Iterator[Step]:
         """Return the result of each expression; raises `Broken` if there is no document."""
-        if not self.wants_body(response.status):
+        wanted = self.wants_body(response.status)
+        if wanted is False or not (wanted or response.body):
             return iter(())
         document = self.document(response)
-        if outcome(response.status, self._statuses) is Outcome.READ:
+        meaning = outcome(response.status, self._statuses)
+        if meaning is Outcome.READ:
             return self.mapper.explain(query, document)
-        return self.mapper.explain_not_known(document)
+        return self.mapper.explain_status(document, is_error=meaning is not Outcome.NOT_KNOWN)
 
-    def _is_read(self, response: Response) -> bool:
+    def _is_read(self, query: Query, response: Response) -> bool:
         """Return whether the body says it; if not, the user is not known. Raises as `read`."""
+        try:
+            return self._reads_body(response)
+        except LookupFailed as failure:
+            with suppress(LookupFailed):
+                if self.mapper.reads_errors and response.body:
+                    failure.reason += self.mapper.message(query, self.document(response))
+            raise
+
+    def _reads_body(self, response: Response) -> bool:
         status = response.status
         meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:

@@ -22,8 +22,9 @@ from idv_upstream.transport.bounded import bound_responses
 from idv_upstream.transport.tls import Tls
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
-WantsBody = Callable[[int], bool]
-"""Whether the body of a response of this status is read."""
+WantsBody = Callable[[int], bool | None]
+"""Whether the body of a response of this status is read; with ``None`` it may also be empty,
+where it cannot be read."""
 
 HEADERS: Mapping[str, str] = {
     "Accept": "application/json",
@@ -209,14 +210,19 @@ class Client:
             )
             try:
                 status, received = response.status, response.headers
-                content = await _read(response.content) if wants_body(status) else None
+                wanted = wants_body(status)
+                body = b""
+                if wanted is not False:
+                    body = decode_body(await _read(response.content), received)
+            except (aiohttp.ClientError, OSError, LookupFailed):
+                if wanted is not None:
+                    raise
+                body = b""
             finally:
                 response.release()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failure(error) from None
-        return Response(
-            status, received, b"" if content is None else decode_body(content, received)
-        )
+        return Response(status, received, body)
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:

@@ -1,0 +1,276 @@
+"""Statements of a response beside the user: contradictions, disabled users, errors and pages."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from idv_upstream.response.mapping import ResponseMapper, Step
+from idv_upstream.response.options import ResponseOptions
+from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
+
+PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
+RECORD = {"plan": "Free", "card": "0012", "login": "alice", "id": 7}
+ALICE = User("Free", "0012", "alice")
+QUERIES = (ByNickname("alice"), ByCard("0012"))
+
+
+def mapper(**options: Any) -> ResponseMapper:
+    return ResponseMapper(ResponseOptions.model_validate({**PLAIN, **options}))
+
+
+def record(**members: Any) -> dict[str, Any]:
+    return {**RECORD, **members}
+
+
+def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:
+    with pytest.raises(Broken) as caught:
+        mapper(**options).user(query, document)
+    return caught.value.reason
+
+
+TOTAL = {"found_when": "total != `0`", "select": "items"}
+TWO_STATEMENTS = {
+    "a total, and no user": (TOTAL, {"total": 1, "items": []}, "is true, but select (items) gives"),
+    "no total, and no user": (TOTAL, {"items": []}, "is true, but select (items) gives no user"),
+    "found, and no list": ({**TOTAL, "found_when": "ok"}, {"ok": True}, "gives null"),
+    "no error, and no user": (
+        {"found_when": "error != 'no user'", "select": "items"},
+        {"items": []},
+        "found_when (error != 'no user') is true, but select (items) gives no user",
+    ),
+    "found, and all are left out": (
+        {"found_when": "total != `0`", "select": "items[?state == 'active']"},
+        {"total": 1, "items": [RECORD]},
+        "gives no user",
+    ),
+    "found, and the first of none": (
+        {**TOTAL, "pick": "first"},
+        {"total": 1, "items": []},
+        "gives no user",
+    ),
+    "found, and none that contains the name": (
+        {**TOTAL, "match": "echo"},
+        {"total": 1, "items": []},
+        "gives no user",
+    ),
+    "no total, and the user": (
+        TOTAL,
+        {"total": 0, "items": [RECORD]},
+        "found_when (total != `0`) is false, but select (items) gives a user",
+    ),
+    "no total, and two users": (TOTAL, {"total": 0, "items": [RECORD, RECORD]}, "is false, but"),
+    "no total, and another user": (
+        TOTAL,
+        {"total": 0, "items": [record(login="bob", card="9")]},
+        "is false, but",
+    ),
+    "not found, and the user": (
+        {"found_when": "found", "select": "user"},
+        {"found": False, "user": RECORD},
+        "found_when (found) is false, but select (user) gives a user",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "document", "said"), TWO_STATEMENTS.values(), ids=TWO_STATEMENTS
+)
+def test_statements_that_contradict_each_other_are_broken(
+    options: dict[str, Any], document: Any, said: str
+) -> None:
+    for query in QUERIES:
+        assert said in reason(document, query, **options)
+
+
+def test_statements_about_the_owner_that_contradict_each_other_are_broken() -> None:
+    """The first response of two, which holds an id alone."""
+    two_steps = mapper(id="owner", **TOTAL)
+    for document in ({"total": 0, "items": [{"owner": "7"}]}, {"total": 1, "items": []}):
+        with pytest.raises(Broken, match="found_when"):
+            two_steps.id(QUERIES[1], document)
+    assert two_steps.id(QUERIES[1], {"total": 0, "items": []}) is None
+
+
+DISABLED = {"not_known_when": "error == 'no user' || state == 'disabled'"}
+GONE = record(state="disabled")
+OLD = record(state="disabled", plan=None, id=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "document", "expected"),
+    [
+        ({}, GONE, None),
+        ({}, record(state="active"), ALICE),
+        ({}, record(state=None), ALICE),
+        ({}, RECORD, ALICE),
+        ({}, record(plan=None, state="disabled"), None),
+        ({"select": "user"}, {"user": GONE}, None),
+        ({"select": "items"}, {"items": [GONE]}, None),
+        ({"select": "items"}, {"items": [GONE, RECORD, OLD]}, ALICE),
+        ({"select": "items"}, {"items": [GONE, OLD]}, None),
+        ({"select": "items", "pick": "first"}, {"items": [GONE, RECORD]}, None),
+        ({"select": "items", "pick": "first"}, {"items": [RECORD, GONE]}, ALICE),
+        ({"select": "items", "found_when": "items"}, {"items": [GONE]}, None),
+        (TOTAL, {"total": 0, "items": [GONE]}, None),
+        (
+            {"select": "items", "match": "echo"},
+            {"items": [record(login="bob", card="9"), GONE, record(login="al", card="8")]},
+            None,
+        ),
+        ({"select": "items", "check_echo": "false"}, {"items": [{"state": "disabled"}]}, None),
+        ({"select": "items"}, {"items": [RECORD, RECORD, GONE]}, "more than one user"),
+        ({}, record(state="disabled", login="bob", card="9"), "for another user"),
+        ({}, record(state="disabled", login=None, card=None), "is missing"),
+    ],
+)
+def test_user_whose_record_says_so_is_not_known(
+    options: dict[str, Any], document: Any, expected: User | str | None
+) -> None:
+    """Such as a disabled one: if it is the record of the requested user."""
+    for query in QUERIES:
+        if isinstance(expected, str):
+            assert expected in reason(document, query, **DISABLED, **options)
+        else:
+            assert mapper(**DISABLED, **options).user(query, document) == expected
+
+
+def test_disabled_user_without_a_card_is_not_known_by_nickname() -> None:
+    assert mapper(**DISABLED).user(QUERIES[0], record(state="disabled", card=None)) is None
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["error != 'busy'", "!error", "contains(message, 'no user')", "@", "type(@) == 'object'"],
+)
+def test_condition_on_other_members_leaves_users_known(condition: str) -> None:
+    """It is meant for the body of a 404, and the record has none of its members."""
+    assert mapper(not_known_when=condition).user(QUERIES[0], RECORD) == ALICE
+
+
+def test_condition_that_does_not_fit_the_record_is_an_error() -> None:
+    assert "does not fit" in reason(record(roles=5), not_known_when="contains(roles, 'none')")
+
+
+def test_condition_on_a_record_reads_what_is_around_it() -> None:
+    document = {"user": RECORD, "gone": ["7"]}
+    options = {"select": "user", "not_known_when": "contains($root.gone, to_string(id))"}
+    assert mapper(**options).user(QUERIES[0], document) is None
+    assert mapper(**options).user(QUERIES[0], {**document, "gone": []}) == ALICE
+
+
+BUSY = {"ok": False, "error": {"code": "BUSY", "message": "slow down, alice with 40001234"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"unavailable_when": "error.code == 'BUSY'"}, Unavailable, "(unavailable_when)"),
+        ({"broken_when": "error.code == 'BUSY'"}, Broken, "(broken_when)"),
+        (
+            {"unavailable_when": "!ok", "error": "error.message"},
+            Unavailable,
+            "(unavailable_when): slow down, … with …",
+        ),
+        ({"unavailable_when": "!ok", "error": "length(error)"}, Unavailable, "(unavailable_when)"),
+        ({"unavailable_when": "!ok", "error": "error.no"}, Unavailable, "(unavailable_when)"),
+    ],
+)
+def test_error_with_status_200_is_no_missing_user(
+    options: dict[str, Any], kind: type[LookupFailed], said: str
+) -> None:
+    """Whatever ``found_when`` says; the message is masked, and for the log alone."""
+    with pytest.raises(kind) as caught:
+        mapper(found_when="ok", **options).user(QUERIES[0], BUSY)
+    assert caught.value.reason == f"the response says so {said}"
+    assert caught.value.counts_against_breaker
+
+
+def test_message_of_an_error_is_bounded_and_printable() -> None:
+    said = reason({"e": "x" * 500}, broken_when="e", error="e")
+    assert said == f"the response says so (broken_when): {'x' * 100}"
+    said = reason({"e": "a\nb"}, broken_when="e", error="e")
+    assert said.endswith("a\\nb")
+
+
+def test_message_of_any_error_is_logged_without_values() -> None:
+    said = "permission denied for table users"
+    assert reason({"error": said}, select="data", error="error").endswith(f"record: {said}")
+    mail = "for bob@people.example, 4000123412341234: key s3cret or pNq3x-4Zt6w8Yq1Lm0aB is invalid"
+    options = ResponseOptions.model_validate({**PLAIN, "broken_when": "e", "error": "e"})
+    tried = ResponseMapper(options, secrets=lambda: ["s3c", "s3cret"])
+    with pytest.raises(Broken) as caught:
+        tried.user(QUERIES[0], {"e": mail})
+    assert caught.value.reason.endswith(": for …, …: key … or … is invalid")
+
+
+def test_long_message_is_masked_quickly() -> None:
+    before = time.process_time()
+    reason({"e": "x" * 60_000}, broken_when="e", error="e")
+    assert time.process_time() - before < 0.5
+
+
+PAGE = {"items": [record(login="alice2", card="9")], "total": 30}
+
+
+def test_one_page_of_several_is_no_missing_user_and_no_single_one() -> None:
+    options = {"select": "items", "match": "echo"}
+    complete = {**options, "complete_when": "total == length(items)"}
+    assert mapper(**options).user(QUERIES[0], PAGE) is None
+    one_page = "the response is one page of several (total == length(items) is false): request more"
+    assert reason(PAGE, **complete) == one_page
+    page = {"items": [RECORD], "total": 30}
+    assert reason(page, **complete) == one_page
+    assert reason({"items": [RECORD]}, **complete) == one_page
+
+
+def test_nothing_is_explained_that_is_not_evaluated() -> None:
+    """A response that says "slow down", and one of several pages, may hold records of others."""
+    tried = mapper(
+        unavailable_when="busy", error="text", complete_when="total == `1`", select="items"
+    )
+    page = {"items": [RECORD], "total": 9}
+    steps = [step.name for step in tried.explain(QUERIES[0], {**page, "busy": True})]
+    assert steps == ["unavailable_when", "error"]
+    steps = [step.name for step in tried.explain(QUERIES[0], page)]
+    assert steps == ["unavailable_when", "complete_when", "error"]
+    broken = mapper(broken_when="lower(busy)", select="items")
+    assert [step.name for step in broken.explain(QUERIES[0], page)] == ["broken_when"]
+
+
+def test_condition_on_the_record_is_explained() -> None:
+    tried = mapper(select="items", not_known_when="state == 'disabled'")
+    steps = list(tried.explain(QUERIES[0], {"items": [GONE]}))
+    assert steps[1] == Step("not_known_when", "state == 'disabled'", result=True)
+    steps = list(tried.explain(QUERIES[0], {"items": [RECORD]}))
+    assert [step.name for step in steps] == ["select", "plan", "card_number", "nickname"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "document", "missing"),
+    [
+        ("data.user", {"data": {}}, ["data.user"]),
+        ("data.user", {}, ["data.user"]),
+        ("data.user", {"data": {"user": None}}, []),
+        ("items[0].user", {"items": [{}]}, ["items[].user"]),
+        ("items[0].user", {"items": [{"user": None}]}, []),
+        ("a || b", {"a": None}, ["b"]),
+        ("a.*.b | [0]", {"a": {"x": {"b": None}}}, []),
+    ],
+)
+def test_missing_member_is_distinguished_from_null(
+    expression: str, document: Any, missing: list[str]
+) -> None:
+    step, *_ = mapper(found_when=expression).explain(QUERIES[0], document)
+    assert (step.result, step.missing) == (None, missing)
+
+
+def test_errors_are_explained() -> None:
+    tried = mapper(unavailable_when="busy", complete_when="total == `1`")
+    steps = list(tried.explain(QUERIES[0], record(total=1)))
+    assert steps[:2] == [
+        Step("unavailable_when", "busy", None),
+        Step("complete_when", "total == `1`", result=True),
+    ]
