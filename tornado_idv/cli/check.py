@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from logging.handlers import BufferingHandler
@@ -31,12 +32,22 @@ from tornado_idv.config.problems import dotted
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
-from tornado_idv.errors import ConfigError, IdvError, Problem, SettingError
+from tornado_idv.errors import (
+    Broken,
+    ConfigError,
+    IdvError,
+    InvalidFormat,
+    LookupFailed,
+    Problem,
+    SettingError,
+    Unavailable,
+)
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.commands import Exit
 from tornado_idv.keys.record import EMPTY
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
+from tornado_idv.model import BackendResult, ByNickname, Query
 from tornado_idv.registry import (
     backend_kinds,
     build_backends,
@@ -59,13 +70,21 @@ _MAX_ABSENT = 10
     is_flag=True,
     help="Check config.yaml alone: without secrets, TLS files, backends and their data.",
 )
+@click.option(
+    "--online",
+    is_flag=True,
+    help="Look up a made-up user in each backend, which must not be known there.",
+)
 @json_option
-def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa: FBT001 click's way
+def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> None:  # noqa: FBT001 click's way
     """Report what is wrong with config.yaml, or what would run.
 
     If the settings are valid, the TLS files are loaded and each backend is opened and
-    closed, so that a missing file or a table without a column is reported too.
+    closed, so that a missing file or a table without a column is reported too. An
+    upstream is called with --online only.
     """
+    if config_only and online:
+        raise click.UsageError("--config-only and --online are mutually exclusive")
     keep_out_secrets()
     result = DryRun(config_path)
     with exit_on_error(Exit.NO, as_json=as_json):
@@ -75,7 +94,7 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
             settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
             settings, absent = load(config_path, kinds, os.environ), []
-            asyncio.run(result.run(settings, kinds, key_stores(manager)))
+            asyncio.run(result.run(settings, kinds, key_stores(manager), online=online))
     rows = _absent(absent)
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
@@ -111,7 +130,12 @@ class DryRun:
     warnings: list[Problem] = field(default_factory=list)
 
     async def run(
-        self, settings: Settings, kinds: Mapping[str, type[AnyBackend]], offered: Offered
+        self,
+        settings: Settings,
+        kinds: Mapping[str, type[AnyBackend]],
+        offered: Offered,
+        *,
+        online: bool,
     ) -> None:
         """Load the TLS files and the key store, and open each backend."""
         with self._problems_at():
@@ -124,8 +148,10 @@ class DryRun:
             await asyncio.to_thread(self._try_key_store, settings, settings.auth.store, offered)
         for i, options in enumerate(settings.backends):
             with _logged_warnings() as warnings, self._problems_at("backends", i):
-                async with open_backends(build_backends(kinds, [options])):
-                    pass
+                async with open_backends(build_backends(kinds, [options])) as (backend,):
+                    for query in _made_up_users(settings) if online else ():
+                        if type(query) in backend.serves:
+                            await _check_absent(backend, query)
             for each in warnings:
                 self.warn(each.getMessage(), "backends", i)
 
@@ -162,6 +188,28 @@ class DryRun:
     def _problem(self, message: str, steps: tuple[int | str, ...]) -> Problem:
         mark = yaml_loader.locate(ConfigFile.read(self.path).tree(), steps)
         return Problem(str(self.path), *mark, dotted(steps), message)
+
+
+def _made_up_users(settings: Settings) -> Iterator[Query]:
+    shortest, longest = settings.identifiers.card_length
+    digits = f"{secrets.randbelow(10**longest):0{longest}}"[: max(shortest, 16)]
+    for text in (f"@x{secrets.token_hex(8)}", digits):
+        with suppress(InvalidFormat):  # identifiers.nickname_pattern may be any
+            yield settings.make_identifiers().parse_any(text)
+
+
+async def _check_absent(backend: AnyBackend, query: Query) -> None:
+    """Look up a made-up user; raises `LookupFailed` unless the result is "not found"."""
+    kind = "nickname" if isinstance(query, ByNickname) else "card number"
+    try:
+        async with asyncio.timeout(backend.options.timeout):
+            result = await backend.find(query)
+    except TimeoutError:
+        raise Unavailable(f"a made-up {kind}: no answer in time") from None
+    except LookupFailed as failure:
+        raise type(failure)(f"a made-up {kind}: {failure.reason}") from None
+    if (result.user if isinstance(result, BackendResult) else result) is not None:
+        raise Broken(f"a made-up {kind} is found")
 
 
 @contextmanager
