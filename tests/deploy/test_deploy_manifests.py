@@ -57,7 +57,8 @@ def test_image_runs_without_root_and_shell_on_a_pinned_base() -> None:
     last = dict(found[max(i for i, (name, _) in enumerate(found) if name == "FROM") :])
     assert "RUN" not in last
     assert last["USER"] == "65532:65532"
-    assert json.loads(last["ENTRYPOINT"]) + json.loads(last["CMD"]) == ["tornado-idv", "serve"]
+    command = json.loads(last["ENTRYPOINT"]) + json.loads(last["CMD"])
+    assert command == ["env", "--block-signal=TERM", "tornado-idv", "serve"]
     assert json.loads(last["HEALTHCHECK"].partition("CMD ")[2]) == ["tornado-idv", "health"]
 
 

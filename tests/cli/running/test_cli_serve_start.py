@@ -1,0 +1,125 @@
+"""A stop is never lost, however early: a new interpreter, as the first process of a container."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.processes.process import TIMEOUT, children, eventually
+from support.processes.proxies import find_tool
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+HANGING = "import pathlib, time\npathlib.Path({reached!r}).touch()\ntime.sleep(600)\n"
+CONFIG = """\
+profile_sites: [https://profiles.example]
+server: {port: 0}
+auth: {keys: [{id: shop, token: "${file:secret}"}]}
+backends: [{name: users, kind: yaml, path: users.yaml}]
+"""
+CONTAINER = ("unshare", "--pid", "--fork")
+COMMANDS = {
+    "script": (f"{sys.prefix}/bin/tornado-idv",),
+    "module": (sys.executable, "-m", "tornado_idv"),
+}
+
+
+def stopped_while(
+    importing: str, folder: Path, command: Sequence[str], number: signal.Signals
+) -> int:
+    """Return the exit code after a signal while the import of a module does not end."""
+    reached = folder / "reached"
+    (folder / f"{importing}.py").write_text(HANGING.format(reached=str(reached)))
+    if importing.startswith("idv_"):
+        info = folder / f"{importing}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {importing}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[tornado_idv]\nhanging = {importing}\n")
+    (folder / "config.yaml").write_text(CONFIG)
+    process = subprocess.Popen(
+        [*command, "serve"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stderr=subprocess.DEVNULL,
+    )
+    pid = process.pid
+    try:
+        eventually(reached.exists)
+        if command[0].endswith("unshare"):
+            (pid,) = children(pid)
+        os.kill(pid, number)
+        return process.wait(TIMEOUT)
+    finally:
+        if process.poll() is None:
+            os.kill(pid, signal.SIGKILL)
+            process.wait(TIMEOUT)
+
+
+@pytest.mark.parametrize("importing", ["click", "pluggy", "idv_hanging"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_stop_while_python_imports_ends_the_service_with_exit_code_0(
+    tmp_path: Path, importing: str, number: signal.Signals
+) -> None:
+    assert stopped_while(importing, tmp_path, COMMANDS["script"], number) == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize("importing", ["click", "idv_hanging"])
+def test_stop_of_the_first_process_of_a_container_is_not_lost(
+    tmp_path: Path, importing: str, command: tuple[str, ...]
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a process the first one")
+    container = (find_tool("unshare"), *CONTAINER[1:])
+    assert stopped_while(importing, tmp_path, (*container, *command), signal.SIGTERM) == 0
+
+
+def test_stop_of_the_image_is_not_lost_while_python_starts(tmp_path: Path) -> None:
+    """It waits until there is a handler."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a process the first one")
+    dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    entry = json.loads(dockerfile.partition("\nENTRYPOINT ")[2].partition("\n")[0])
+    assert entry.pop() == "tornado-idv"
+    command = [find_tool("unshare"), *CONTAINER[1:], *entry, *COMMANDS["script"], "serve"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: any(waits_for_term(each) for each in children(process.pid)))
+        (pid,) = children(process.pid)
+        os.kill(pid, signal.SIGTERM)
+        assert process.wait(TIMEOUT) == 0
+    finally:
+        if process.poll() is None:
+            os.kill(pid, signal.SIGKILL)
+            process.wait(TIMEOUT)
+
+
+def waits_for_term(pid: int) -> bool:
+    """Return whether SIGTERM is blocked, or has a handler; unshare blocks it for a moment."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    if status.startswith("Name:\tunshare"):
+        return False
+    masks = re.findall(r"^Sig(?:Blk|Cgt):\s*(\w+)", status, re.MULTILINE)
+    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
+def test_children_of_a_command_in_the_image_can_be_stopped() -> None:
+    code = "import signal, tornado_idv.cli; print(*signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    command = ["env", "--block-signal=TERM", sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"\n"
+
+
+def test_other_commands_end_by_a_signal_as_ever(tmp_path: Path) -> None:
+    """What they were doing is not done, so that their exit code must not be 0."""
+    command = (*COMMANDS["script"], "check", "--config")
+    assert stopped_while("click", tmp_path, command, signal.SIGTERM) == -signal.SIGTERM
