@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.template import Request
+from idv_upstream.response.mapping import AnotherUser
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
 from tornado_idv import (
@@ -21,7 +22,6 @@ from tornado_idv import (
     trace_context,
 )
 
-_ATTEMPTS = 2
 _log = logging.getLogger(__name__)
 
 
@@ -49,6 +49,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             timeout=options.timeout,
             name=options.name,
             connections=options.max_concurrent,
+            echo_header=options.id_header,
         )
         self.reader = ResponseReader(
             options.mapping,
@@ -71,27 +72,52 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         await self.transport.open()
 
     async def find(self, query: Query) -> User | BackendResult | None:
-        """Request the user from the upstream; if configured, with the id of a first response."""
+        """Request the user from the upstream.
+
+        A kept connection may deliver a second response to an earlier request. What it says without
+        the id of this one, and without the requested value, is requested again on a new connection.
+        """
+        if not self.options.confirm_not_found:
+            return await self._look_up(query, [])
+        responses: list[Response] = []
+        try:
+            result = await self._look_up(query, responses)
+        except AnotherUser:
+            if all(each.is_certain for each in responses):
+                raise
+        else:
+            user = result.user if isinstance(result, BackendResult) else result
+            is_echoed = user is not None and self.options.mapping.check_echo
+            if is_echoed or all(each.is_certain for each in responses):
+                return result
+        return await self._look_up(query, [], on_new=True)
+
+    async def _look_up(
+        self, query: Query, responses: list[Response], *, on_new: bool = False
+    ) -> User | BackendResult | None:
+        """Send one request or, if configured, a second one with the id of the first response."""
         first, second = self.templates[type(query)], self.second_templates.get(type(query))
+
         if second is None:
-            return self.reader.read(query, await self.send(first.render(query)))
+            responses.append(await self.send(first.render(query), on_new=on_new))
+            return self.reader.read(query, responses[0])
         # A user who has gone between the two requests may have another id: both are sent again.
-        for _ in range(_ATTEMPTS):
-            response = await self.send(first.render(query))
-            user_id = self.reader.read_id(query, response)
+        for is_new in (on_new, True):
+            responses[:] = [await self.send(first.render(query), on_new=is_new)]
+            user_id = self.reader.read_id(query, responses[0])
             if user_id is None:
-                return self.reader.limited(None, response)
-            answer = await self.send(second.render_value(user_id))
-            result = self.reader.read(query, answer, response)
+                return self.reader.limited(None, responses[0])
+            responses.append(await self.send(second.render_value(user_id), on_new=is_new))
+            result = self.reader.read(query, *reversed(responses))
             if (result.user if isinstance(result, BackendResult) else result) is not None:
                 return result
         raise Unavailable("the first response has a user, and the second does not know it")
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: Request, *, on_new: bool = False) -> Response:
         """Send a request, with the headers that are forwarded."""
         if self.options.forward:
             request = replace(request, headers={**request.headers, **self._forwarded()})
-        return await self.transport.send(request, self.reader.wants_body)
+        return await self.transport.send(request, self.reader.wants_body, on_new=on_new)
 
     def _forwarded(self) -> dict[str, str]:
         """Return the headers that are forwarded from the request that this lookup runs for."""

@@ -7,10 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
+from idv_upstream.request.encoding import is_reserved
 from idv_upstream.request.options import CardRequest, FirstRequest, NicknameRequest
 from idv_upstream.request.url import BaseUrl
 from idv_upstream.response.options import Outcome, ResponseOptions, StatusOptions, outcome
-from idv_upstream.transport.credentials import Credential, NoCredential
+from idv_upstream.transport.credentials import Credential, HeaderName, NoCredential
 from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, Query
 
@@ -64,6 +65,11 @@ class UpstreamOptions(BackendOptions):
     """Headers of the client's request that are sent to the upstream; no other ever is.
 
     ``traceparent`` has a span id of its own, with ``tracestate`` as it came."""
+    echo_header: HeaderName | None = None
+    """A header with an id of ours, which the upstream sends back with each response."""
+    confirm_not_found: bool = True
+    """Whether "not found" on a kept connection, without that id, is requested again on a new one,
+    since it may be a second response to an earlier request."""
     cache_control: Literal["follow", "ignore"] = "follow"
     """Whether ``Cache-Control`` of a response may shorten how long it is cached."""
     auth: Credential = NoCredential()
@@ -94,6 +100,9 @@ class UpstreamOptions(BackendOptions):
     def _check_forward(self) -> Self:
         requests = [each for first in self.requests.values() for each in (first, first.then)]
         names = {name.lower() for each in requests if each is not None for name in each.headers}
+        own = (self.echo_header or "").lower()
+        if own in {*names, *self.forward} or is_reserved(own):
+            raise ValueError("echo_header is set by this service already; write another header")
         if both := sorted(self.forward & names):
             raise ValueError(f"forward and headers both set {both[0]}; write it in one of them")
         return self
@@ -144,6 +153,11 @@ class UpstreamOptions(BackendOptions):
     def statuses(self) -> StatusOptions:
         """Overrides of what statuses mean."""
         return NATIVE_STATUS if self.is_native else self.status
+
+    @property
+    def id_header(self) -> str | None:
+        """The header by which the upstream repeats the id of a request, if it does."""
+        return self.echo_header or ("X-IDV-Request-ID" if self.is_native else None)
 
     @property
     def follows_hints(self) -> bool:

@@ -33,6 +33,7 @@ class Identify(RequestHandler):
 
     def post(self, by: str) -> None:
         self.seen.append(self.request)
+        self.set_header("X-IDV-Request-ID", self.request.headers["X-IDV-Request-ID"])
         asked = json.loads(self.request.body)
         for user in self.users:
             if asked == ({"input": f"@{user.nickname}"} if by == "url" else card(user)):
@@ -154,6 +155,7 @@ async def test_request_to_another_instance_has_no_other_headers(
         ("Content-Type", "application/json"),
         ("Host", request.host),
         ("User-Agent", "tornado-idv"),
+        ("X-Idv-Request-Id", request.headers["X-IDV-Request-ID"]),
     ]
 
 

@@ -12,12 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from idv_upstream.options import UpstreamOptions
-from support.http.scripted_server import header, http, serving
+from support.http.scripted_server import OWN_ID, header, http, serving
 from support.processes.service import CONFIG, KEY, Client, serving_here
 from tornado_idv.cli import main
 
 URL = "/api/v1/identify/url"
-NOT_FOUND = http(404, b'{"status": "error", "code": "not_found"}')
+NOT_FOUND = http(
+    404, b'{"status": "error", "code": "not_found"}', f"X-IDV-Request-ID: {OWN_ID.decode()}"
+)
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
 CALLER = {

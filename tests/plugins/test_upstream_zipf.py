@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support.http.scripted_server import a_request, http
+from support.http.scripted_server import a_request, header, http
 from tornado_idv import Answer, ByCard, ByNickname, Query
 from tornado_idv.config.load import load
 from tornado_idv.lookup.directory import Directory
@@ -31,6 +31,7 @@ backends:
     kind: upstream
     base_url: http://127.0.0.1:{port}
     timeout: 10s
+    echo_header: X-Own
     by_nickname: {{url: "/people/{{nickname}}"}}
     by_card: {{url: "/cards/{{card_number}}"}}
     response: {{plan: plan, card_number: card, nickname: login}}
@@ -47,7 +48,9 @@ class Crm:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while request := await a_request(reader):
-                writer.write(self.answer(request.split(b" ", 2)[1].decode()))
+                answer = self.answer(request.split(b" ", 2)[1].decode())
+                own = f"\r\nX-Own: {header(request, 'X-Own')}\r\n".encode()
+                writer.write(answer.replace(b"\r\n", own, 1))
         writer.close()
 
     def answer(self, path: str) -> bytes:

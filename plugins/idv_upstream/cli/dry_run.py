@@ -42,13 +42,13 @@ class RecordingBackend(UpstreamBackend):
         if saved is not None:
             self.second_templates = {}
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: Request, *, on_new: bool = False) -> Response:
         """Record the request, with secrets masked, and its response."""
         self.requests.append(mask_request(self.transport.shown(request)))
-        self.responses.append(self._saved or await self._send_whole(request))
+        self.responses.append(self._saved or await self._send_whole(request, on_new=on_new))
         return self.responses[-1]
 
-    async def _send_whole(self, request: Request) -> Response:
+    async def _send_whole(self, request: Request, *, on_new: bool) -> Response:
         """Return the response, with its body even where a lookup would not read it."""
         statuses: list[int] = []
 
@@ -58,7 +58,7 @@ class RecordingBackend(UpstreamBackend):
 
         try:
             async with asyncio.timeout(self.options.timeout):
-                return await self.transport.send(request, wants_body)
+                return await self.transport.send(request, wants_body, on_new=on_new)
         except (LookupFailed, TimeoutError) as error:
             # A body that cannot be read does not matter where a lookup ignores it.
             if statuses and not self.reader.wants_body(statuses[-1]):

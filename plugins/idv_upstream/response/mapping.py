@@ -37,6 +37,10 @@ _MAX_CANDIDATES = 5
 """Records of a search for a part of the value that `upstream try` shows."""
 
 
+class AnotherUser(Broken):
+    """The user in a response is not the requested one."""
+
+
 @dataclass(frozen=True)
 class Step:
     """The result of one expression, or why it has none."""
@@ -121,7 +125,7 @@ class ResponseMapper:
         else:
             nickname = self._nickname_of(record)
         if query.text not in (card_number, f"@{nickname}"):
-            raise Broken("response is for another user than requested")
+            raise AnotherUser("response is for another user than requested")
         return User(self._plan.required(record), card_number, nickname, self._url_of(record))
 
     def _read(

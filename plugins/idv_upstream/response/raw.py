@@ -23,6 +23,8 @@ class Response(NamedTuple):
     headers: MultiMapping[str]
     """Names are case-insensitive."""
     body: bytes
+    is_certain: bool = True
+    """It can only be the response to its request: it has its id, or came on a new connection."""
 
 
 def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:

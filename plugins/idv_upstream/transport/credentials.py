@@ -58,6 +58,9 @@ _Password = Annotated[
 ]
 
 
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
+
+
 class _Credential(Options):
     """The options of a credential; `apply` adds its `secret` to a request, or the `MASK`."""
 
@@ -123,7 +126,7 @@ class KeyInPlace(_Credential):
 
     kind: Literal["api_key"]
     """Which kind of credential this is."""
-    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$")] | None = None
+    header: HeaderName | None = None
     """The header that holds the key, and nothing else."""
     query: Annotated[str | None, Field(pattern=r"^[!-~]{1,64}$", validate_default=True)] = None
     """The query parameter that holds the key; access logs on the way may show it."""

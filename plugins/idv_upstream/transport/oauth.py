@@ -101,7 +101,8 @@ class Tokens:
         requested_at, backoff = self._timer(), _REJECTED_BACKOFF
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._client.send(self._request(), lambda status: status == _OK)
+                request = self._request()
+                response = await self._client.send(request, lambda s: s == _OK, on_new=True)
             backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
             self._token, lifetime = _parse(response)
         except (LookupFailed, TimeoutError) as error:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
+from itertools import count
+from secrets import token_hex
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -47,6 +49,7 @@ class _Lookup(NamedTuple):
     wants_body: WantsBody
     endpoints: Endpoints
     deadline: float
+    on_new: bool
 
 
 class Transport:
@@ -65,6 +68,7 @@ class Transport:
         timeout: float,
         name: str,
         connections: int = 64,
+        echo_header: str | None = None,
         timer: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -76,6 +80,8 @@ class Transport:
         self._tokens = None
         if isinstance(auth, ClientCredentials):
             self._tokens = Tokens(auth, self._client, timeout, timer)
+        self._echo_header = echo_header
+        self._ids = map(f"{token_hex(8)}-{{}}".format, count())
         self._credit = _MAX_CREDIT
         self._timeout = timeout
         self._name = name
@@ -109,16 +115,19 @@ class Transport:
             secrets.add(self._tokens.cached() or "")
         return secrets - {""}
 
-    async def send(self, request: Request, wants_body: WantsBody) -> Response:
+    async def send(
+        self, request: Request, wants_body: WantsBody, *, on_new: bool = False
+    ) -> Response:
         """Send the request, a second time or to another endpoint where that may help.
 
+        With ``on_new`` no connection is used that was used before.
         Raises `Unavailable` or `Broken` if there is no complete response.
         """
         endpoints = self._endpoints_for(request.url)
         endpoint = endpoints.pick()
         self._credit = min(self._credit + 1, _MAX_CREDIT)
         deadline = asyncio.get_running_loop().time() + self._timeout
-        lookup = _Lookup(request, wants_body, endpoints, deadline)
+        lookup = _Lookup(request, wants_body, endpoints, deadline, on_new)
         result = await self._attempt(lookup, endpoint)
         if request.repeatable and result.status in _REPEATED:
             result = await self._repeat(lookup, endpoint, result)
@@ -173,9 +182,16 @@ class Transport:
     ) -> Response | NoResponse:
         """Send the request to one endpoint, and record how it fared."""
         request = replace(lookup.request, url=endpoint.address + lookup.request.url)
-        sending = self._client.send(self._auth.apply(request, secret), lookup.wants_body)
+        name, sent = self._echo_header, ""
+        if name is not None:
+            sent = next(self._ids)
+            request = replace(request, headers={**request.headers, name: sent})
+        request = self._auth.apply(request, secret)
+        sending = self._client.send(request, lookup.wants_body, on_new=lookup.on_new)
         timed_out_at = lookup.deadline - _TIMED_OUT * self._timeout
         try:
-            return await lookup.endpoints.attempt(endpoint, sending, timed_out_at)
+            response = await lookup.endpoints.attempt(endpoint, sending, timed_out_at)
         except NoResponse as failure:
             return failure
+        is_echoed = name is not None and response.headers.getall(name, []) == [sent]
+        return response._replace(is_certain=True) if is_echoed else response

@@ -16,6 +16,10 @@ Then = Literal["keep", "close", "reset", "drip", "flood"]
 REQUEST_ID = b"%REQUEST-ID%"
 """Stands in an answer for the ``X-Request-ID`` of the request."""
 
+OWN_ID = b"%OWN-ID%"
+"""Stands there for its ``X-IDV-Request-ID``."""
+_IDS = {REQUEST_ID: "X-Request-ID", OWN_ID: "X-IDV-Request-ID"}
+
 
 class Said(NamedTuple):
     """What is sent after a request, and what is done to the connection then."""
@@ -80,11 +84,10 @@ class Scripted:
                 self.arrived.set()
                 answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
                 await self.gate.wait()
-                writer.write(
-                    answer.sent.replace(
-                        REQUEST_ID, (header(request, "X-Request-ID") or "-").encode()
-                    )
-                )
+                sent = answer.sent
+                for mark, name in _IDS.items():
+                    sent = sent.replace(mark, (header(request, name) or "-").encode())
+                writer.write(sent)
                 await writer.drain()
                 then = answer.then
                 await self._endless(then, writer)
