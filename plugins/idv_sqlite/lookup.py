@@ -19,84 +19,89 @@ from dataclasses import dataclass, replace
 
 from tornado_idv import ByNickname, Query
 
-Value = str | bytes | int | float | None
+Value = str | bytes | None
 
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?")
-_INTEGERS = range(-(2**63), 2**63)
-_LONGEST_INTEGER = len(str(-(2**63)))
-
-_ONLY_BYTES = ("text", "blob")
-_ANYTHING = ("text", "blob", "integer", "real")
+_NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+"""Text that SQLite stores as a number in a column of numbers, but for zeros in front."""
+_OPERANDS = {
+    # A cast converts as SQLite does when it stores; without the plus the column would be converted.
+    "text": "?{0}",
+    "blob": "?{1}",
+    "native": "+CAST(?{0} AS BLOB)",
+    "integer": "+CAST(?{2} AS NUMERIC)",
+    "real": "+CAST(?{2} AS REAL)",
+}
+"""The forms of a value, from the parameters text, bytes in UTF-8, and text that is a number."""
 _AT_ONCE = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """One kind of query, asked in each of the ``forms`` that the column can hold.
+    """One kind of query, asked in each form that the column can hold.
 
     ``batches`` are statements for several queries at once, by their number: the values are
     those of one after the other, and each row begins with the place of its query, from 0.
     """
 
     sql: str
-    forms: tuple[str, ...]
+    parameters: int
     batches: Mapping[int, str]
-    folds: bool = False
 
     @classmethod
     def by(
-        cls, column: str, select: str, *, is_text: bool, is_view: bool, folds: bool = False
+        cls,
+        column: str,
+        select: str,
+        name: str,
+        *,
+        is_text: bool,
+        is_utf16: bool,
+        is_view: bool,
+        folds: bool,
     ) -> Lookup:
-        """Return the lookup by a quoted SQL expression, of the rows that ``select`` selects.
+        """Return the lookup by a quoted SQL expression, which ``select`` selects as ``name``.
 
         ``is_text`` says that SQLite turns the column's numbers into text as they are stored.
         With ``folds`` the case of ASCII letters does not count.
         """
-        equals = _equals_folded if folds else _equals
-        forms = _ONLY_BYTES if is_text else _ANYTHING
-        # After "= ?" SQLite may take the value for the column's, with the type that the first table
-        # of a view declares, and compare `typeof` with that. With IS a small table is scanned.
-        operator = "IS" if is_view else "="
-        arms = [f"{select} WHERE {equals(column, form, operator)}" for form in forms]
-        one = f"{' UNION ALL '.join(arms)} LIMIT 2"
-        numbered = [f"SELECT {place}, * FROM ({one})" for place in range(_AT_ONCE[-1])]  # noqa: S608 - quoted
-        return cls(
-            one, forms, {size: " UNION ALL ".join(numbered[:size]) for size in _AT_ONCE}, folds
-        )
+        forms = [
+            *("text", "blob"),
+            *(() if is_text else ("integer", "real")),
+            *(("native",) if is_utf16 and not folds else ()),
+        ]
+        parameters = 2 if is_text else 3
+        # A column of a view has the affinity that one of its tables declares, and SQLite would take
+        # the value, converted to it, for what other tables hold. So what is found is compared
+        # with the value again, behind a limit that SQLite does not move conditions over.
+        limit = " LIMIT -1" if is_view else ""
+
+        def arm(form: str, place: int) -> str:
+            numbers = [parameters * place + number for number in (1, 2, 3)]
+            operand = _OPERANDS[form].format(*numbers)
+            indexed = f"{column} = {operand}{' COLLATE NOCASE' if folds else ''}"
+            exact = f"typeof({name}) = '{form.replace('native', 'blob')}'"
+            if form == "text":
+                exact += f" AND +{name} = {operand} COLLATE {'NOCASE' if folds else 'BINARY'}"
+            elif form == "blob" and folds:
+                # Collations leave bytes alone; an index has them behind all text.
+                indexed = f"{column} COLLATE NOCASE >= x''"
+                folded = f"CAST({name} AS TEXT) = ?{numbers[0]} COLLATE NOCASE"
+                exact += f" AND ({name} = {operand} OR {folded})"
+            return f"SELECT * FROM ({select} WHERE {indexed}{limit}) AS f WHERE {exact}"  # noqa: S608 - quoted
+
+        def one(place: int) -> str:
+            return f"{' UNION ALL '.join(arm(form, place) for form in forms)} LIMIT 2"
+
+        numbered = [f"SELECT {place}, * FROM ({one(place)})" for place in range(_AT_ONCE[-1])]  # noqa: S608 - quoted
+        batches = {size: " UNION ALL ".join(numbered[:size]) for size in _AT_ONCE}
+        return cls(one(0), parameters, batches)
 
     def unbatched(self) -> Lookup:
         """Return the same without batches, for a table in which each lookup takes long."""
         return replace(self, batches={1: self.batches[1]})
 
     def values(self, query: Query) -> tuple[Value, ...]:
-        """Return the queried value, once for each ``?`` of the statement."""
+        """Return the parameters of one query."""
         text = query.nickname if isinstance(query, ByNickname) else query.card_number
-        values = (text, text) if self.folds else (text, text, text.encode())
-        return values if self.forms == _ONLY_BYTES else (*values, *_numbers(text))
-
-
-def _equals(column: str, form: str, operator: str) -> str:
-    """Equal to the byte; the first half can use an index of the column's own collation."""
-    if form == "text":
-        return f"{column} = ? AND {column} = ? COLLATE BINARY AND typeof({column}) = 'text'"
-    return f"{column} {operator} ? AND typeof({column}) = '{form}'"
-
-
-def _equals_folded(column: str, form: str, operator: str) -> str:
-    """Equal but for the case of ASCII letters; an index with the collation NOCASE serves it."""
-    if form == "blob":  # Collations leave bytes alone; an index has them behind all text.
-        return (
-            f"{column} COLLATE NOCASE >= x'' AND typeof({column}) = 'blob' "
-            f"AND CAST({column} AS TEXT) = ? COLLATE NOCASE"
-        )
-    return f"{column} {operator} ? COLLATE NOCASE AND typeof({column}) = '{form}'"
-
-
-def _numbers(text: str) -> tuple[int | None, float | None]:
-    """Return the integer and the real number with this text; none has leading zeros."""
-    match = _NUMBER.fullmatch(text)
-    if match is None:
-        return None, None
-    # Python refuses to convert more than 4,300 digits, with a ValueError; SQLite stores 19.
-    is_integer = match[1] is None and len(text) <= _LONGEST_INTEGER and int(text) in _INTEGERS
-    return int(text) if is_integer else None, float(text)
+        number = text if _NUMBER.fullmatch(text) else None
+        return (text, text.encode(), number)[: self.parameters]

@@ -52,20 +52,31 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
     columns = options.columns
     profile_url = columns.profile_url or "profile_url"
     selected = ", ".join(
-        f"u.{quoted(name)}" if _folded(name) in types else "NULL"
-        for name in (columns.plan, columns.card_number, columns.nickname, profile_url)
+        f"{f'u.{quoted(column)}' if _folded(column) in types else 'NULL'} AS {name}"
+        for name, column in (
+            ("plan", columns.plan),
+            ("card_number", columns.card_number),
+            ("nickname", columns.nickname),
+            ("profile_url", profile_url),
+        )
     )
     select = f"SELECT {selected} FROM {quoted(table)} AS u"  # noqa: S608 - quoted
+    ((encoding,),) = await connection.execute_fetchall("PRAGMA encoding")
     lookups: dict[type[Query], Lookup] = {}
     slow = []
-    for query, column, folds in (
-        (ByNickname(""), columns.nickname, options.folds_nicknames),
-        (ByCard(""), columns.card_number, False),
+    for query, name, column, folds in (
+        (ByNickname(""), "nickname", columns.nickname, options.folds_nicknames),
+        (ByCard(""), "card_number", columns.card_number, False),
     ):
-        # What a view says of its columns' types need not hold for each of its rows.
-        is_text = not is_view and _affinity(types[_folded(column)]) == "text"
         lookup = Lookup.by(
-            f"u.{quoted(column)}", select, is_text=is_text, is_view=is_view, folds=folds
+            f"u.{quoted(column)}",
+            select,
+            name,
+            # What a view says of its columns' types need not hold for each of its rows.
+            is_text=not is_view and _affinity(types[_folded(column)]) == "text",
+            is_utf16=encoding != "UTF-8",
+            is_view=is_view,
+            folds=folds,
         )
         is_slow = await _scans(connection, lookup, query, is_view=is_view)
         lookups[type(query)] = lookup.unbatched() if is_view or is_slow else lookup
@@ -138,7 +149,7 @@ async def _scans(
 ) -> bool:
     """Return whether a lookup reads the whole table."""
     # A view's own rows are read one by one as they come: only the tables behind it count.
-    harmless = {"SCAN CONSTANT ROW", "SCAN u" if is_view else ""}
+    harmless = {"SCAN CONSTANT ROW", *(("SCAN u", "SCAN f") if is_view else ())}
     sql = f"EXPLAIN QUERY PLAN {lookup.sql}"
     plan = [row[-1] for row in await connection.execute_fetchall(sql, lookup.values(query))]
     return any(step.startswith("SCAN") and step not in harmless for step in plan)
