@@ -24,7 +24,7 @@ import sqlite3
 from typing import ClassVar
 
 from idv_sqlite.errors import is_locked
-from idv_sqlite.openfile import OpenFile, signature_of
+from idv_sqlite.openfile import CHECKED_SIZE, OpenFile, sidecars_of, signature_of
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.store import SqliteUserStore
 from tornado_idv import (
@@ -38,6 +38,14 @@ from tornado_idv import (
 )
 
 _log = logging.getLogger(__name__)
+_LEFT_SIDECAR = (
+    "the file was replaced while its old -wal and -shm files remain, and SQLite would apply these "
+    "to the new one; remove both"
+)
+_LOST_SIDECAR = (
+    "the -wal or -shm file was removed or replaced, and users may be lost with it; when the file "
+    "is right, touch it or restart the service"
+)
 
 
 class SqliteBackend(Backend[SqliteOptions]):
@@ -86,7 +94,7 @@ class SqliteBackend(Backend[SqliteOptions]):
                 if self._file is file:
                     raise
                 continue  # the file was closed during the query: query what replaced it
-            if self._error is None and not file.is_unmodified():
+            if not file.is_unmodified() and (self._error is None or not file.is_intact()):
                 await self.check()
                 if self._closed:
                     raise Unavailable("the backend is closed")
@@ -152,7 +160,17 @@ class SqliteBackend(Backend[SqliteOptions]):
     async def _is_current(self, file: OpenFile) -> bool:
         """Return whether the open file is the one at the path, with changes known to SQLite."""
         was = file.state
-        if not signature_of(self.options.path).is_same_file(was.signature):
+        signature = signature_of(self.options.path)
+        if not signature.is_same_file(was.signature):
+            # A path that now leads to a file of another name has other files beside it.
+            beside = sidecars_of(self.options.path.resolve())
+            if any(old is not None and old in beside for old in was.sidecars):
+                raise Unavailable(_LEFT_SIDECAR)
+            return False
+        if file.has_lost_sidecar():
+            if signature == was.signature:
+                raise Unavailable(_LOST_SIDECAR)
+            await self._drop()  # before it is opened: in one process SQLite shares the -shm file
             return False
         try:
             now = await file.check()
@@ -167,6 +185,8 @@ class SqliteBackend(Backend[SqliteOptions]):
             return False
         file.state = now
         self.notify_changed()
+        if now.signature.size <= CHECKED_SIZE:
+            await file.compare_indexes()
         return True
 
     def _adopt(self, file: OpenFile) -> None:
@@ -179,7 +199,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         if self._error is None or self._error.reason != error.reason:
             _log.error("backend %s: %s", self.name, error.reason)
         self._error = error
-        if self._file is not None and not self._file.was_replaced():
+        if self._file is not None and not self._file.is_intact():
             await self._drop()
 
     async def _drop(self) -> None:

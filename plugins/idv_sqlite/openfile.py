@@ -18,20 +18,27 @@ from typing import NamedTuple
 
 import aiosqlite
 
-from idv_sqlite import table
+from idv_sqlite import indexes, table
 from idv_sqlite.errors import to_lookup_failed
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import BUSY_TIMEOUT, Reader, connect
 from tornado_idv import Broken, FileSignature, Query, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
-"""Bytes up to which every page of a file is checked; otherwise header and schema."""
+"""Bytes up to which every page and row of a file is checked; otherwise schema and counts."""
+
+Sidecars = tuple[tuple[int, int] | None, ...]
+"""Device and inode of the ``-wal`` and ``-shm`` files beside a file.
+
+An open connection keeps those that it has opened, while SQLite finds them by their names.
+"""
 
 
 class State(NamedTuple):
     """State of a file that is compared from one check to the next."""
 
     signature: FileSignature
+    sidecars: Sidecars
     data_version: int
     schema_version: int
 
@@ -41,6 +48,7 @@ class OpenFile:
     """The connections to one file, opened and checked."""
 
     path: Path
+    real_path: Path
     users: table.Table
     readers: list[Reader]
     watcher: aiosqlite.Connection
@@ -67,10 +75,14 @@ class OpenFile:
                 users = await table.inspect(watcher, options)
                 readers = []
                 for _ in range(options.readers):
-                    connection = await connect(path, busy_timeout=0)
+                    connection = await connect(path, busy_timeout=BUSY_TIMEOUT)
                     stack.push_async_callback(connection.close)
+                    # It opens the -wal file here, and not with the first lookup.
+                    await connection.execute_fetchall("PRAGMA schema_version")
+                    await connection.execute_fetchall("PRAGMA busy_timeout = 0")
                     readers.append(await Reader.over(connection))
-                file = cls(path, users, readers, watcher)
+                file = cls(path, path.resolve(), users, readers, watcher)
+                await file.compare_indexes(every_row=before.size <= CHECKED_SIZE)
                 file.state = await file.check()
                 if not file.state.signature.is_same_file(before):
                     raise Unavailable("the file was replaced while it was opened")
@@ -81,12 +93,25 @@ class OpenFile:
 
     def is_unmodified(self) -> bool:
         """Return whether the file has not been written or replaced since `state` was read."""
-        return FileSignature.find(self.path) == self.state.signature
+        is_same = FileSignature.find(self.path) == self.state.signature
+        return is_same and not self.has_lost_sidecar()
 
-    def was_replaced(self) -> bool:
-        """Return whether the path leads elsewhere or nowhere, while this file is intact."""
+    def has_lost_sidecar(self) -> bool:
+        """Return whether the ``-wal`` or ``-shm`` file was removed or replaced."""
+        before = self.state.sidecars
+        return any(before) and any(
+            old is not None and old != new
+            for old, new in zip(before, sidecars_of(self.real_path), strict=True)
+        )
+
+    def is_intact(self) -> bool:
+        """Return whether the open connections still read the users of the last check."""
         signature = FileSignature.find(self.path)
-        return signature is None or not signature.is_same_file(self.state.signature)
+        return (
+            signature is None
+            or not signature.is_same_file(self.state.signature)
+            or (signature == self.state.signature and self.has_lost_sidecar())
+        )
 
     async def check(self) -> State:
         """Return the current state; raises `sqlite3.Error`, or `Unavailable` without a file."""
@@ -96,9 +121,15 @@ class OpenFile:
         try:
             ((schema_version,),) = await self.watcher.execute_fetchall("PRAGMA schema_version")
             ((data_version,),) = await self.watcher.execute_fetchall("PRAGMA data_version")
-            return State(signature_of(self.path), data_version, schema_version)
+            sidecars = sidecars_of(self.real_path)
+            return State(signature_of(self.path), sidecars, data_version, schema_version)
         finally:
             await self.watcher.execute_fetchall("ROLLBACK")
+
+    async def compare_indexes(self, *, every_row: bool = False) -> None:
+        """Raise `Broken` for an index that lacks rows, of any table if the users are a view."""
+        name = None if self.users.is_view else self.users.name
+        await indexes.compare(self.watcher, name, every_row=every_row)
 
     async def find(self, query: Query) -> User | None:
         """Query the reader with the shortest queue; raises `Unavailable` or `Broken`."""
@@ -121,6 +152,12 @@ class OpenFile:
         """Close every connection after its queries, and end its thread."""
         closing = [self.watcher.close(), *(reader.close() for reader in self.readers)]
         await asyncio.gather(*closing)
+
+
+def sidecars_of(path: Path) -> Sidecars:
+    """Return the identities of the ``-wal`` and ``-shm`` files, ``None`` where there is none."""
+    found = (FileSignature.find(Path(f"{path}{suffix}")) for suffix in ("-wal", "-shm"))
+    return tuple(None if each is None else each[:2] for each in found)
 
 
 def signature_of(path: Path) -> FileSignature:

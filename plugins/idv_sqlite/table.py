@@ -28,6 +28,7 @@ class Table:
     ``profile_url`` is the name of the column of profile URLs, ``None`` if it has none.
     """
 
+    name: str
     lookups: dict[type[Query], Lookup]
     warnings: tuple[str, ...]
     is_view: bool
@@ -90,7 +91,7 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
         warnings += await _unique_index_warnings(connection, options)
         await _reject_at_signs(connection, options)
     has_url = _folded(profile_url) in types
-    return Table(lookups, tuple(warnings), is_view, profile_url if has_url else None)
+    return Table(table, lookups, tuple(warnings), is_view, profile_url if has_url else None)
 
 
 def to_user(row: Sequence[Any]) -> User:

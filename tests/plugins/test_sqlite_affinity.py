@@ -16,8 +16,7 @@ import pytest
 
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.options import SqliteOptions
-from support.databases.sqlite_databases import run, serving
-from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, StartError, User
+from tornado_idv import ByCard, ByNickname, LookupFailed, Query, StartError, User
 from tornado_idv.registry import open_backends
 
 BOTH = "(SELECT * FROM a UNION ALL SELECT * FROM b)"
@@ -41,7 +40,7 @@ VIEWS: Mapping[str, str] = {
 TYPES = ["TEXT", "VARCHAR(32)", "INTEGER", "BIGINT", "NUMERIC", "REAL", "DOUBLE", "", "BLOB", "ANY"]
 NICKNAMES = ["alice", "12", "0012", "4000", "1e5", "100000", ".5", "0.5", "5", "5.0", "-1", "1e400"]
 CARDS = ["4000123412341234", "12", "0012", "100000", "0", "9007199254740993", "9" * 20]
-QUERIES = [*map(ByNickname, NICKNAMES), *map(ByCard, CARDS)]
+QUERIES: Sequence[Query] = [*map(ByNickname, NICKNAMES), *map(ByCard, CARDS)]
 STORED: Sequence[Callable[[str], Any]] = [
     *(str, str, str, str, str.encode),
     lambda text: int(text) if text.isdigit() and len(text) < 19 else text,
@@ -91,7 +90,9 @@ async def test_a_user_of_any_types_is_found_or_broken(
     make(path, view, choose)
     table = "a" if view is None else "v"
     with closing(sqlite3.connect(path)) as connection:
-        table_rows = connection.execute(f"SELECT nickname, card_number, plan FROM {table}").fetchall()
+        table_rows = connection.execute(
+            f"SELECT nickname, card_number, plan FROM {table}"
+        ).fetchall()
         ((encoding,),) = connection.execute("PRAGMA encoding")
     case = choose.choice(["preserve", "preserve", "fold"])
     given = {"name": "users", "kind": "sqlite", "path": str(path), "table": table}

@@ -1,0 +1,208 @@
+"""The SQLite backend when an index lacks rows, and when ``-wal`` and ``-shm`` are not its own."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from idv_sqlite.backend import SqliteBackend
+from support.databases.sqlite_databases import ALICE, BOB, insert, run, serving, start_error, write
+from tornado_idv import Broken, ByCard, ByNickname, Unavailable
+from tornado_idv.testing import make_backend
+
+ABSENT = ByNickname("absent")
+UNINDEXED = """
+    PRAGMA writable_schema = ON;
+    CREATE TABLE saved AS SELECT * FROM sqlite_master WHERE name = 'cards';
+    DELETE FROM sqlite_master WHERE name = 'cards';
+"""
+"""What comes after it, over a new connection, is written past the index."""
+INDEXED_AGAIN = """
+    PRAGMA writable_schema = ON;
+    INSERT INTO sqlite_master SELECT * FROM saved;
+    DROP TABLE saved;
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A table whose only index, of cards, can be made to miss rows."""
+    path = tmp_path / "users.db"
+    run(path, "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT, profile_url TEXT)")
+    run(path, "CREATE INDEX cards ON users (card_number)")
+    insert(path, ALICE)
+    run(path, UNINDEXED)
+    return path
+
+
+@pytest.mark.parametrize("statement", ["insert", "update"])
+@pytest.mark.parametrize("table", ["users", "people"])
+async def test_a_row_that_an_index_lacks_stops_the_start(
+    path: Path, statement: str, table: str
+) -> None:
+    if statement == "insert":
+        insert(path, BOB)
+    else:
+        run(path, "UPDATE users SET card_number = '0012345670'")
+    run(path, INDEXED_AGAIN)
+    run(path, "CREATE VIEW people AS SELECT * FROM users")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
+        query = "SELECT * FROM users INDEXED BY cards WHERE card_number = '0012345670'"
+        assert connection.execute(query).fetchall() == []
+    backend = make_backend(SqliteBackend, path.parent, path=path.name, table=table)
+    assert "an index lacks rows of its table; repair it" in await start_error(backend)
+    run(path, "REINDEX")
+    async with serving(path, table=table) as backend:
+        assert await backend.find(ByCard("0012345670")) is not None
+
+
+async def test_a_row_that_an_index_lacks_is_seen_by_counting_in_a_large_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idv_sqlite.openfile.CHECKED_SIZE", 0)
+    insert(path, BOB)
+    run(path, INDEXED_AGAIN)
+    backend = make_backend(SqliteBackend, path.parent, path=path.name)
+    assert "an index lacks rows of its table; repair it" in await start_error(backend)
+
+
+async def test_a_row_written_past_an_index_is_seen_as_it_comes(path: Path) -> None:
+    run(path, INDEXED_AGAIN)
+    async with serving(path) as backend:
+        assert await backend.find(ByCard("0012345670")) is None
+        run(path, UNINDEXED)
+        insert(path, BOB)
+        run(path, INDEXED_AGAIN)
+        with pytest.raises(Broken, match="an index lacks rows"):
+            await backend.find(ByCard("0012345670"))
+        run(path, "REINDEX")
+        await backend.check()
+        assert await backend.find(ByCard("0012345670")) == BOB
+
+
+async def test_an_index_of_an_unknown_function_is_not_compared(tmp_path: Path) -> None:
+    """No lookup uses it."""
+    path = write(tmp_path / "users.db", ALICE)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.create_function("sounds", 1, str.upper, deterministic=True)
+        connection.execute("CREATE INDEX sounding ON users (sounds(nickname))")
+    async with serving(path) as backend:
+        assert await backend.find(ByNickname("alice")) == ALICE
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> Iterator[tuple[Path, sqlite3.Connection]]:
+    """A file in WAL mode, and a writer that has not yet copied alice into it."""
+    path = write(tmp_path / "users.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        insert(path, ALICE)
+        yield path, writer
+
+
+def insert_bob(path: Path) -> None:
+    """Write in another process: within one, SQLite shares what it has opened."""
+    code = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute(sys.argv[2]); c.commit()"
+    )
+    values = tuple(
+        getattr(BOB, name) for name in ("nickname", "card_number", "plan", "profile_url")
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, path, f"INSERT INTO users VALUES {values}"], check=True
+    )
+
+
+def beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffixes", [["-wal"], ["-shm"], ["-wal", "-shm"]], ids="+".join)
+async def test_a_removed_wal_file_makes_users_uncertain(
+    wal: tuple[Path, sqlite3.Connection], suffixes: list[str]
+) -> None:
+    path, writer = wal
+    async with serving(path) as backend:
+        assert await backend.find(ByNickname("alice")) == ALICE
+        assert await backend.find(ABSENT) is None
+        writer.close()
+        for suffix in suffixes:
+            beside(path, suffix).unlink()
+        assert await backend.find(ByNickname("alice")) == ALICE
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="-wal or -shm file was removed or replaced"):
+                await backend.find(ABSENT)
+            await backend.check()
+        # A writer that comes later has other files, which the service does not read.
+        insert_bob(path)
+        with pytest.raises(Unavailable):
+            await backend.find(ByNickname("bob"))
+        os.utime(path)
+        await backend.check()
+        assert await backend.find(ByNickname("bob")) == BOB
+        assert await backend.find(ABSENT) is None
+
+
+async def test_a_wal_file_that_comes_back_ends_the_doubt(
+    wal: tuple[Path, sqlite3.Connection],
+) -> None:
+    path, _ = wal
+    async with serving(path) as backend:
+        away = beside(path, "-wal").rename(path.with_name("away"))
+        with pytest.raises(Unavailable):
+            await backend.find(ABSENT)
+        away.rename(beside(path, "-wal"))
+        await backend.check()
+        assert await backend.find(ABSENT) is None
+
+
+async def test_a_file_that_is_replaced_beside_its_wal_file_is_not_opened(
+    wal: tuple[Path, sqlite3.Connection], tmp_path: Path
+) -> None:
+    """SQLite applies the old file's pages to the new one, and finds the old users."""
+    path, _ = wal
+    async with serving(path) as backend:
+        write(tmp_path / "new.db", BOB).replace(path)
+        await backend.check()
+        assert await backend.find(ByNickname("alice")) == ALICE
+        for gone in ("-wal", "-shm"):
+            with pytest.raises(Unavailable, match="remove both"):
+                await backend.find(ByNickname("bob"))
+            beside(path, gone).unlink()
+            await backend.check()
+        assert await backend.find(ByNickname("bob")) == BOB
+        assert await backend.find(ByNickname("alice")) is None
+
+
+async def test_a_link_that_leads_to_another_file_in_wal_mode_is_followed(
+    wal: tuple[Path, sqlite3.Connection], tmp_path: Path
+) -> None:
+    path, _ = wal
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    other = write(tmp_path / "other.db", BOB)
+    with closing(sqlite3.connect(other)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        async with serving(link) as backend:
+            assert await backend.find(ByNickname("alice")) == ALICE
+            (tmp_path / "next").symlink_to(other)
+            (tmp_path / "next").replace(link)
+            assert await backend.find(ByNickname("bob")) == BOB
+            assert await backend.find(ByNickname("alice")) is None
+
+
+async def test_a_file_changed_to_wal_mode_is_served_on(tmp_path: Path) -> None:
+    path = write(tmp_path / "users.db", ALICE)
+    async with serving(path) as backend:
+        run(path, "PRAGMA journal_mode = WAL")
+        insert(path, BOB)
+        assert await backend.find(ByNickname("bob")) == BOB
+        await backend.check()
+        assert await backend.find(ABSENT) is None
