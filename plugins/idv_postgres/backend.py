@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _NOT_OPEN = Unavailable("the backend is not open")
 _START_TIMEOUT = 5.0
-"""Seconds in which the database must respond when the backend connects."""
+"""Seconds in which the database must respond when the backend connects, or checks the table."""
 
 
 class PostgresBackend(Backend[PostgresOptions]):
@@ -43,6 +44,8 @@ class PostgresBackend(Backend[PostgresOptions]):
     options_type = PostgresOptions
     retry_interval: ClassVar[float] = 1.0
     """Seconds between two attempts to connect, and between two probes."""
+    check_interval: ClassVar[float] = 10.0
+    """Seconds between two checks of the table while no lookup fails."""
 
     def __init__(self, options: PostgresOptions) -> None:
         super().__init__(options)
@@ -54,7 +57,8 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._errors, self._only_user = errors, table.only_user
         self._database = database.Database(options)
         self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Rows]]] | None = None
-        self._has_at_signs = False
+        self._inspected = table.Lookups({})
+        self._checking = asyncio.Lock()
         self._error: LookupFailed = _NOT_OPEN
         self._suspect = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -103,24 +107,37 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     async def find(self, query: Query) -> User | None:
         """Query the database."""
-        if self._lookups is None:
-            raise self._error.copy()
-        lookup = self._lookups[type(query)]
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
-        may_have_at_sign = self._has_at_signs and isinstance(query, ByNickname)
         try:
-            rows = await lookup(value)
+            rows = await self._find(type(query), value)
+            may_have_at_sign = self._inspected.has_at_signs and isinstance(query, ByNickname)
             # Such a user exists, and "not found" would be wrong.
-            if not rows and may_have_at_sign and await lookup(f"@{value}"):
+            if not rows and may_have_at_sign and await self._find(ByNickname, f"@{value}"):
                 raise Broken("the nickname of a row is stored with @ in front")
         except asyncio.CancelledError:
             self._suspect.set()
             raise
         return self._only_user(rows)
 
-    async def _fetch(self, sql: str, value: str | list[str]) -> Rows:
+    async def _find(self, kind: type[Query], value: str) -> Rows:
+        """Return the rows of a value; "not found" in another table only after a check of it."""
+        while True:
+            lookups = self._lookups
+            if lookups is None:
+                raise self._error.copy()
+            rows = await lookups[kind](value)
+            if not self._inspected.is_replaced(rows):
+                return rows
+            if len(rows) > 1:
+                return rows[:-1]
+            async with self._checking:
+                if self._lookups is lookups:
+                    self._suspect.set()
+                    await self._check()
+
+    async def _fetch(self, sql: str, value: str | list[str], *, repeated: bool = False) -> Rows:
         try:
-            return await self._database.fetch(sql, value)
+            return await self._database.fetch(sql, value, repeated=repeated)
         except Exception as error:  # noqa: BLE001 - each is mapped
             is_timeout = self._errors.is_timeout(error)
             is_lost = self._errors.is_disconnect(error) or self._errors.is_full(error)
@@ -147,30 +164,42 @@ class PostgresBackend(Backend[PostgresOptions]):
                 lookups = await self._database.open()
         except Exception as error:  # noqa: BLE001 - each is mapped
             raise self._errors.to_lookup_failed(error, with_message=True) from None
-        self._lookups = {kind: self._lookup(lookups, kind) for kind in lookups.sql}
-        self._has_at_signs = lookups.has_at_signs
+        self._use(lookups)
         self._error = _NOT_OPEN
         for warning in lookups.warnings:
             _log.warning("backend %s: %s", self.name, warning)
 
+    async def _check(self) -> None:
+        """Validate the table again; the backend is down if it is not to be served any more."""
+        try:
+            async with asyncio.timeout(_START_TIMEOUT):
+                lookups = await self._database.inspect()
+        except Exception as error:  # noqa: BLE001 - each is mapped
+            if self._errors.is_timeout(error):
+                self._suspect.set()  # whether it is down, or a lock was waited for
+            else:
+                self._on_failed_probe(error)
+            raise self._errors.to_lookup_failed(error, with_message=True) from None
+        if lookups != self._inspected:
+            self._use(lookups)
+
+    def _use(self, lookups: Lookups) -> None:
+        self._lookups = {kind: self._lookup(lookups, kind) for kind in lookups.sql}
+        self._inspected = lookups
+
     def _lookup(self, lookups: Lookups, kind: type[Query]) -> Callable[[str], Awaitable[Rows]]:
-        sql = lookups.sql[kind]
+        sql, repeated = lookups.sql[kind], kind in lookups.repeated
+        fetch = partial(self._fetch, repeated=repeated)
         if kind not in lookups.batch_sql:
-            return partial(self._fetch, sql)
-        return Batches(self._fetch, sql, lookups.batch_sql[kind], self.options.pool.max).fetch
+            return partial(fetch, sql)
+        batch_sql, limit = lookups.batch_sql[kind], self.options.pool.max
+        return Batches(fetch, sql, batch_sql, limit, repeated=repeated).fetch
 
     async def _monitor(self) -> None:
         while True:
             if self._lookups is not None:
-                await self._suspect.wait()
-                self._suspect.clear()
-                try:
-                    await self._database.probe()
-                except Exception as error:  # noqa: BLE001 - each is mapped
-                    if self._errors.is_disconnect(error) or not self._database.has_connections:
-                        self._mark_down(self._errors.to_lookup_failed(error, with_message=True))
-                else:
-                    self.notify_available()
+                with suppress(LookupFailed):
+                    await self._probe()
             await asyncio.sleep(self.retry_interval)
             if self._lookups is None:
                 try:
@@ -178,8 +207,29 @@ class PostgresBackend(Backend[PostgresOptions]):
                 except LookupFailed as error:
                     self._mark_down(error)
                 else:
-                    self.notify_available()
+                    self.notify_available(verified=True)
                     _log.info("backend %s: connected", self.name)
+
+    async def _probe(self) -> None:
+        """Connect once a lookup has failed, or check the table after some time without that."""
+        try:
+            async with asyncio.timeout(self.check_interval):
+                await self._suspect.wait()
+        except TimeoutError:
+            await self._check()
+            self.notify_available(verified=True)
+            return
+        self._suspect.clear()
+        try:
+            await self._database.probe()
+        except Exception as error:  # noqa: BLE001 - each is mapped
+            self._on_failed_probe(error)
+        else:
+            self.notify_available()
+
+    def _on_failed_probe(self, error: Exception) -> None:
+        if self._errors.is_disconnect(error) or not self._database.has_connections:
+            self._mark_down(self._errors.to_lookup_failed(error, with_message=True))
 
     def _mark_down(self, error: LookupFailed) -> None:
         """Fail each lookup with this error until the next attempt to connect succeeds."""

@@ -79,8 +79,9 @@ class Database:
         self._batch_timeout = options.timeout * _BATCH_SHARE
         self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
         arguments: dict[str, Any] = {"statement_cache_size": 0}
+        self._settings: dict[str, str] | None = None
         if options.prepared_statements:
-            settings = {
+            self._settings = {
                 "application_name": "tornado-idv",
                 "statement_timeout": str(self._limit),
                 "row_security": "off",
@@ -89,36 +90,57 @@ class Database:
                 "default_transaction_isolation": "read committed",
             }
             # Statements are few, and stay prepared as long as their connection.
-            arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
+            arguments = {"max_cached_statement_lifetime": 0, "server_settings": self._settings}
         connector = Connector(options.dsn, timeout=options.timeout)
         self._connect = partial(connector.connect, **arguments)
         self._pool = Pool(self._connect, options.pool.max)
+        self._lookups: Lookups | None = None
         self._was_not_answered = False
 
     async def open(self) -> Lookups:
         """Open the pool and validate the table, in place of an earlier pool."""
         self.terminate()
-        pool = Pool(self._connect, self._options.pool.max)
+        lookups = await self.inspect()
+        connect = self._connect
+        if self._settings is not None:
+            settings = {**self._settings, "search_path": lookups.search_path}
+            connect = partial(connect, server_settings=settings)
+        pool = Pool(connect, self._options.pool.max)
         try:
             await pool.fill(self._options.pool.min)
-            connection = await pool.acquire()
-            try:
-                async with connection.transaction(readonly=True):
-                    if not self._options.prepared_statements:
-                        await connection.execute("SET LOCAL row_security = off")
-                    elif await connection.fetchval("SHOW row_security") != "off":
-                        raise Broken(
-                            "a pooler ignores the startup parameter row_security; remove it from "
-                            "ignore_startup_parameters and write prepared_statements: false"
-                        )
-                    lookups = await inspect(connection, self._options)
-            finally:
-                pool.release(connection)
         except BaseException:
             pool.terminate()
             raise
         self._pool = pool
         return lookups
+
+    async def inspect(self) -> Lookups:
+        """Validate the table by a separate connection, which has the settings of the role.
+
+        Closes all other connections if that raises `Broken`: no lookup may find a user, or none,
+        in a table that is not to be served.
+        """
+        connection = await self._connect()
+        try:
+            async with connection.transaction(readonly=True):
+                await self._require_all_rows(connection)
+                self._lookups = await inspect(connection, self._options, self._lookups)
+            await connection.close(timeout=_MIN_CONNECT_TIMEOUT)
+        except Broken:
+            self.terminate()
+            raise
+        finally:
+            connection.terminate()
+        return self._lookups
+
+    async def _require_all_rows(self, connection: asyncpg.Connection) -> None:
+        if not self._options.prepared_statements:
+            await connection.execute("SET LOCAL row_security = off")
+        elif await connection.fetchval("SHOW row_security") != "off":
+            raise Broken(
+                "a pooler ignores the startup parameter row_security; remove it from "
+                "ignore_startup_parameters and write prepared_statements: false"
+            )
 
     @property
     def has_connections(self) -> bool:
@@ -137,8 +159,14 @@ class Database:
             self._was_not_answered = False
             self._pool.drop_idle()
 
-    async def fetch(self, sql: str, value: str | list[str]) -> list[asyncpg.Record]:
+    async def fetch(
+        self, sql: str, value: str | list[str], *, repeated: bool = False
+    ) -> list[asyncpg.Record]:
         """Run a lookup, or one for several values, which may raise `TimeoutError`.
+
+        A lookup that calls a function is ``repeated`` if it finds nothing: a STABLE function reads
+        by the snapshot of the query, which is older than the end of a TRUNCATE that the function
+        waits for. The second query has a snapshot from after all locks that the first one took.
 
         One that is cancelled closes its connection at once: the server, or the way to it, hangs
         then, and to return the connection to the pool would mean to wait for a response.
@@ -147,8 +175,10 @@ class Database:
         connection = await pool.acquire()
         try:
             if self._options.prepared_statements:
-                return await self._fetch(connection, sql, value)
-            return await self._fetch_pinned(connection, sql, value)
+                rows = await self._fetch(connection, sql, value)
+                if rows or not repeated:
+                    return rows
+            return await self._fetch_pinned(connection, sql, value, repeated=repeated)
         except asyncio.CancelledError:
             self._was_not_answered = True
             connection.terminate()
@@ -172,20 +202,23 @@ class Database:
         return rows
 
     async def _fetch_pinned(
-        self, connection: asyncpg.Connection, sql: str, value: str | list[str]
+        self, connection: asyncpg.Connection, sql: str, value: str | list[str], *, repeated: bool
     ) -> list[asyncpg.Record]:
         """Run a lookup in a transaction.
 
         A pooler in transaction mode may use another session for each: so statement, value and time
         limit belong to one, and nothing of them is left in the session.
         """
+        path = "DEFAULT" if self._lookups is None else self._lookups.search_path
         try:
             await connection.execute(
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
                 f"SET LOCAL statement_timeout = {self._limit}; "
-                "SET LOCAL row_security = off"
+                f"SET LOCAL row_security = off; SET LOCAL search_path TO {path}"
             )
             rows = await self._fetch(connection, sql, value)
+            if repeated and not rows:
+                rows = await self._fetch(connection, sql, value)
             await connection.execute("COMMIT")
         except Exception:
             try:

@@ -45,6 +45,7 @@ _REASONS = {
     "53100": "the server's disk is full",
     "53200": "the server is out of memory",
     "53300": "the server has no connection left; lower pool.max, or raise max_connections",
+    "55000": "a materialized view has no data: REFRESH MATERIALIZED VIEW",
     "55P03": "the table is locked by another transaction",
     "57014": "the query took too long and was stopped by the server",
     "57P01": "the server is shutting down, or its administrator closed the connection",

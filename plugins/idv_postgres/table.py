@@ -9,29 +9,40 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, TypeAlias
+from typing import Any
 
 from asyncpg import Connection
 
 from idv_postgres.options import PostgresOptions
+from idv_postgres.relation import (
+    Condition,
+    Relation,
+    require_logged,
+    require_same_users,
+    resolve,
+    set_search_path,
+    shadow_warnings,
+    with_sample,
+)
 from idv_postgres.schema import quoted, quoted_table
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
 _NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
 _TEXT_TYPES = {"text", "varchar", "bpchar", "citext"}
+_COLUMN_TYPES = _TEXT_TYPES | {"name"}
 _UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_AT_SIGN_SAMPLE = 100
-"""Rows in which nicknames with @ are looked for: a table that has them has them in most rows."""
-
 _COLUMNS = """
-SELECT a.attname AS name, coalesce(b.typname, t.typname)::text AS type, t.typtype = 'e' AS is_enum,
-  coalesce(b.oid, t.oid)::regtype::text AS type_sql,
+WITH RECURSIVE base AS (
+  SELECT a.attnum, t.* FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+  WHERE a.attrelid = $1::text::regclass
+  UNION ALL SELECT d.attnum, t.* FROM base AS d JOIN pg_type AS t ON t.oid = d.typbasetype)
+SELECT a.attname AS name, b.typname::text AS type, b.typtype = 'e' AS is_enum,
+  b.oid::regtype::text AS type_sql,
   quote_ident(n.nspname) || '.' || quote_ident(l.collname) AS collation
-FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
-  LEFT JOIN pg_type AS b ON b.oid = nullif(t.typbasetype, 0)
+FROM pg_attribute AS a JOIN base AS b ON b.attnum = a.attnum AND b.typtype <> 'd'
   LEFT JOIN pg_collation AS l ON l.oid = a.attcollation
   LEFT JOIN pg_namespace AS n ON n.oid = l.collnamespace
 WHERE a.attrelid = $1::text::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -41,26 +52,38 @@ SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index
 WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
   AND indnkeyatts = 1
 """
+# SQL functions that are part of the server read no tables.
+_CALLS_FUNCTION = """
+SELECT EXISTS (SELECT FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
+  WHERE l.lanname NOT IN ('internal', 'c') AND p.pronamespace <> 'pg_catalog'::regnamespace
+    AND strpos($1, lower(translate(p.proname, E' \t"\\\\', '')) || '(') > 0)
+"""
 _FOR_EACH_VALUE = (
     "SELECT k.place, q.* FROM unnest($1::text[]) WITH ORDINALITY AS k(value, place), LATERAL "
 )
-_Condition: TypeAlias = Callable[[str], str]
-"""Returns the SQL that compares a column with an SQL expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
     """The statement of each kind of query, with the value as ``$1``; returns two rows at most.
 
-    ``batch_sql`` are statements for several values, as `Batches` needs them; not for every kind.
-    ``warnings`` are sentences for the log. ``has_at_signs`` is whether nicknames with @ in front
-    were seen.
+    The last row is all NULL if the table is another one than ``relation``. ``batch_sql`` are
+    statements for several values, as `Batches` needs them; not for every kind. ``warnings`` are
+    sentences for the log. ``has_at_signs`` is whether nicknames with @ in front were seen.
+    ``repeated`` are the kinds that `Database.fetch` must repeat.
     """
 
     sql: Mapping[type[Query], str]
     batch_sql: Mapping[type[Query], str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     has_at_signs: bool = False
+    repeated: Collection[type[Query]] = ()
+    search_path: str = ""
+    relation: Relation | None = None
+
+    def is_replaced(self, rows: Sequence[Sequence[Any]]) -> bool:
+        """Return whether the rows of a lookup are from another table than `relation`."""
+        return self.relation is not None and bool(rows) and rows[-1][1] is rows[-1][2] is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +97,7 @@ class Column:
     collation: str | None
 
     def require_text(self, *, enum: bool = False) -> None:
-        if self.type not in _TEXT_TYPES and not (enum and self.is_enum):
+        if self.type not in _COLUMN_TYPES and not (enum and self.is_enum):
             raise Broken(
                 f"the column {quoted(self.name)} has the type {self.type_sql}, not text; "
                 "numbers lose zeros in front: change the column to text and load the users again"
@@ -99,39 +122,83 @@ def to_user(row: Sequence[Any]) -> User:
     return User(plan, card_number, nickname, profile_url)
 
 
-async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
-    """Validate the table or the queries, in a transaction.
+async def inspect(
+    connection: Connection, options: PostgresOptions, before: Lookups | None = None
+) -> Lookups:
+    """Validate the table or the queries, in a transaction; ``before`` are earlier lookups.
 
-    Raises `Broken` for what is missing or not text, and whatever asyncpg raises. A nickname with @
-    is a warning: one row that is added must not fail all other lookups, nor the next start.
+    Raises `Broken` for what is missing, not text or UNLOGGED, and for another table than before;
+    and whatever asyncpg raises. A nickname with @ is a warning: one row that is added must not
+    fail all other lookups, nor the next start.
     """
-    queries = options.queries.items()
-    sql = {kind: await _own_query(connection, kind, query) for kind, query in queries}
-    batch_sql: dict[type[Query], str] = {}
-    warnings: list[str] = []
-    has_at_signs = False
-    if not sql:
-        columns = await read_columns(connection, options)
-        warnings = await _at_sign_warnings(connection, options)
-        has_at_signs = bool(warnings)
-        warnings += await _unique_warnings(connection, options, columns)
-        select = f"{select_users(options, columns)} WHERE"
-        names = options.columns
-        for kind, name, folds in (
-            (ByNickname, names.nickname, options.folds_nicknames),
-            (ByCard, names.card_number, False),
-        ):
-            equals = await _equals(connection, columns[name], folds=folds)
-            sql[kind] = f"{select} {equals('$1::text')} LIMIT 2"
-            several = f"{_FOR_EACH_VALUE}({select} {equals('k.value')} LIMIT 2) AS q"
-            # One that reads the whole table for each value would take as long as all of them.
-            if not await _scans(connection, several, ["x"]):
-                batch_sql[kind] = several
-    slow = [_NAMES[kind] for kind, each in sql.items() if await _scans(connection, each, "x")]
+    path = await set_search_path(connection)
+    known = None if before is None else before.relation
+    relation = None if options.queries else await resolve(connection, options, known)
+    if before is not None:
+        path = before.search_path
+        await connection.execute(f"SET LOCAL search_path TO {path}")
+    if relation is None:
+        queries = options.queries.items()
+        sql = {kind: await _own_query(connection, kind, query) for kind, query in queries}
+        lookups = Lookups(sql)
+    else:
+        lookups = await _of_table(connection, options, relation, known)
+    warnings, slow = list(lookups.warnings), []
+    repeated = set()
+    for kind, each in lookups.sql.items():
+        plan = await _plan(connection, each, "x")
+        if _reads_all(plan):
+            slow.append(_NAMES[kind])
+        text = re.sub(r'[\s"\\]', "", each + json.dumps(plan)).lower()
+        if await connection.fetchval(_CALLS_FUNCTION, text):
+            repeated.add(kind)
     if slow:
         slow_ones = " or ".join(slow)
         warnings.insert(0, f"a lookup by {slow_ones} reads the whole table; an index is missing")
-    return Lookups(sql, batch_sql, warnings, has_at_signs)
+    batch_sql = {
+        kind: each
+        for kind, each in lookups.batch_sql.items()
+        # One that reads the whole table for each value would take as long as all of them.
+        if not _reads_all(await _plan(connection, each, ["x"]))
+    }
+    await require_logged(connection)
+    return replace(
+        lookups, batch_sql=batch_sql, warnings=warnings, repeated=repeated, search_path=path
+    )
+
+
+async def _of_table(
+    connection: Connection, options: PostgresOptions, relation: Relation, before: Relation | None
+) -> Lookups:
+    """Return the lookups in a relation; raises `Broken` if it may not replace that of before."""
+    names = options.columns
+    columns = await read_columns(connection, options)
+    conditions: dict[type[Query], Condition] = {
+        ByNickname: await _equals(
+            connection, columns[names.nickname], folds=options.folds_nicknames
+        ),
+        ByCard: await _equals(connection, columns[names.card_number]),
+    }
+    relation = await with_sample(connection, options, relation)
+    if before is not None and before != relation:
+        await require_same_users(connection, before, relation, conditions[ByNickname])
+    warnings = shadow_warnings(options, relation)
+    has_at_signs = any(each.startswith("@") for each in relation.sample)
+    if has_at_signs:
+        warnings.append(_at_sign_warning(options))
+    warnings += await _unique_warnings(connection, options, columns)
+    select = f"{select_users(options, columns, relation.sql)} WHERE"
+    # The name is resolved when the statement is planned, which locks the relation first. It has no
+    # such row, and the planner drops the condition, unless the relation is another one then.
+    name = relation.sql.replace("'", "''")
+    other = f"SELECT NULL, NULL, NULL, NULL WHERE '{name}'::regclass::oid <> {relation.oid}"
+    sql: dict[type[Query], str] = {}
+    batch_sql: dict[type[Query], str] = {}
+    for kind, equals in conditions.items():
+        one = "({} {} LIMIT 2) UNION ALL {}"
+        sql[kind] = one.format(select, equals("$1::text"), other)
+        batch_sql[kind] = f"{_FOR_EACH_VALUE}({one.format(select, equals('k.value'), other)}) AS q"
+    return Lookups(sql, batch_sql, warnings, has_at_signs, relation=relation)
 
 
 async def _own_query(connection: Connection, kind: type[Query], query: str) -> str:
@@ -146,22 +213,25 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
     if missing:
         raise Broken(f"{option}: must return the columns {', '.join(sorted(missing))}, too")
     for name in ("nickname", "card_number"):
-        if columns[name].name not in _TEXT_TYPES:
+        if columns[name].name not in _COLUMN_TYPES:
             raise Broken(f"{option}: the column {name} is {columns[name].name}, not text")
     url = "q.profile_url::text" if "profile_url" in columns else "NULL"
     selected = f"q.plan::text, q.card_number::text, q.nickname::text, {url}"
     return f"SELECT {selected} FROM (\n{query}\n) AS q LIMIT 2"  # noqa: S608 - the operator's SQL
 
 
-def select_users(options: PostgresOptions, columns: Collection[str]) -> str:
+def select_users(
+    options: PostgresOptions, columns: Collection[str], table: str | None = None
+) -> str:
     """Return the SELECT of all rows as `to_user` takes them, from the table as ``u``."""
+    table = table or quoted_table(options.table)
     names, url = options.columns, options.columns.profile_url or "profile_url"
     own = [f"u.{quoted(names.plan)}::text"]
     # A collation is an error for a number, which a column may have become: its zeros are lost.
     identifiers = (names.card_number, names.nickname)
     own += [f'(u.{quoted(each)} COLLATE "C")::text' for each in identifiers]
     own.append(f"u.{quoted(url)}::text" if url in columns else "NULL")
-    return f"SELECT {', '.join(own)} FROM {quoted_table(options.table)} AS u"  # noqa: S608 - quoted
+    return f"SELECT {', '.join(own)} FROM {table} AS u"  # noqa: S608 - quoted
 
 
 async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:
@@ -185,7 +255,7 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
     return columns
 
 
-async def _equals(connection: Connection, column: Column, *, folds: bool) -> _Condition:
+async def _equals(connection: Connection, column: Column, *, folds: bool = False) -> Condition:
     """Return the condition that a column is a value: to the byte, or but for the case of ASCII.
 
     The first comparison of folded values is what indexes are usually made on. A collation like
@@ -207,12 +277,13 @@ async def _equals(connection: Connection, column: Column, *, folds: bool) -> _Co
     return lambda value: f"lower({name}) = {value} AND {exact} = {value}"
 
 
-async def _scans(connection: Connection, sql: str, value: str | list[str]) -> bool:
-    """Return whether a lookup reads a whole table, also when it will have grown."""
+async def _plan(connection: Connection, sql: str, value: str | list[str]) -> Mapping[str, Any]:
+    """Return how a lookup is planned, also when its table will have grown."""
     # For a table of a few rows the planner prefers to read them all.
     await connection.execute("SET LOCAL enable_seqscan = off")
-    (plan,) = json.loads(await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", value))
-    return _reads_all(plan["Plan"])
+    explain = f"EXPLAIN (VERBOSE, FORMAT JSON) {sql}"
+    (plan,) = json.loads(await connection.fetchval(explain, value))
+    return plan["Plan"]  # type: ignore[no-any-return]
 
 
 def _reads_all(node: Mapping[str, Any]) -> bool:
@@ -250,14 +321,9 @@ def _plain(key: str) -> str:
     return re.sub(r'::("[^"]*"|\w+)|COLLATE "C"|[()"\s]', "", key)
 
 
-async def _at_sign_warnings(connection: Connection, options: PostgresOptions) -> list[str]:
+def _at_sign_warning(options: PostgresOptions) -> str:
     table, column = quoted_table(options.table), quoted(options.columns.nickname)
-    found = await connection.fetchval(
-        f"SELECT EXISTS (SELECT FROM (SELECT {column}::text AS nickname FROM {table} "  # noqa: S608 - quoted
-        f"LIMIT {_AT_SIGN_SAMPLE}) AS u WHERE nickname LIKE '@%')"
-    )
-    if not found:
-        return []
-    repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
+    has_at_sign = f"{column} COLLATE \"C\" LIKE '@%'"
+    repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {has_at_sign}"  # noqa: S608 - quoted
     warning = "some nicknames are stored with @ in front, and their users are answered 503"
-    return [f"{warning}; this repairs them: {repair}"]
+    return f"{warning}; this repairs them: {repair}"

@@ -195,3 +195,19 @@ def test_a_file_that_is_gone_is_visible_without_a_lookup(sqlite: Source, tmp_pat
             (backend,) = ask_admin(service, "/status.json").json["backends"]
         assert backend["problem"]
         eventually(lambda: is_ready(service))
+
+
+@pytest.mark.parametrize("source", ["postgres"], indirect=True)
+def test_a_source_that_is_connected_again_is_available_without_a_lookup(
+    source: Source, tmp_path: Path
+) -> None:
+    """Also one whose circuit breaker has opened; else a replica without traffic stays degraded."""
+    with serving_from(source, tmp_path) as service:
+        client = Client(service.port)
+        with source.stopped():
+            for name in "bcdefghijk":
+                assert client.by_input(f"@{name}").status == 503
+            assert not is_ready(service)
+        eventually(lambda: is_ready(service))
+        (backend,) = ask_admin(service, "/status.json").json["backends"]
+        assert (backend["available"], backend["failing_since"]) == (True, None)

@@ -518,6 +518,25 @@ async def test_backend_that_reports_its_source_available_is_called_again_at_once
     assert await ask(after) == await ask(asked) == Answer(ALICE, "crm")
 
 
+async def test_backend_that_has_verified_its_source_closes_the_circuit() -> None:
+    """And reports it, as a call that succeeds would; later failures are counted from one."""
+    calls: list[BackendCall] = []
+    backend = FakeBackend(DOWN, breaker={"failures": 2})
+    asked = guard(backend, on_result=calls.append)
+    for _ in range(2):
+        await failure(asked)
+    assert asked.breaker.state == "open"
+    backend.notify_available()
+    assert (asked.breaker.state, len(calls)) == ("half_open", 2)
+    backend.notify_available(verified=True)
+    assert asked.breaker.state == "closed"
+    assert calls[2:] == [BackendCall("crm", "verified", 0.0, "verified")]
+    await failure(asked)
+    assert asked.breaker.state == "closed"
+    await failure(asked)
+    assert asked.breaker.state == "open"
+
+
 async def test_guards_of_one_backend_share_its_concurrency_limit() -> None:
     """As during a reload, while lookups of the guard before are running."""
     backend = FakeBackend(ALICE, max_concurrent=1)

@@ -416,7 +416,10 @@ async def test_a_user_whose_nickname_is_stored_with_an_at_sign_is_broken_and_not
         assert await backend.find(ByNickname("dave")) is None
         with pytest.raises(Broken, match="is stored with @ in front") as caught:
             await backend.find(ByNickname("carol"))
-    repair = 'UPDATE "users" SET "nickname" = substr("nickname", 2) WHERE "nickname" LIKE \'@%\''
+    repair = (
+        'UPDATE "users" SET "nickname" = substr("nickname", 2) '
+        'WHERE "nickname" COLLATE "C" LIKE \'@%\''
+    )
     (warning,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert warning.getMessage().endswith(repair)
     assert "carol" not in caplog.text + repr(caught.value)

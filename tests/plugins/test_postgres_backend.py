@@ -18,6 +18,7 @@ from asyncpg import (
 )
 
 from idv_postgres.backend import PostgresBackend
+from idv_postgres.relation import Relation
 from idv_postgres.table import Lookups
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
@@ -45,12 +46,18 @@ class Database:
             raise self.lookups
         return self.lookups
 
+    async def inspect(self) -> Lookups:
+        self.calls.append("inspect")
+        if isinstance(self.lookups, Exception):
+            raise self.lookups
+        return self.lookups
+
     async def probe(self) -> None:
         self.calls.append("probe")
         if self.probing is not None:
             raise self.probing
 
-    async def fetch(self, _sql: str, value: str) -> Any:
+    async def fetch(self, _sql: str, value: str, *, repeated: bool = False) -> Any:
         self.calls.append(value)
         if isinstance(self.rows, Exception):
             raise self.rows
@@ -68,10 +75,12 @@ class Harness:
         self.backend, self.database, self.clock = backend, Database(), LoopClock()
         backend._database = self.database  # type: ignore[assignment]
         self.available = 0
+        self.verified = 0
         backend.on_available(self._on_available)
 
-    def _on_available(self) -> None:
+    def _on_available(self, verified: bool) -> None:  # noqa: FBT001 - the backend's
         self.available += 1
+        self.verified += verified
 
     async def advance(self, seconds: float) -> None:
         """Advance the clock in steps of a retry interval, which is 1 s."""
@@ -93,7 +102,7 @@ class Harness:
         self.database.lookups = Lookups({ByNickname: "nickname", ByCard: "card"})
 
 
-async def hang(*_: object) -> None:
+async def hang(*_: object, **__: object) -> None:
     await asyncio.Event().wait()
 
 
@@ -316,3 +325,91 @@ async def test_what_is_seen_of_the_table_is_that_of_the_last_connect(
         harness.database.rows = []
         await outcome(harness.backend)
         assert harness.count("@alice") == 1
+
+
+async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it(
+    serving: Callable[..., Any],
+) -> None:
+    """Not while lookups fail, which each cause a probe."""
+    async with serving() as harness:
+        await harness.advance(9.5)
+        assert harness.count("inspect") == 0
+        await harness.advance(1)
+        assert (harness.count("inspect"), harness.verified) == (1, 1)
+        harness.database.rows = TimeoutError()
+        for _ in range(15):
+            await outcome(harness.backend)
+            await harness.advance(1)
+        assert (harness.count("inspect"), harness.verified) == (1, 1)
+        harness.repair()
+        await harness.advance(12)
+        assert (harness.count("inspect"), harness.verified) == (2, 2)
+
+
+async def test_connection_that_is_made_again_verifies_lookups(serving: Callable[..., Any]) -> None:
+    async with serving() as harness:
+        await harness.lose()
+        await harness.advance(3)
+        assert harness.verified == 0
+        harness.repair()
+        await harness.advance(1)
+        assert harness.verified == 1
+
+
+@pytest.mark.parametrize("has_connections", [True, False])
+async def test_check_that_fails_takes_the_backend_down_only_without_connections(
+    serving: Callable[..., Any], *, has_connections: bool
+) -> None:
+    """A wrong table closes them; a password that has changed does not."""
+    async with serving() as harness:
+        harness.database.lookups = Broken("another table")
+        harness.database.has_connections = has_connections
+        await harness.advance(11)
+        ended = await outcome(harness.backend)
+        assert ended == ("found" if has_connections else "broken: another table")
+        assert harness.backend.problem == (None if has_connections else "another table")
+        assert harness.verified == 0
+
+
+async def test_check_that_waits_for_a_lock_leaves_it_to_a_probe(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving() as harness:
+        harness.database.lookups = QueryCanceledError("x")
+        await harness.advance(13)
+        assert (harness.count("inspect"), harness.count("probe")) == (1, 1)
+        assert (harness.available, harness.verified) == (1, 0)
+        assert await outcome(harness.backend) == "found"
+
+
+async def test_rows_of_another_table_are_believed_after_a_check(
+    serving: Callable[..., Any],
+) -> None:
+    """One check for all who wait, after which the lookups are repeated; a user is found at once."""
+    relation = Relation(1, "public", "users", ())
+    sql = {ByNickname: "nickname", ByCard: "card"}
+    other_table = (None, None, None, None)
+    async with serving(Lookups(sql, relation=relation)) as harness:
+        harness.database.rows = [ROW, other_table]
+        assert await outcome(harness.backend) == "found"
+        assert harness.count("inspect") == 0
+        harness.database.rows = [other_table]
+        harness.database.lookups = Lookups(sql, relation=Relation(2, "public", "users", ()))
+        inspect = harness.database.inspect
+
+        async def inspect_and_repair() -> Lookups:
+            harness.database.rows = []
+            await asyncio.sleep(0)
+            return await inspect()
+
+        harness.database.inspect = inspect_and_repair  # type: ignore[method-assign]
+        lookups = [outcome(harness.backend, each) for each in [ByNickname("x"), ByCard("1")] * 3]
+        first = asyncio.gather(*lookups)
+        assert await first == ["not found"] * 6
+        assert harness.count("inspect") == 1
+        harness.database.inspect = inspect  # type: ignore[method-assign]
+        harness.database.lookups = Broken("wrong table")
+        harness.database.rows = [other_table]
+        harness.database.has_connections = False
+        ended = await asyncio.gather(*(outcome(harness.backend) for _ in range(3)))
+        assert ended == ["broken: wrong table"] * 3

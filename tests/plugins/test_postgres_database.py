@@ -72,6 +72,8 @@ class Driver:
         self.tried: list[tuple[str, str]] = []
         self.arguments: dict[str, Any] = {}
         self.connections: list[Connection] = []
+        """Of the pool."""
+        self.inspecting: Connection
         self.errors: dict[object, Exception] = {}
         self.row_security = "off"
         self.error: Exception | None = None
@@ -105,8 +107,10 @@ def driver(io_loop: object, monkeypatch: pytest.MonkeyPatch) -> Driver:
     driver = Driver()
     monkeypatch.setattr("asyncpg.connect", driver.connect)
 
-    async def inspect(*_: object) -> Lookups:
-        return Lookups({})
+    async def inspect(connection: Connection, *_: object) -> Lookups:
+        driver.connections.remove(connection)
+        driver.inspecting = connection
+        return Lookups({}, search_path="public, pg_temp")
 
     monkeypatch.setattr(database_module, "inspect", inspect)
     return driver
@@ -197,8 +201,9 @@ async def test_connections_that_are_configured_are_opened_and_the_table_read_onl
     assert not database.has_connections
     await database.open()
     assert database.has_connections
-    assert len(driver.connections) == 2
-    assert driver.connections[-1].done == ["read only", "SHOW row_security"]
+    done = ["read only", "SHOW row_security", "close", "terminate"]
+    assert driver.inspecting.done == done
+    assert [each.done for each in driver.connections] == [[], []]
     assert driver.arguments == {
         "timeout": 2.0,
         "max_cached_statement_lifetime": 0,
@@ -207,6 +212,7 @@ async def test_connections_that_are_configured_are_opened_and_the_table_read_onl
             "statement_timeout": "1800",
             "row_security": "off",
             "default_transaction_isolation": "read committed",
+            "search_path": "public, pg_temp",
         },
     }
 
@@ -219,13 +225,13 @@ async def test_pooler_gets_no_setting_of_a_session(
     await database.open()
     assert driver.arguments == {"timeout": 2.0, "statement_cache_size": 0}
     (connection,) = driver.connections
-    assert connection.done == ["read only", "SET LOCAL row_security = off"]
-    connection.done.clear()
+    assert driver.inspecting.done[:2] == ["read only", "SET LOCAL row_security = off"]
     assert await database.fetch("SELECT", "x") == [("SELECT",)]
     assert connection.done == [
         (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
-            "SET LOCAL statement_timeout = 1800; SET LOCAL row_security = off"
+            "SET LOCAL statement_timeout = 1800; SET LOCAL row_security = off; "
+            "SET LOCAL search_path TO public, pg_temp"
         ),
         "SELECT in None",
         "COMMIT",

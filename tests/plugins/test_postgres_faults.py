@@ -277,7 +277,7 @@ async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
         pool={"max": "1"},
     )
     probed = asyncio.Event()
-    backend.on_available(probed.set)
+    backend.on_available(lambda _: probed.set())
     async with open_backends([backend]):
         before = database.connections()
         reason = "the query took too long and was stopped by the server (SQLSTATE 57014)"

@@ -98,7 +98,7 @@ class Backend(ABC, Generic[OptionsT]):
         self.options = options
         self.name = options.name
         self._on_change: Callable[..., None] | None = None
-        self._on_available: Callable[[], None] | None = None
+        self._on_available: Callable[[bool], None] | None = None
 
     @classmethod
     def user_store(cls, options: OptionsT) -> UserStore | None:  # noqa: ARG003 for subclasses
@@ -167,17 +167,19 @@ class Backend(ABC, Generic[OptionsT]):
         if self._on_change is not None:
             self._on_change(*queries)
 
-    def on_available(self, listener: Callable[[], None]) -> None:
-        """Set the function that `notify_available` calls."""
+    def on_available(self, listener: Callable[[bool], None]) -> None:
+        """Set the function that `notify_available` calls, with ``verified``."""
         self._on_available = listener
 
-    def notify_available(self) -> None:
+    def notify_available(self, *, verified: bool = False) -> None:
         """Let the next lookup probe an open circuit breaker.
 
-        For a backend that sees its source respond again. Must be called on the event loop.
+        For a backend that sees its source respond again. With ``verified`` the backend has made
+        sure that lookups succeed: the circuit breaker closes, and the service is no longer
+        degraded by failures of before. Must be called on the event loop.
         """
         if self._on_available is not None:
-            self._on_available()
+            self._on_available(verified)
 
 
 AnyBackend = Backend[Any]

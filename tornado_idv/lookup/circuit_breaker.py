@@ -69,12 +69,17 @@ class CircuitBreaker:
     def succeeded(self, permit: Permit) -> None:
         """Report that the backend responded, with whatever result."""
         if permit is Permit.PROBE:
-            self._probing = False
-            self._open_until = None
-            self._period = self._options.open_for
+            self.close()
         # A regular call that began before the circuit opened does not close it.
-        if self._open_until is None:
+        elif self._open_until is None:
             self.failures = 0
+
+    def close(self) -> None:
+        """Let every call through."""
+        self._probing = False
+        self._open_until = None
+        self._period = self._options.open_for
+        self.failures = 0
 
     def failed(self, permit: Permit) -> bool:
         """Report a failed call; return whether it opened the circuit."""

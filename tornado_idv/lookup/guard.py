@@ -40,8 +40,12 @@ _RECOVERY_INTERVAL = 10.0
 _OPEN = "circuit breaker open"
 
 
-CallResult = Literal["found", "not_found", "unavailable", "broken", "rejected", "cancelled"]
-"""How a call ended; ``rejected`` if the backend was not called."""
+CallResult = Literal[
+    "found", "not_found", "unavailable", "broken", "rejected", "cancelled", "verified"
+]
+"""How a call ended; ``rejected`` if the backend was not called.
+
+``verified`` is no call: the backend itself has made sure that lookups succeed."""
 
 
 class NotCalled(Unavailable):
@@ -89,7 +93,7 @@ class Guard:
         self._may_skip = options.on_unavailable == "continue"
         self._match = compile_pattern(options.match) if options.match is not None else None
         self.breaker = CircuitBreaker(options.breaker, timer)
-        backend.on_available(self.breaker.retry)
+        backend.on_available(self._on_available)
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
         self._bulkhead = Bulkhead(options.max_concurrent)
@@ -99,7 +103,7 @@ class Guard:
     def take_over(self, other: Guard) -> None:
         """Share the circuit breaker and the concurrency limit with a guard of the same backend."""
         self.breaker, self._bulkhead = other.breaker, other._bulkhead
-        self.backend.on_available(self.breaker.retry)
+        self.backend.on_available(self._on_available)
         self._failing, self._next_recovery = other._failing, other._next_recovery
 
     @property
@@ -229,6 +233,14 @@ class Guard:
         if user.profile_url is not None and not is_profile_url(user.profile_url):
             raise Broken(f"returned a user whose profile_url is not {PROFILE_URL_FORMAT}")
         return user
+
+    def _on_available(self, verified: bool) -> None:  # noqa: FBT001 - the signature of `on_available`
+        if not verified:
+            self.breaker.retry()
+            return
+        self.breaker.close()
+        if self._on_result is not None:
+            self._on_result(BackendCall(self.name, "verified", 0.0, "verified"))
 
     def _record_failure(self, permit: Permit) -> None:
         if self.breaker.failed(permit):

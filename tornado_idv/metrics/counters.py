@@ -118,6 +118,9 @@ class Counters:
     def count_backend_call(self, name: str, result: str, reason: str, seconds: float) -> None:
         """Count a call; ``reason`` is the phrase of a failure."""
         backend = self.backends[name]
+        if result == "verified":
+            backend.failing_since = None
+            return
         backend.results[result] += 1
         if result in ("found", "not_found"):
             backend.failing_since = None

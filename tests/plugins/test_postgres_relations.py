@@ -1,0 +1,254 @@
+"""The table of the PostgreSQL backend is the one of the start, whatever its name means later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idv_postgres.backend import PostgresBackend
+from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
+from support.fakes.outcomes import outcome
+from support.http.http_server import until
+from support.processes.process import Invoke
+from support.processes.service import CONFIG, Client, serving
+from tornado_idv import ByCard, ByNickname, StartError
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+pytestmark = pytest.mark.slow
+
+ROLE = "shadowed"
+"""A role of these tests alone, since it has a schema and settings of its own."""
+EMPTY = USERS.replace("users", "shadowed.users")
+
+
+@pytest.fixture
+def backend_of(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., PostgresBackend]:
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
+    database.run(
+        f"DROP SCHEMA IF EXISTS {ROLE} CASCADE; DROP SCHEMA IF EXISTS other CASCADE;"
+        f"DO $$ BEGIN CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}';"
+        " EXCEPTION WHEN duplicate_object THEN END $$;"
+        f"ALTER ROLE {ROLE} RESET search_path"
+    )
+    database.clear(f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {ROLE};")
+    database.run(f"{USERS} {rows()}")
+
+    def make(**options: Any) -> PostgresBackend:
+        dsn = database.server.dsn(database.name, ROLE)
+        backend = make_backend(
+            PostgresBackend, tmp_path, **{"dsn": dsn, "timeout": "5s", **options}
+        )
+        assert isinstance(backend, PostgresBackend)
+        return backend
+
+    return make
+
+
+def rows(table: str = "users") -> str:
+    return (
+        f"INSERT INTO {table} VALUES ('alice', '{ALICE.card_number}', 'Free'),"
+        f" ('bob', '{BOB.card_number}', 'Pro');"
+    )
+
+
+def schema_of_the_role(database: Database) -> str:
+    return f"CREATE SCHEMA {ROLE} AUTHORIZATION {ROLE}; {EMPTY}"
+
+
+SHADOWS = {
+    "a schema named like the role": f"CREATE SCHEMA {ROLE} AUTHORIZATION {ROLE}; {EMPTY}",
+    "another path of the role": (
+        f"CREATE SCHEMA other; GRANT USAGE ON SCHEMA other TO {ROLE};"
+        f"CREATE TABLE other.users (LIKE users); ALTER ROLE {ROLE} SET search_path = other, public"
+    ),
+}
+
+
+@pytest.mark.parametrize("shadow", list(SHADOWS.values()), ids=list(SHADOWS))
+async def test_table_of_the_start_is_read_when_its_name_means_another_one(
+    database: Database, backend_of: Callable[..., PostgresBackend], shadow: str
+) -> None:
+    """Also by connections that are made later."""
+    backend = backend_of(pool={"min": "1", "max": "4"})
+    async with open_backends([backend]):
+        assert await outcome(backend) == "found"
+        database.run(shadow)
+        database.run(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            f"WHERE usename = '{ROLE}' AND datname = current_database()"
+        )
+        async with asyncio.timeout(10):
+            while (last := await outcome(backend)) != "found":
+                assert last.startswith("unavailable"), last
+        ended = await asyncio.gather(*(outcome(backend) for _ in range(20)))
+        assert set(ended) == {"found"}
+
+
+@pytest.mark.parametrize("shadow", list(SHADOWS.values()), ids=list(SHADOWS))
+async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    shadow: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a lookup."""
+    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
+    backend = backend_of()
+    async with open_backends([backend]):
+        database.run(shadow)
+        await until(lambda: backend.problem is not None)
+        assert '"users" is "' in str(backend.problem)
+        assert 'and was "public"."users" when the service started' in str(backend.problem)
+        assert (await outcome(backend)).startswith('broken: "users" is "')
+        database.run(
+            f"DROP SCHEMA IF EXISTS {ROLE}, other CASCADE; ALTER ROLE {ROLE} RESET search_path"
+        )
+        await until(lambda: backend.problem is None)
+        assert await outcome(backend) == "found"
+    errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(errors) == 1
+    assert "write the schema into the option table" in errors[0]
+
+
+async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is_empty(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    database.run(SHADOWS["a schema named like the role"])
+    advice = "write the schema into the option table"
+    with pytest.raises(StartError, match=f'schema "public"; {advice}, since this one is empty'):
+        await backend_of().open()
+    async with open_backends([backend_of(table="public.users")]) as (backend,):
+        assert await outcome(backend) == "found"
+        assert caplog.text == ""
+    database.run(f"INSERT INTO {ROLE}.users SELECT * FROM public.users")
+    async with open_backends([backend_of()]):
+        (warning,) = [each.getMessage() for each in caplog.records]
+    assert warning.endswith(
+        f'"users" is "{ROLE}"."users", and there is another one in the schema "public"; {advice}'
+    )
+
+
+async def test_own_queries_read_the_schemas_of_the_start(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    query = "SELECT * FROM users WHERE nickname = $1"
+    for shadow in SHADOWS.values():
+        backend = backend_of(by_nickname=query, pool={"min": "0"})
+        async with open_backends([backend]):
+            database.run(shadow)
+            assert await outcome(backend) == "found"
+        database.run(
+            f"DROP SCHEMA IF EXISTS {ROLE}, other CASCADE; ALTER ROLE {ROLE} RESET search_path"
+        )
+
+
+SWAP = (
+    "CREATE TABLE users_new (LIKE users INCLUDING ALL); {rows}"
+    "BEGIN; ALTER TABLE users RENAME TO users_old; ALTER TABLE users_new RENAME TO users; {after}"
+    "COMMIT"
+)
+NEW_ROWS = "INSERT INTO users_new VALUES ('carol', '77', 'Free'), ('bob', '78', 'Pro');"
+
+
+@pytest.mark.parametrize("after", ["", "DROP TABLE users_old;"], ids=["kept", "dropped"])
+async def test_exchange_of_tables_by_renaming_is_followed_at_once(
+    database: Database, backend_of: Callable[..., PostgresBackend], after: str
+) -> None:
+    """With the rows of the new table, in single lookups and in shared queries."""
+    backend = backend_of(pool={"max": "1"})
+    queries = [*map(ByNickname, ["alice", "bob", "carol"]), ByCard("77"), ByCard(BOB.card_number)]
+    async with open_backends([backend]):
+        for _ in range(2):
+            await asyncio.gather(*(outcome(backend, each) for each in queries))
+        database.run(SWAP.format(rows=NEW_ROWS, after=after))
+        assert await outcome(backend) == "not found"
+        ended = await asyncio.gather(*(outcome(backend, each) for each in queries))
+        assert ended == ["not found", "found", "found", "found", "not found"]
+        assert backend.problem is None
+
+
+OTHER_TABLES = {
+    "dropped and created": f"DROP TABLE users; {USERS}",
+    "created with other users": f"DROP TABLE users; {USERS} {NEW_ROWS.replace('_new', '')}".replace(
+        "bob", "dave"
+    ),
+    "moved to another schema": (
+        "CREATE SCHEMA other; CREATE TABLE other.users (LIKE users);"
+        "ALTER TABLE users SET SCHEMA extensions; ALTER TABLE other.users SET SCHEMA public"
+    ),
+    "renamed for an empty one": SWAP.format(rows="", after=""),
+    "renamed, and created": (
+        "ALTER TABLE users RENAME TO users_old;"
+        "CREATE TABLE users (nickname text, card_number text, plan text, profile_url text)"
+    ),
+}
+
+
+@pytest.mark.parametrize("change", list(OTHER_TABLES.values()), ids=list(OTHER_TABLES))
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "shared query"])
+async def test_not_found_in_another_table_is_an_error_and_not_believed(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    change: str,
+    *,
+    together: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    database.run("DROP TABLE IF EXISTS extensions.users")
+    backend = backend_of(pool={"max": "1"})
+    queries = [ByNickname("alice"), ByCard("1")] * (4 if together else 1)
+    async with open_backends([backend]):
+        assert await outcome(backend) == "found"
+        database.run(change)
+        if together:
+            ended = await asyncio.gather(*(outcome(backend, each) for each in queries))
+        else:
+            ended = [await outcome(backend, each) for each in queries]
+        assert "not found" not in ended
+        replaced = '"public"."users" was replaced by another table, which lacks most of its users'
+        assert str(backend.problem).startswith(replaced)
+        # With these users it is the same table as far as can be seen, such as a restored one.
+        database.run(f"TRUNCATE users; {rows()}")
+        await until(lambda: backend.problem is None)
+        assert await outcome(backend) == "found"
+        assert await outcome(backend, ByCard("1")) == "not found"
+    assert caplog.text.count(replaced) == 1
+    database.run("DROP TABLE IF EXISTS extensions.users")
+
+
+def test_service_answers_503_and_is_degraded_while_its_table_is_another_one(
+    database: Database, backend_of: object, tmp_path: Path
+) -> None:
+    limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
+    dsn = database.server.dsn(database.name, ROLE)
+    backend = f"  - {{name: members, kind: postgres, dsn: '{dsn}'}}\n"
+    with serving(limits + CONFIG + backend, tmp_path) as service:
+        client = Client(service.port)
+        assert client.by_input("@alice").status == 200
+        assert client.by_input("@carol").status == 404
+        database.run(f"DROP TABLE users; {USERS}")
+        for _ in range(5):
+            assert client.by_input("@alice").status == 503
+            assert client.by_input("@carol").status == 503
+
+
+def test_check_warns_of_a_table_that_another_schema_has_too(
+    database: Database, backend_of: object, tmp_path: Path, invoke: Invoke
+) -> None:
+    path = tmp_path / "config.yaml"
+    dsn = database.server.dsn(database.name, ROLE)
+    path.write_text(f"{CONFIG}  - {{name: members, kind: postgres, dsn: '{dsn}'}}\n")
+    database.run(SHADOWS["a schema named like the role"])
+    result = invoke("check", "-c", path)
+    assert (result.exit_code, "since this one is empty" in result.stderr) == (1, True)

@@ -1,0 +1,123 @@
+"""Lookups in PostgreSQL that call functions, while the table is filled again in transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from idv_postgres.backend import PostgresBackend
+from support.databases.postgres_server import ALICE, USERS, Database
+from support.fakes.outcomes import outcome
+from support.http.http_server import until
+from tornado_idv import ByCard, ByNickname
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+pytestmark = pytest.mark.slow
+
+TABLE = USERS.replace("users", "people")
+ROWS = f"INSERT INTO people VALUES ('alice', '{ALICE.card_number}', 'Free');"
+FUNCTIONS = """
+CREATE FUNCTION find_user(name text) RETURNS SETOF people STABLE LANGUAGE plpgsql AS
+  $$ BEGIN RETURN QUERY SELECT * FROM people WHERE nickname = name; END $$;
+CREATE FUNCTION "Find user"(name text) RETURNS SETOF people STABLE LANGUAGE sql
+  SET statement_timeout = 0 AS $$ SELECT * FROM people WHERE nickname = name $$;
+CREATE FUNCTION has_plan(name text) RETURNS boolean STABLE LANGUAGE plpgsql AS
+  $$ BEGIN RETURN EXISTS (SELECT FROM people WHERE nickname = name); END $$;
+CREATE TABLE names (nickname text PRIMARY KEY, card_number text UNIQUE, plan text);
+INSERT INTO names VALUES ('alice', '1', 'Free');
+CREATE VIEW users AS SELECT * FROM names WHERE has_plan(nickname);
+"""
+SOURCES: dict[str, dict[str, Any]] = {
+    "function": {"by_nickname": "SELECT * FROM find_user($1)"},
+    "SQL function": {"by_nickname": 'SELECT * FROM "Find user" ($1)'},
+    "view": {},
+}
+
+
+@pytest.fixture
+def serving(database: Database, tmp_path: Path) -> Callable[..., Any]:
+    database.clear(f"{TABLE} {ROWS} {FUNCTIONS}")
+
+    @asynccontextmanager
+    async def run(**options: Any) -> AsyncIterator[PostgresBackend]:
+        options = {"dsn": database.dsn, "timeout": "10s", **options}
+        backend = make_backend(PostgresBackend, tmp_path, **options)
+        assert isinstance(backend, PostgresBackend)
+        async with open_backends([backend]):
+            yield backend
+
+    return run
+
+
+@asynccontextmanager
+async def loading(database: Database, number: int) -> AsyncIterator[list[asyncpg.Connection]]:
+    """Connections that fill the table."""
+    dsn = database.server.dsn(database.name, "postgres")
+    loads = [await asyncpg.connect(dsn) for _ in range(number)]
+    try:
+        yield loads
+    finally:
+        for each in loads:
+            each.terminate()
+
+
+@pytest.mark.parametrize("prepared", ["true", "false"])
+@pytest.mark.parametrize("source", list(SOURCES.values()), ids=list(SOURCES))
+async def test_user_is_found_while_the_table_is_filled_again_and_again(
+    database: Database, serving: Callable[..., Any], source: dict[str, Any], prepared: str
+) -> None:
+    """The second transaction begins to wait before the first query of the lookup has ended."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    async with (
+        serving(prepared_statements=prepared, **source) as backend,
+        loading(database, 2) as (first, second),
+    ):
+        assert await outcome(backend) == "found"
+        await first.execute("BEGIN; TRUNCATE people")
+        lookup = asyncio.create_task(outcome(backend))
+        await until(lambda: database.run(waiting) == "1")
+        truncating = asyncio.create_task(second.execute("BEGIN; TRUNCATE people"))
+        await until(lambda: database.run(waiting) == "2")
+        await first.execute(f"{ROWS} COMMIT")
+        await asyncio.wait([lookup, truncating], return_when=asyncio.FIRST_COMPLETED)
+        if truncating.done():
+            await until(lambda: database.run(waiting) == "1" or lookup.done())
+            await second.execute(f"{ROWS} COMMIT")
+        assert await lookup == "found"
+        await truncating
+
+
+async def test_shared_queries_repeat_what_they_do_not_find(
+    database: Database, serving: Callable[..., Any]
+) -> None:
+    """Each alone."""
+    queries = [*map(ByNickname, ["alice", "bob", "alice", "carol"]), ByCard("1"), ByCard("2")] * 2
+    expected = ["found", "not found", "found", "not found", "found", "not found"] * 2
+    async with serving(pool={"max": "2"}) as backend, loading(database, 1) as (load,):
+        await load.execute("BEGIN; TRUNCATE people")
+        lookups = [asyncio.create_task(outcome(backend, query)) for query in queries]
+        await until(lambda: database.count_queries("wait_event_type = 'Lock'"))
+        await load.execute(f"{ROWS} COMMIT")
+        assert await asyncio.gather(*lookups) == expected
+
+
+async def test_lookup_without_a_function_is_one_query(
+    database: Database, serving: Callable[..., Any]
+) -> None:
+    """Functions of the server itself read no table."""
+    query = (
+        "SELECT lower(nickname) AS nickname, lpad(card_number, 4) AS card_number, plan FROM people"
+    )
+    async with serving(by_nickname=f"{query} WHERE nickname = $1", pool={"max": "1"}) as backend:
+        assert await outcome(backend, ByNickname("bob")) == "not found"
+        assert database.count_queries("query LIKE 'SELECT q.%'") == 1
+    async with serving(**SOURCES["function"], pool={"max": "1"}) as backend:
+        assert await outcome(backend, ByNickname("bob")) == "not found"
+        assert database.count_queries("query LIKE 'COMMIT%'") == 1

@@ -1,0 +1,178 @@
+"""Kinds of tables that the PostgreSQL backend serves, or refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idv_postgres.backend import PostgresBackend
+from support.databases.postgres_server import USERS, Database
+from support.fakes.outcomes import outcome
+from support.http.http_server import until
+from support.processes.process import Invoke
+from support.processes.service import CONFIG
+from tornado_idv import ByCard, ByNickname, StartError
+from tornado_idv.registry import open_backends
+
+pytestmark = pytest.mark.slow
+
+ROWS = "INSERT INTO users VALUES ('alice', '0012', 'Free'), ('Bob', '13', 'Pro');"
+
+
+@pytest.fixture
+def backend_of(database: Database, tmp_path: Path) -> Callable[..., PostgresBackend]:
+    def make(script: str, case: str = "preserve", **options: Any) -> PostgresBackend:
+        database.clear(script)
+        given = {"name": "tested", "kind": "postgres", "dsn": database.dsn, "timeout": "5s"}
+        context = {"nickname_case": case}
+        parsed: Any = PostgresBackend.options_type.model_validate(given | options, context=context)
+        return PostgresBackend(parsed)
+
+    return make
+
+
+UNLOGGED = USERS.replace("TABLE users", "UNLOGGED TABLE people")
+PARTITIONS = """
+CREATE TABLE people (nickname text, card_number text, plan text) PARTITION BY LIST (plan);
+CREATE TABLE free PARTITION OF people FOR VALUES IN ('Free');
+CREATE UNLOGGED TABLE pro PARTITION OF people FOR VALUES IN ('Pro');
+"""
+UNLOGGED_TABLES: dict[str, tuple[str, dict[str, Any]]] = {
+    "people": (f"{UNLOGGED}", {"table": "people"}),
+    "view": (
+        f"{UNLOGGED} CREATE VIEW v AS SELECT * FROM people; CREATE VIEW users AS TABLE v;",
+        {},
+    ),
+    "materialized view": (f"{UNLOGGED} CREATE MATERIALIZED VIEW users AS TABLE people;", {}),
+    "partition": (PARTITIONS, {"table": "people"}),
+    "child": (
+        f"{USERS} CREATE UNLOGGED TABLE child () INHERITS (users);",
+        {},
+    ),
+    "query": (UNLOGGED, {"by_card": "SELECT * FROM people WHERE card_number = $1"}),
+    "partition that a query leaves out": (
+        PARTITIONS,
+        {"by_card": "SELECT * FROM people WHERE card_number = $1 AND plan = 'Free'"},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "options"), list(UNLOGGED_TABLES.values()), ids=list(UNLOGGED_TABLES)
+)
+async def test_table_that_a_crash_empties_stops_the_start(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    script: str,
+    options: dict[str, Any],
+) -> None:
+    """And is served after what the message advises."""
+    backend = backend_of(script, **options)
+    with pytest.raises(StartError, match="is UNLOGGED: it is empty after a crash") as caught:
+        await backend.open()
+    database.run(str(caught.value).rpartition("; ")[2])
+    async with open_backends([backend]):
+        assert await outcome(backend, ByCard("1")) == "not found"
+
+
+async def test_table_that_becomes_unlogged_is_served_no_more(
+    database: Database, backend_of: Callable[..., PostgresBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
+    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
+    backend = backend_of(f"{USERS} {ROWS}")
+    async with open_backends([backend]):
+        assert await outcome(backend) == "found"
+        database.run("ALTER TABLE users SET UNLOGGED")
+        await until(lambda: "is UNLOGGED" in str(backend.problem))
+        assert (await outcome(backend)).startswith("broken: the table users is UNLOGGED")
+        database.run("ALTER TABLE users SET LOGGED")
+        await until(lambda: backend.problem is None)
+        assert await outcome(backend) == "found"
+
+
+def test_check_fails_for_an_unlogged_table(
+    database: Database, tmp_path: Path, invoke: Invoke
+) -> None:
+    database.clear(UNLOGGED.replace("people", "users"))
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{CONFIG}  - {{name: members, kind: postgres, dsn: '{database.dsn}'}}\n")
+    result = invoke("check", "-c", path)
+    assert result.exit_code == 1
+    assert "ALTER TABLE users SET LOGGED" in result.stderr
+
+
+async def test_materialized_view_without_data_is_unavailable_until_it_has_some(
+    database: Database, backend_of: Callable[..., PostgresBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
+    view = "CREATE MATERIALIZED VIEW users AS TABLE people WITH NO DATA;"
+    backend = backend_of(
+        f"{USERS.replace('users', 'people')} {ROWS.replace('users', 'people')} {view}"
+    )
+    async with open_backends([backend]):
+        assert await outcome(backend) == (
+            "unavailable: a materialized view has no data: REFRESH MATERIALIZED VIEW (SQLSTATE "
+            '55000): materialized view "users" has not been populated'
+        )
+        database.run("REFRESH MATERIALIZED VIEW users")
+        await until(lambda: backend.problem is None)
+        assert await outcome(backend) == "found"
+
+
+COLUMNS = {
+    "name": "nickname name UNIQUE, card_number name UNIQUE, plan name",
+    "domain of a domain": "nickname inner_d UNIQUE, card_number outer_d UNIQUE, plan plan_d",
+    "nondeterministic": (
+        "nickname text COLLATE caseless UNIQUE, card_number varchar COLLATE caseless UNIQUE, "
+        "plan text COLLATE caseless"
+    ),
+    "domain of citext": "nickname citext_d UNIQUE, card_number text UNIQUE, plan text",
+    "domain of char": "nickname char_d UNIQUE, card_number char_d UNIQUE, plan char_d",
+}
+TYPES = """
+CREATE DOMAIN inner_d AS text; CREATE DOMAIN outer_d AS inner_d NOT NULL;
+CREATE TYPE plans AS ENUM ('Free', 'Pro'); CREATE DOMAIN plan_d AS plans;
+CREATE DOMAIN citext_d AS extensions.citext; CREATE DOMAIN char_d AS char(10);
+CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+"""
+
+
+@pytest.mark.parametrize("columns", list(COLUMNS.values()), ids=list(COLUMNS))
+@pytest.mark.parametrize("case", ["preserve", "fold"])
+async def test_each_type_of_text_is_compared_exactly(
+    database: Database, backend_of: Callable[..., PostgresBackend], columns: str, case: str
+) -> None:
+    """Alone, in a shared query and in a query of the operator's own."""
+    script = f"{TYPES} CREATE TABLE users ({columns}); {ROWS}"
+    queries = [*map(ByNickname, ["alice", "Alice", "bob", "x" * 64]), *map(ByCard, ["0012", "12"])]
+    bob = "found" if case == "fold" else "not found"
+    expected = ["found", "not found", bob, "not found", "found", "not found"]
+    backend = backend_of(script, case)
+    async with open_backends([backend]):
+        assert [await outcome(backend, each) for each in queries] == expected
+        assert await asyncio.gather(*(outcome(backend, each) for each in queries)) == expected
+    where = 'nickname::text COLLATE "C" = $1::text'
+    own = backend_of(script, by_nickname=f"SELECT * FROM users WHERE {where}")
+    async with open_backends([own]):
+        assert [await outcome(own, each) for each in queries[:2]] == ["found", "not found"]
+
+
+async def test_at_signs_are_seen_under_a_nondeterministic_collation_and_repaired(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    columns = COLUMNS["nondeterministic"]
+    backend = backend_of(
+        f"{TYPES} CREATE TABLE users ({columns}); {ROWS.replace('alice', '@alice')}"
+    )
+    async with open_backends([backend]):
+        assert "is stored with @ in front" in await outcome(backend)
+        (warning,) = [each.getMessage() for each in caplog.records]
+        database.run(warning.rpartition("this repairs them: ")[2])
+        assert await outcome(backend) == "found"
