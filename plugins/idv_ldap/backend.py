@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from contextlib import suppress
+
 from idv_ldap.options import NOT_INSTALLED, LdapOptions
 from idv_ldap.refusals import Refused
 from tornado_idv import (
@@ -15,6 +19,8 @@ from tornado_idv import (
     User,
     require_file,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class LdapBackend(Backend[LdapOptions]):
@@ -60,6 +66,18 @@ class LdapBackend(Backend[LdapOptions]):
             raise DegradedStartError(f"backend {self.name}: {error.reason}") from None
         except LookupFailed as error:
             raise StartError(f"backend {self.name}: {error.reason}") from None
+        if self.problem is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
+
+    async def _warn_of_unseen(self) -> None:
+        """Log the attributes of expressions that every entry seems to lack."""
+        for name in self._mapper.attributes:
+            with suppress(LookupFailed):  # as for more than one
+                found = await self._connections.search(f"({name}=*)", self._scope, [name])
+                if not any(found):
+                    text = "backend %s: no entry has %s, or bind.dn may not read it"
+                    _log.warning(text, self.name, name)
 
     async def find(self, query: Query) -> User | None:
         """Search the directory."""

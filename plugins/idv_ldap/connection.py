@@ -10,16 +10,16 @@ import asyncio
 import os
 import ssl
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from idv_ldap.entries import EntryMapper
+from idv_ldap.handshake import handshake
 from idv_ldap.library import REFUSED, explain_refusal, ldap, to_lookup_failed
 from idv_ldap.options import BindOptions, LdapOptions
 from idv_ldap.refusals import REFUSALS, Refused
-from idv_ldap.schema import check_names
-from tornado_idv import LookupFailed, Unavailable
-
-Attributes = dict[str, list[bytes]]
+from idv_ldap.replica import check_loaded
+from idv_ldap.schema import Attributes, AttributeTypes, check_names
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 SCOPES = {
     "base": ldap.SCOPE_BASE,
@@ -32,36 +32,59 @@ _KEEP_ALIVE = {
     ldap.OPT_X_KEEPALIVE_INTERVAL: 10,
     ldap.OPT_X_KEEPALIVE_PROBES: 3,
 }
+_NO_ATTRIBUTES = ["1.1"]
+"""RFC 4511, section 4.5.1.8; an empty list would mean all."""
 _LIMIT = 2
 """Entries of a search: the second shows that the first is not the only one."""
 
 
-def connect(options: LdapOptions, uri: str) -> Any:
-    """Connect to a server and bind; return an object of python-ldap.
+class Bound(NamedTuple):
+    """A bound connection of python-ldap, and the state of its server."""
 
-    Blocks; raises its errors, `Refused`, and `Broken` as `check_names`.
+    handle: Any
+    types: AttributeTypes
+    has_context_csn: bool
+
+
+def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound:
+    """Connect to a server and bind.
+
+    Blocks; raises errors of python-ldap, `Refused`, and `LookupFailed` for a refused certificate
+    and as `check_loaded` and `check_names`.
     """
+    refusal = handshake(options, uri) if uses_tls(options, uri) else None
     handle = ldap.initialize(uri)
     handle.timeout = options.connect_timeout
     _set_options(handle, options, uri)
-    if options.start_tls:
-        handle.start_tls_s()
-    with REFUSALS.attempt(options):
-        try:
-            _bind(handle, options.bind)
-        except REFUSED as error:
-            raise Refused(f"{uri}: {explain_refusal(error)}") from None
-    check_names(handle, options, EntryMapper(options).attributes)
-    return handle
+    try:
+        if options.start_tls:
+            handle.start_tls_s()
+        with REFUSALS.attempt(options):
+            try:
+                _bind(handle, options.bind)
+            except REFUSED as error:
+                raise Refused(f"{uri}: {explain_refusal(error)}") from None
+    except (ldap.CONNECT_ERROR, ldap.SERVER_DOWN):
+        if refusal is not None:
+            raise Broken(f"the certificate is refused: {refusal}") from None
+        raise
+    has_context_csn = check_loaded(handle, options.base_dn, is_replica=is_replica)
+    types = check_names(handle, options, EntryMapper(options).attributes)
+    return Bound(handle, types, has_context_csn)
 
 
 def _bind(handle: Any, bind: BindOptions | None) -> None:
     if bind is not None and bind.sasl is not None:
-        handle.sasl_interactive_bind_s("", ldap.sasl.external())
+        handle.sasl_bind_s("", "EXTERNAL", "")  # an interactive one would block all threads
     elif bind is not None and bind.password is not None:
         handle.simple_bind_s(bind.dn, bind.password.get_secret_value())
     else:
         handle.simple_bind_s("", "")
+
+
+def uses_tls(options: LdapOptions, uri: str) -> bool:
+    """Return whether the connection to a server is encrypted."""
+    return options.start_tls or uri.startswith("ldaps:")
 
 
 def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
@@ -77,7 +100,7 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
         ldap.OPT_TIMEOUT: options.connect_timeout,
         **_KEEP_ALIVE,
     }
-    if options.start_tls or uri.startswith("ldaps:"):
+    if uses_tls(options, uri):
         tls, paths = options.tls, ssl.get_default_verify_paths()
         values |= {
             ldap.OPT_X_TLS_REQUIRE_CERT: ldap.OPT_X_TLS_DEMAND,
@@ -95,9 +118,11 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
 class Connection:
     """A bound connection; ``lost`` is done when it is not to be used any more."""
 
-    def __init__(self, handle: Any, uri: str) -> None:
+    def __init__(self, bound: Bound, uri: str, *, ignores_references: bool) -> None:
         self.uri = uri
-        self._handle = handle
+        self._handle = handle = bound.handle
+        self._types = bound.types
+        self._ignores_references = ignores_references
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LookupFailed] = self._loop.create_future()
         self._pending: dict[int, asyncio.Future[list[Any]]] = {}
@@ -117,8 +142,9 @@ class Connection:
     ) -> list[Attributes]:
         """Return the attributes of at most two entries; raises `Unavailable` or `Broken`."""
         received = self._received
+        requested = attributes or _NO_ATTRIBUTES
         try:
-            number = self._handle.search_ext(base, scope, filter_, attributes, sizelimit=_LIMIT)
+            number = self._handle.search_ext(base, scope, filter_, requested, sizelimit=_LIMIT)
         except ldap.LDAPError as error:
             failure = to_lookup_failed(error)
             if not isinstance(error, ldap.FILTER_ERROR):
@@ -140,7 +166,11 @@ class Connection:
             del self._pending[number]
             self._close_if_retired()
         # Continuation references have no name; other servers are not searched.
-        return [attributes for name, attributes in found if name is not None]
+        entries = [entry for name, entry in found if name is not None]
+        if found and not entries and not self._ignores_references:
+            text = "a part of base_dn is on other servers, which are not searched"
+            raise Unavailable(text, counts_against_breaker=False)
+        return [self._types.select(entry, attributes) for entry in entries]
 
     def retire(self) -> None:
         """Close the connection after the searches in flight."""

@@ -6,18 +6,19 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 
-from idv_ldap.connection import Attributes, Connection, connect
+from idv_ldap.connection import Connection, connect
 from idv_ldap.library import ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import REFUSALS, Refused
+from idv_ldap.schema import Attributes
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 _log = logging.getLogger(__name__)
 _COUNT = 2
-_STEPS = 6
-"""Steps of connecting, with `Refusals.attempt`, and of `check_names`, each bounded by
-`LdapOptions.connect_timeout`."""
+_STEPS = 10
+"""Steps of `connect`, each bounded by `LdapOptions.connect_timeout`."""
 _LOST = Unavailable("the connection was lost")
 RETRY_INTERVAL = 1.0
 BROKEN_INTERVAL = 60.0
@@ -37,6 +38,7 @@ class Connections:
         """When each is to be replaced, in seconds of the loop's clock."""
         self._keeper: asyncio.Task[None] | None = None
         self._failure: LookupFailed = Unavailable("the backend is not open")
+        self._is_replica = options.require_context_csn
         self._broken: LookupFailed | None = None
         self._broken_until = 0.0
 
@@ -142,8 +144,12 @@ class Connections:
         for uri in options.uris:
             try:
                 async with asyncio.timeout(_STEPS * options.connect_timeout):
-                    handle = await DaemonThread("ldap")(connect, options, uri)
-                return Connection(handle, uri)
+                    bound = await DaemonThread("ldap")(
+                        partial(connect, options, uri, is_replica=self._is_replica)
+                    )
+                if self._is_replica is None and bound.has_context_csn:
+                    self._is_replica = True
+                return Connection(bound, uri, ignores_references=options.references == "ignore")
             except Refused:
                 raise
             except (ldap.LDAPError, OSError, ValueError, LookupFailed) as error:

@@ -12,8 +12,6 @@ from tornado_idv.mapping import Expression, MappedField, is_falsy
 
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 _NO_SERVER = "ldapi://%2Fnone"
-_NO_ATTRIBUTES = "1.1"
-"""RFC 4511, section 4.5.1.8; an empty list would mean all."""
 
 
 class FilterTemplate:
@@ -50,7 +48,7 @@ class EntryMapper:
         expressions = [each.expression for each in self.fields.values()] + [self.not_known_when]
         self.attributes = sorted(
             {name for each in expressions if each is not None for name in each.members}
-        ) or [_NO_ATTRIBUTES]
+        )
 
     def user(self, attributes: dict[str, list[bytes]]) -> User | None:
         """Return the user of an entry, ``None`` for one that is not known; raises `Broken`."""
@@ -78,11 +76,10 @@ class EntryMapper:
         return False
 
     def record(self, attributes: dict[str, list[bytes]]) -> dict[str, Any]:
-        """Return the attributes by the names in expressions; a server may use another case."""
-        values = {name.lower(): each for name, each in attributes.items()}
+        """Return the attributes as text and lists; they have the names of the expressions."""
         record: dict[str, Any] = {}
-        for name in self.attributes:
-            texts = [_text(each) for each in values.get(name.lower(), [])]
+        for name, values in attributes.items():
+            texts = [_text(each) for each in values]
             if texts:
                 record[name] = texts[0] if len(texts) == 1 else texts
         return record

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
+from typing import Any
 
 os.environ["LDAPNOINIT"] = "1"
 
 import ldap
 import ldap.filter
 import ldap.ldapobject
-import ldap.sasl
 
 from tornado_idv import Broken, LookupFailed, Unavailable
 
-__all__ = ["REFUSED", "explain_refusal", "ldap", "to_lookup_failed"]
+__all__ = ["REFUSED", "explain_refusal", "ldap", "read_entry", "to_lookup_failed"]
 _UNAVAILABLE: dict[type[Exception], str] = {
     ldap.ADMINLIMIT_EXCEEDED: "the search exceeded a limit of the server: an index may be missing",
     ldap.BUSY: "the server is busy",
@@ -57,6 +58,18 @@ def explain_refusal(error: Exception) -> str:
     """Return the reason for an error of `REFUSED`, with the code of Active Directory."""
     code = re.search(r"AcceptSecurityContext error, (data [0-9a-f]+)", str(error))
     return to_lookup_failed(error).reason + (f" ({code[1]})" if code else "")
+
+
+def read_entry(
+    handle: Any, name: str, *attributes: str, kind: str = "*"
+) -> defaultdict[str, list[bytes]]:
+    """Return attributes of an entry by their names in lower case; servers write other cases."""
+    entry: defaultdict[str, list[bytes]] = defaultdict(list)
+    found = handle.search_s(name, ldap.SCOPE_BASE, f"(objectClass={kind})", attributes)
+    for dn, values in found:
+        if dn is not None:
+            entry.update({key.lower(): each for key, each in values.items()})
+    return entry
 
 
 def to_lookup_failed(error: Exception) -> LookupFailed:

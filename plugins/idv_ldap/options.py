@@ -148,6 +148,12 @@ class LdapOptions(BackendOptions):
     """Trusted certificates, and our own."""
     insecure: bool = False
     """Whether passwords and users may cross a network in plain text."""
+    require_context_csn: bool | None = None
+    """Whether a server is used only if the suffix of base_dn has a contextCSN.
+
+    By default that is so where the server offers replication, and once a server had one."""
+    references: Literal["ignore", "fail"] = "ignore"
+    """Whether a search fails that finds only references to other servers."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 2.0
     """How long each step of connecting may take: connect, TLS, bind."""
     max_age: Annotated[Duration, Field(gt=0)] = 900.0

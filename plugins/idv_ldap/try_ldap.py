@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import ssl
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
-from urllib.parse import urlsplit
+from typing import NoReturn
 
 import click
 
-from idv_ldap.connection import SCOPES, Attributes, Connection, connect
+from idv_ldap.connection import SCOPES, Bound, Connection, connect
 from idv_ldap.entries import EntryMapper, FilterTemplate
 from idv_ldap.library import to_lookup_failed
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import Refused
+from idv_ldap.schema import Attributes
 from tornado_idv import (
     Broken,
     CommandTools,
+    DaemonThread,
     Exit,
     InvalidFormat,
     LoadedConfig,
@@ -79,8 +77,8 @@ async def _run(options: LdapOptions, query: Query, config: LoadedConfig) -> tupl
 async def _search(
     options: LdapOptions, filter_: str, attributes: list[str], steps: list[Step]
 ) -> Attributes | None:
-    uri, handle = await asyncio.to_thread(_connect, options, steps)
-    connection = Connection(handle, uri)
+    uri, bound = await DaemonThread("ldap")(_connect, options, steps)
+    connection = Connection(bound, uri, ignores_references=options.references == "ignore")
     steps.append(("search", f"{filter_} below {options.base_dn} ({options.scope})"))
     try:
         async with asyncio.timeout(options.timeout):
@@ -95,19 +93,19 @@ async def _search(
     return found[0] if found else None
 
 
-def _connect(options: LdapOptions, steps: list[Step]) -> tuple[str, Any]:
+def _connect(options: LdapOptions, steps: list[Step]) -> tuple[str, Bound]:
     """Return the first server that responds, and the connection to it."""
     for uri in options.uris:
         try:
-            handle = connect(options, uri)
+            bound = connect(options, uri, is_replica=options.require_context_csn)
         except Exception as error:  # noqa: BLE001 - each is mapped
             failure = to_lookup_failed(error)
             if isinstance(failure, Refused):
                 raise failure from None
-            steps += [(uri, failure.reason), *_explain_tls(options, uri)]
+            steps.append((uri, failure.reason))
         else:
             steps.append((uri, "connected and bound"))
-            return uri, handle
+            return uri, bound
     raise failure
 
 
@@ -125,22 +123,3 @@ def _explain(entry: Attributes, mapper: EntryMapper, steps: list[Step]) -> Attri
 
 def _shown(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=repr)
-
-
-def _explain_tls(options: LdapOptions, uri: str) -> Iterator[Step]:
-    """Explain a certificate by a handshake of our own: libldap has no reason for a failure."""
-    parts: Any = urlsplit(uri)
-    if parts.scheme != "ldaps":
-        return
-    try:
-        context = ssl.create_default_context(cafile=options.tls.ca_file)
-        address = parts.hostname, parts.port
-        with (
-            socket.create_connection(address, timeout=options.connect_timeout) as sock,
-            context.wrap_socket(sock, server_hostname=parts.hostname),
-        ):
-            yield "TLS", "the certificate is trusted"
-    except ssl.SSLCertVerificationError as error:
-        yield "TLS", f"the certificate is refused: {error.verify_message}"
-    except OSError as error:
-        yield "TLS", f"the handshake failed: {error.strerror or type(error).__name__}"

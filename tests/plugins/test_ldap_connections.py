@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,18 +12,19 @@ import pytest
 
 from support.databases.ldap_server import require
 from support.http.http_server import until
-from tornado_idv import Broken, LookupFailed
+from tornado_idv import Broken, LookupFailed, Unavailable
 from tornado_idv.testing import make_backend
 
 require()
 
 from idv_ldap import connections  # noqa: E402
 from idv_ldap.backend import LdapBackend  # noqa: E402
-from idv_ldap.connection import Connection  # noqa: E402
+from idv_ldap.connection import Bound, Connection  # noqa: E402
 from idv_ldap.connections import Connections  # noqa: E402
 from idv_ldap.library import ldap  # noqa: E402
 from idv_ldap.options import LdapOptions  # noqa: E402
 from idv_ldap.refusals import Refused  # noqa: E402
+from idv_ldap.schema import AttributeTypes  # noqa: E402
 
 FIRST, SECOND = "ldap://127.0.0.1:1", "ldap://127.0.0.1:2"
 ENTRY = ("cn=alice", {"uid": [b"alice"]})
@@ -39,7 +39,8 @@ class Handle:
         self.abandoned: list[int] = []
         self.is_closed = False
         self._sockets = socket.socketpair()
-        self._numbers = count(1)
+        self.sent = 0
+        """The number of the last search."""
 
     def fileno(self) -> int:
         return self._sockets[0].fileno()
@@ -48,7 +49,8 @@ class Handle:
         assert sizelimit == 2
         if self.error is not None:
             raise self.error
-        return next(self._numbers)
+        self.sent += 1
+        return self.sent
 
     def abandon_ext(self, number: int) -> None:
         self.abandoned.append(number)
@@ -58,6 +60,10 @@ class Handle:
             return None, None, None, None
         number, found = self.results.pop(0)
         return ldap.RES_SEARCH_RESULT, found, number, []
+
+    def wake(self) -> None:
+        """Let the event loop read the results."""
+        self._sockets[1].send(b"x")
 
     def unbind_ext(self) -> None:
         self.is_closed = True
@@ -72,9 +78,10 @@ class Handle:
 class Connected:
     """A connection, and its handle."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ignores_references: bool = True) -> None:
         self.handle = Handle()
-        self.connection = Connection(self.handle, FIRST)
+        bound = Bound(self.handle, AttributeTypes(), has_context_csn=False)
+        self.connection = Connection(bound, FIRST, ignores_references=ignores_references)
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +95,11 @@ class Connected:
         task = asyncio.create_task(search)
         await asyncio.sleep(0)
         return task
+
+    def receive_found(self, *found: Any) -> None:
+        """Let the result of the last search arrive."""
+        self.handle.results.append((self.handle.sent, list(found)))
+        self.connection._on_readable()
 
     def receive(self, *numbers: int) -> None:
         """Let the results of these searches arrive at once."""
@@ -144,17 +156,47 @@ async def test_connection_that_is_replaced_is_closed_after_its_last_search() -> 
         assert connected.handle.is_closed
 
 
+async def test_continuation_references_are_no_entries() -> None:
+    with Connected() as connected:
+        search = await connected.begin()
+        connected.receive_found((None, ["ldap://b"]), ENTRY, (None, ["ldap://c"]))
+        assert await search == [ENTRY[1]]
+        search = await connected.begin()
+        connected.receive_found((None, ["ldap://b"]))
+        assert await search == []
+
+
+async def test_search_that_finds_only_references_can_fail() -> None:
+    """That says nothing of the server, and must not open the circuit breaker."""
+    with Connected(ignores_references=False) as connected:
+        search = await connected.begin()
+        connected.receive_found((None, ["ldap://b"]))
+        with pytest.raises(Unavailable, match="on other servers") as caught:
+            await search
+        assert not caught.value.counts_against_breaker
+        for found in ([], [ENTRY], [(None, ["ldap://b"]), ENTRY]):
+            search = await connected.begin()
+            connected.receive_found(*found)
+            assert await search == [ENTRY[1]] * (ENTRY in found)
+
+
 class Servers:
     """The servers by their URIs, each with the error that it responds with, if there is one."""
 
     def __init__(self) -> None:
         self.errors: dict[str, Exception] = {}
+        self.being_loaded: set[str] = set()
+        self.handles: list[Handle] = []
         self.times_available = 0
 
-    def connect(self, _: LdapOptions, uri: str) -> Handle:
+    def connect(self, _: LdapOptions, uri: str, *, is_replica: bool) -> Bound:
         if uri in self.errors:
             raise self.errors[uri]
-        return Handle()
+        if is_replica and uri in self.being_loaded:
+            raise Unavailable("the server is a replica that is being loaded")
+        handle = Handle()
+        self.handles.append(handle)
+        return Bound(handle, AttributeTypes(), uri not in self.being_loaded)
 
     def count_available(self) -> None:
         self.times_available += 1
@@ -169,12 +211,12 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
 
 
 @pytest.fixture
-def make(servers: Servers, tmp_path: Path) -> Callable[[], Connections]:
-    def make() -> Connections:
+def make(servers: Servers, tmp_path: Path) -> Callable[..., Connections]:
+    def make(**options: Any) -> Connections:
         backend = make_backend(
             LdapBackend,
             tmp_path,
-            uris=[FIRST, SECOND],
+            **{"uris": [FIRST, SECOND], **options},
             base_dn="dc=example",
             by_nickname={"filter": "(uid={nickname})"},
             response={"nickname": "uid", "card_number": "uid", "plan": "uid"},
@@ -186,7 +228,7 @@ def make(servers: Servers, tmp_path: Path) -> Callable[[], Connections]:
 
 
 async def test_problem_is_that_of_the_first_server_while_none_responds(
-    servers: Servers, make: Callable[[], Connections]
+    servers: Servers, make: Callable[..., Connections]
 ) -> None:
     """Lookups fail at once then, which says nothing of the next one."""
     servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
@@ -201,7 +243,7 @@ async def test_problem_is_that_of_the_first_server_while_none_responds(
 
 
 async def test_backend_is_available_as_soon_as_a_server_is_back(
-    servers: Servers, make: Callable[[], Connections]
+    servers: Servers, make: Callable[..., Connections]
 ) -> None:
     servers.errors = {FIRST: ldap.SERVER_DOWN(), SECOND: ldap.SERVER_DOWN()}
     opened = make()
@@ -227,3 +269,56 @@ async def test_refused_credentials_are_reported_and_shown_to_no_other_server(
     servers.errors.clear()
     await until(lambda: opened.problem is None)
     await opened.close()
+
+
+async def test_replaced_connections_are_closed(
+    servers: Servers, make: Callable[..., Connections]
+) -> None:
+    opened = make(max_age="1ms")
+    await opened.open()
+    await until(lambda: len(servers.handles) >= 20)
+    assert sum(not each.is_closed for each in servers.handles) <= 3
+    await opened.close()
+    # One may be on its way; the library closes it.
+    assert sum(not each.is_closed for each in servers.handles) <= 1
+
+
+async def test_search_is_repeated_by_the_other_connection_if_the_first_is_lost(
+    servers: Servers, make: Callable[..., Connections]
+) -> None:
+    opened = make()
+    await opened.open()
+    await until(lambda: len(servers.handles) == 2)
+    await until(lambda: len(opened._usable) == 2)
+    first, second = servers.handles
+    first.error = ldap.SERVER_DOWN()
+    second.results.append((1, [ENTRY]))
+    search = asyncio.create_task(opened.search("(uid=alice)", ldap.SCOPE_BASE, ["uid"]))
+    await until(lambda: second.sent == 1)
+    second.wake()
+    assert await search == [ENTRY[1]]
+    assert first.is_closed
+    await opened.close()
+
+
+async def test_server_that_had_a_context_csn_and_has_none_is_not_used(
+    servers: Servers, make: Callable[..., Connections]
+) -> None:
+    """Until then, or where it is not required, a server needs none."""
+    for options, problem in (
+        ({}, f"{FIRST}: the server is a replica that is being loaded"),
+        ({"require_context_csn": False}, None),
+    ):
+        servers.being_loaded = {SECOND}
+        opened = make(uris=[FIRST], **options)
+        await opened.open()
+        await until(lambda opened=opened: len(opened._usable) == 2)
+        servers.being_loaded = {FIRST, SECOND}
+        for connection in opened._usable:
+            connection.lose(Unavailable("the test cuts it"))
+        await until(
+            lambda opened=opened, problem=problem: (
+                opened.problem == problem and (problem or len(opened._usable) == 2)
+            )
+        )
+        await opened.close()

@@ -10,7 +10,9 @@ import pluggy
 from tornado_idv.config.load import load, reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import Broken, InvalidFormat
+from tornado_idv.identifiers import fold_case
 from tornado_idv.interfaces.commands import LoadedConfig
+from tornado_idv.lookup.guard import check_text
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import backend_kinds, plugin_manager
 
@@ -28,15 +30,18 @@ def read_config(path: Path) -> LoadedConfig:
     """The configuration for a plugin's command; raises as `load_settings` does."""
     settings, _ = load_settings(path)
     parse = settings.make_identifiers().parse_any
+    fold = fold_case if settings.identifiers.nickname_case == "fold" else str
 
     def check_user(user: User, query: Query) -> None:
+        nickname = fold(user.nickname)
         try:
-            both = parse(f"@{user.nickname}"), parse(user.card_number)
+            both = parse(f"@{nickname}"), parse(user.card_number)
         except InvalidFormat as error:
             raise Broken(f"the user is in no valid format: {error}; see identifiers") from None
-        if both != (ByNickname(user.nickname), ByCard(user.card_number)) or query not in both:
+        if both != (ByNickname(nickname), ByCard(user.card_number)) or query not in both:
             text = "response is for another user than requested; nickname_case may be the reason"
             raise Broken(text)
+        check_text(user)
 
     return LoadedConfig(
         backends=settings.backends,

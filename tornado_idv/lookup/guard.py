@@ -228,10 +228,7 @@ class Guard:
             raise Broken("returned another user than requested")
         if not self._accepts(user):
             raise Broken("returned a user whose nickname or card number is not in a valid format")
-        if not is_plan(user.plan):
-            raise Broken(f"returned a user whose plan is not {PLAN_FORMAT}")
-        if user.profile_url is not None and not is_profile_url(user.profile_url):
-            raise Broken(f"returned a user whose profile_url is not {PROFILE_URL_FORMAT}")
+        check_text(user)
         return user
 
     def _on_available(self, verified: bool) -> None:  # noqa: FBT001 - the signature of `on_available`
@@ -259,6 +256,14 @@ class Guard:
         level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR
         _log.log(level, "backend %s: %s%s", self.name, reason, where)
         self._failing = self._failing or isinstance(error, Unavailable)
+
+
+def check_text(user: User) -> None:
+    """Raise `Broken` for a plan or a profile URL that no response may have."""
+    if not is_plan(user.plan):
+        raise Broken(f"returned a user whose plan is not {PLAN_FORMAT}")
+    if user.profile_url is not None and not is_profile_url(user.profile_url):
+        raise Broken(f"returned a user whose profile_url is not {PROFILE_URL_FORMAT}")
 
 
 def outcome_of(end: Answer | LookupFailed | None) -> tuple[str, CallResult]:

@@ -44,6 +44,7 @@ rootdn "{admin}"
 rootpw {password}
 directory {folder}/db
 {index}
+{database}
 """
 _TREE = f"""\
 dn: {SUFFIX}
@@ -93,6 +94,7 @@ class LdapServer:
     persons: Iterable[str] = PERSONS
     index: str = INDEX
     options: str = ""
+    database: str = ""
     name: str = "127.0.0.1"
     port: int = field(default_factory=free_port)
     tls_port: int = field(default_factory=free_port)
@@ -113,11 +115,18 @@ class LdapServer:
             admin=ADMIN,
             password=PASSWORD,
             index=self.index,
+            database=self.database,
             options=self.options,
         )
         self.config.write_text(text, encoding="utf-8")
+        self.load(self.persons)
+
+    def load(self, persons: Iterable[str]) -> None:
+        """Replace all entries, while it is stopped."""
+        for file in (self.folder / "db").iterdir():
+            file.unlink()
         ldif = self.folder / "people.ldif"
-        ldif.write_text(_TREE + "".join(self.persons), encoding="utf-8")
+        ldif.write_text(_TREE + "".join(persons), encoding="utf-8")
         command = ["slapadd", "-q", "-f", str(self.config), "-l", str(ldif)]
         subprocess.run(command, check=True, env={"PATH": SEARCH_PATH}, capture_output=True)
 

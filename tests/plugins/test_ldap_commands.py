@@ -1,0 +1,165 @@
+"""The commands ``check`` and ``ldap try`` with a directory, and the stop of the service."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person, require
+from support.processes.ports import free_port
+from support.processes.process import Invoke, running
+from support.processes.service import CONFIG
+
+require()
+
+FOLDING = CONFIG.replace("backends:", "identifiers: {nickname_case: fold}\nbackends:")
+RESPONSE = {"nickname": "uid", "card_number": "employeeNumber", "plan": "title"}
+BACKEND = {
+    "name": "staff",
+    "kind": "ldap",
+    "bind": {"dn": ADMIN, "password": PASSWORD},
+    "base_dn": PEOPLE,
+    "by_nickname": {"filter": "(uid={nickname})"},
+    "by_card": {"filter": "(employeeNumber={card_number})"},
+    "response": RESPONSE,
+    "connect_timeout": "300ms",
+}
+Write = Callable[..., Path]
+PERSONS = (
+    person("Alice", "1", "title: Pro"),
+    person("bob", "2", "title:: AWI="),
+    person("carol", "3", "title: Pro", "uid: caroline"),
+)
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = LdapServer(tmp_path_factory.mktemp("ldap") / "server", PERSONS)
+    server.start()
+    yield server.uri
+    server.stop()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(config: str = CONFIG, **options: Any) -> Path:
+        path = tmp_path / "config.yaml"
+        path.write_text(f"{config}  - {json.dumps({**BACKEND, **options})}\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ((FOLDING, "@alice"), (0, "Found.\n")),
+        ((FOLDING, "@ALICE"), (0, "Found.\n")),
+        ((FOLDING, "1"), (0, "Found.\n")),
+        ((CONFIG, "@Alice"), (0, "Found.\n")),
+        ((CONFIG, "@alice"), (3, "nickname_case may be the reason\nUndetermined.\n")),
+        ((CONFIG, "@bob"), (3, "control characters and line separators\nUndetermined.\n")),
+    ],
+)
+def test_try_finds_what_the_service_finds(
+    invoke: Invoke, uri: str, write: Write, asked: tuple[str, str], expected: tuple[int, str]
+) -> None:
+    config, who = asked
+    path = write(config, uris=[uri])
+    tried, served = (
+        invoke(*command, who, "-c", path) for command in (("ldap", "try", "staff"), ("lookup",))
+    )
+    code, end = expected
+    assert tried.output.endswith(end)
+    assert (tried.exit_code, served.exit_code) == (code, code)
+
+
+@pytest.mark.parametrize(
+    ("who", "nickname"), [("@carol", "@carol"), ("3", "@carol"), ("@caroline", None)]
+)
+def test_recipe_for_entries_with_several_uids(
+    invoke: Invoke, uri: str, write: Write, who: str, nickname: str | None
+) -> None:
+    path = write(
+        uris=[uri],
+        by_nickname={"filter": f"(&(uid={{nickname}})(entryDN=uid={{nickname}},{PEOPLE}))"},
+        response={**RESPONSE, "nickname": "trim_prefix(split(entryDN, ',')[0], 'uid=')"},
+    )
+    done = invoke("lookup", who, "-c", path, "--json")
+    assert json.loads(done.output).get("nickname") == nickname
+    assert done.exit_code == (1 if nickname is None else 0)
+
+
+@pytest.mark.parametrize("start_tls", [True, False])
+@pytest.mark.parametrize("name", ["other.example", "127.0.0.1"])
+def test_check_fails_for_a_certificate_that_is_refused(
+    invoke: Invoke, tmp_path: Path, write: Write, name: str, *, start_tls: bool
+) -> None:
+    """One of another name, and one of another authority."""
+    server = LdapServer(tmp_path / "server", [])
+    server.certify(name)
+    if name == "127.0.0.1":
+        trustme.CA().cert_pem.write_to_path(server.folder / "other.pem")
+    trusted = "other.pem" if name == "127.0.0.1" else "ca.pem"
+    server.start()
+    try:
+        path = write(
+            uris=[server.uri if start_tls else server.tls_uri],
+            start_tls=start_tls,
+            tls={"ca_file": f"{server.folder}/{trusted}"},
+        )
+        done = invoke("check", "-c", path)
+    finally:
+        server.stop()
+    assert done.exit_code == 1
+    assert "the certificate is refused: " in done.output
+
+
+@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
+def test_check_warns_of_a_server_that_is_away(invoke: Invoke, write: Write, scheme: str) -> None:
+    done = invoke("check", "-c", write(uris=[f"{scheme}://127.0.0.1:{free_port()}"]))
+    assert done.exit_code == 0
+    assert "the server cannot be reached" in done.output
+    assert "certificate" not in done.output
+
+
+HUNG = {
+    "plain": ("ldap", {}),
+    "TLS": ("ldaps", {}),
+    "StartTLS": ("ldap", {"start_tls": True}),
+    "client certificate": ("ldaps", {"bind": {"sasl": "external"}}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("scheme", "options"), HUNG.values(), ids=HUNG)
+def test_stop_does_not_wait_for_a_server_that_accepts_and_does_not_respond(
+    write: Write, scheme: str, options: dict[str, Any], workers: int
+) -> None:
+    """Neither does the next attempt to connect, and none leaves its connection open."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as hung:
+        uri = f"{scheme}://127.0.0.1:{hung.getsockname()[1]}"
+        config = CONFIG.replace("server: {", f"server: {{workers: {workers}, ")
+        path = write(config, uris=[uri, uri], **options)
+        with running(path) as service:
+            hung.settimeout(10)
+            accepted = [hung.accept()[0] for _ in range(3)]
+            accepted[0].settimeout(10)
+            while accepted[0].recv(4096):
+                pass
+            sent = time.monotonic()
+            service.send_signal(signal.SIGTERM)
+            code = service.wait()
+            assert time.monotonic() - sent < 5  # 0.1 s on an idle machine
+            for each in accepted:
+                each.close()
+    assert code == 0

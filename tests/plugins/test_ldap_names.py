@@ -1,0 +1,207 @@
+"""Attributes that come back from a real server under other names than were requested."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.databases.ldap_proxy import ldap_proxy, replacing
+from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person, require
+from support.fakes.outcomes import outcome
+from tornado_idv import Broken, ByNickname, StartError, User
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+require()
+
+from idv_ldap.backend import LdapBackend  # noqa: E402
+from idv_ldap.schema import AttributeTypes  # noqa: E402
+
+PERSONS = (
+    person("alice", "1", "title: Pro", "ou: Gold"),
+    person("english", "2", "title;lang-en: Pro"),
+    person("both", "3", "title: Free", "title;lang-en: Pro"),
+    person("disabled", "4", "employeeType;lang-en: disabled"),
+    person("range", "5", "employeeType;lang-abcdefg: disabled"),
+)
+UNSEEN = "which response does not name: an attribute would seem to be missing"
+HIDDEN_SCHEMA = 'access to dn.base="cn=Subschema" by * none\naccess to * by * read'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
+    server = LdapServer(tmp_path_factory.mktemp("ldap") / "server", PERSONS)
+    server.start()
+    yield server
+    server.stop()
+
+
+BIND = {"dn": ADMIN, "password": PASSWORD}
+
+
+async def found(
+    folder: Path,
+    uri: str,
+    who: str,
+    response: dict[str, Any],
+    bind: dict[str, str] | None = BIND,
+) -> object:
+    """Return the plan of a user, or why there is none."""
+    backend = make_backend(
+        LdapBackend,
+        folder,
+        uris=[uri],
+        bind=bind,
+        base_dn=PEOPLE,
+        by_nickname={"filter": "(userid={nickname})"},
+        response={
+            "nickname": "uid",
+            "card_number": "employeeNumber",
+            "plan": {"path": "title", "default": "Free"},
+            **response,
+        },
+        timeout="5s",
+    )
+    async with open_backends([backend]):
+        result = await outcome(backend, ByNickname(who))
+        if result != "found":
+            return result
+        user = await backend.find(ByNickname(who))
+        assert isinstance(user, User)
+        return user.plan
+
+
+def plan(path: str) -> dict[str, Any]:
+    return {"plan": {"path": path, "default": "Free"}}
+
+
+@pytest.mark.parametrize(
+    ("nickname", "response", "expected"),
+    [
+        ("alice", plan("ou"), "Gold"),
+        ("alice", plan("OU"), "Gold"),
+        ("alice", plan("organizationalUnitName"), "Gold"),
+        ("alice", plan('"2.5.4.11"'), "Gold"),
+        ("alice", plan("ou && organizationalUnitName"), "Gold"),
+        ("alice", plan("businessCategory"), "Free"),
+        ("alice", {"nickname": "userid"}, "Pro"),
+        ("alice", {"not_known_when": "organizationalUnitName == 'Gold'"}, "not found"),
+        ("alice", plan("name"), f"broken: the server returned cn, {UNSEEN}"),
+        ("english", plan("title"), f"broken: the server returned title;lang-en, {UNSEEN}"),
+        ("english", plan('"title;lang-EN"'), "Pro"),
+        ("english", plan('"title;lang-de"'), "Free"),
+        ("english", plan('title || "title;lang-en"'), "Pro"),
+        ("both", plan("title"), "broken: the server returned title;lang-en, "),
+        ("both", plan('"title;lang-en"'), "Pro"),
+        (
+            "disabled",
+            {"not_known_when": "employeeType == 'disabled'"},
+            "broken: the server returned employeeType;lang-en, ",
+        ),
+        ("disabled", {"not_known_when": "\"employeeType;lang-en\" == 'disabled'"}, "not found"),
+    ],
+)
+async def test_absent_is_not_concluded_from_another_name(
+    server: LdapServer, tmp_path: Path, nickname: str, response: dict[str, Any], expected: str
+) -> None:
+    result = str(await found(tmp_path, server.uri, nickname, response))
+    assert result.startswith(expected)
+    assert "disabled" not in result
+
+
+@pytest.mark.parametrize("attribute", ["9.9.9.9", "noSuchName;lang-en"])
+async def test_name_that_the_schema_lacks_stops_the_start(
+    server: LdapServer, tmp_path: Path, attribute: str
+) -> None:
+    base = attribute.partition(";")[0]
+    with pytest.raises(StartError, match=f"the server has no attribute {base}"):
+        await found(tmp_path, server.uri, "alice", plan(f'"{attribute}"'))
+
+
+async def test_range_of_values_is_an_error(server: LdapServer, tmp_path: Path) -> None:
+    """As Active Directory returns attributes with many values."""
+    with ldap_proxy(server.port) as (port, become):
+        become(replacing((b"lang-abcdefg", b"range=0-1499")))
+        result = await found(
+            tmp_path,
+            f"ldap://127.0.0.1:{port}",
+            "range",
+            {"not_known_when": "contains(to_array(employeeType), 'disabled')"},
+        )
+    assert result == f"broken: the server returned employeeType;range=0-1499, {UNSEEN}"
+
+
+async def test_without_a_schema_names_must_be_those_of_the_server(tmp_path: Path) -> None:
+    server = LdapServer(tmp_path / "hidden", PERSONS, options=HIDDEN_SCHEMA)
+    server.start()
+    try:
+        for path, expected in (
+            ("OU", "Gold"),
+            ("organizationalUnitName", f"broken: the server returned ou, {UNSEEN}"),
+        ):
+            assert await found(tmp_path, server.uri, "alice", plan(path)) == expected
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("attribute", ["employeeType", "businessCategory"])
+async def test_attribute_that_is_hidden_or_on_no_entry_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, attribute: str
+) -> None:
+    caplog.set_level(logging.WARNING, "idv_ldap")
+    hidden = "access to attrs=employeeType by * none\naccess to * by * read"
+    entries = [*PERSONS, person("plain", "9", "employeeType: disabled")]
+    server = LdapServer(tmp_path / "server", entries, options=hidden)
+    server.start()
+    try:
+        condition = {"not_known_when": f"{attribute} == 'disabled'"}
+        await found(tmp_path, server.uri, "alice", condition, bind=None)
+    finally:
+        server.stop()
+    warnings = [each for each in caplog.messages if "bind.dn may not read it" in each]
+    assert [each.split("no entry has ")[1].split(",")[0] for each in warnings] == [attribute]
+
+
+DEFINITIONS = [
+    b"( 2.5.4.41 NAME 'name' DESC 'RFC4519: SUP (nothing) NAME of all' EQUALITY caseIgnoreMatch )",
+    b"( 2.5.4.3 NAME ( 'cn' 'commonName' ) DESC 'common name' SUP name )",
+    b"( 1.1.1 NAME 'nick' OBSOLETE SUP 2.5.4.3 SYNTAX '1' X-ORIGIN 'user defined' )",
+    b"( 3.3.3 NAME 'memberOf' SYNTAX '1.3.6.1.4.1.1466.115.121.1.12' NO-USER-MODIFICATION )",
+    b"no definition",
+]
+
+
+@pytest.mark.parametrize(
+    ("returned", "requested", "expected"),
+    [
+        ({"CN": [b"a"]}, ["commonName"], {"commonName": [b"a"]}),
+        (
+            {"cn": [b"a"]},
+            ["cn", "commonName", "2.5.4.3"],
+            {"cn": [b"a"], "commonName": [b"a"], "2.5.4.3": [b"a"]},
+        ),
+        ({"cn": [b"a"], "commonName": [b"b"]}, ["cn"], {"cn": [b"a", b"b"]}),
+        ({"cn;x-b;lang-en": [b"a"]}, ["cn;lang-EN;x-b"], {"cn;lang-EN;x-b": [b"a"]}),
+        ({"cn;lang-en;x-b": [b"a"]}, ["cn;lang-en"], None),
+        ({"nick": [b"a"]}, ["cn"], None),
+        ({"nick": [b"a"]}, ["name"], None),
+        ({"memberOf": [], "memberOf;range=0-1": [b"a"]}, ["memberOf"], None),
+        ({"memberOf": [b"a"], "memberOf;range=0-1": []}, ["memberOf"], {"memberOf": [b"a"]}),
+        ({"unknown": [b"a"]}, ["cn"], None),
+        ({"unknown": []}, ["cn"], {}),
+    ],
+    ids=repr,
+)
+def test_values_are_selected_by_type_and_options(
+    returned: dict[str, list[bytes]], requested: list[str], expected: dict[str, list[bytes]] | None
+) -> None:
+    types = AttributeTypes(DEFINITIONS)
+    if expected is None:
+        with pytest.raises(Broken, match="which response does not name"):
+            types.select(returned, requested)
+    else:
+        assert types.select(returned, requested) == expected

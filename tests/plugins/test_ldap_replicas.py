@@ -1,0 +1,213 @@
+"""Replicas that are being loaded, and parts of the tree that are on other servers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.databases.ldap_server import (
+    ADMIN,
+    INDEX,
+    PASSWORD,
+    PEOPLE,
+    SUFFIX,
+    LdapServer,
+    person,
+    require,
+)
+from support.fakes.outcomes import outcome
+from support.http.http_server import until
+from tornado_idv import ByNickname
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+require()
+
+from idv_ldap import connections  # noqa: E402
+from idv_ldap.backend import LdapBackend  # noqa: E402
+
+ALICE, BOB = person("alice", "1", "title: Pro"), person("bob", "2", "title: Pro")
+PROVIDER = {"options": "moduleload syncprov", "database": "overlay syncprov"}
+INDEXES = f"{INDEX}\nindex entryUUID,entryCSN eq"
+BEING_LOADED = (
+    f"the server is a replica that is being loaded: {SUFFIX} has no contextCSN "
+    "(see require_context_csn)"
+)
+START = Callable[..., LdapServer]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "RETRY_INTERVAL", 0.05)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[START]:
+    """Return a server, which is started unless it is a provider that is to be away."""
+    servers: list[LdapServer] = []
+
+    def make(*persons: str, starts: bool = True, **options: Any) -> LdapServer:
+        server = LdapServer(tmp_path / str(len(servers)), persons, index=INDEXES, **options)
+        servers.append(server)
+        if starts:
+            server.start()
+        return server
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+def replica_of(provider: LdapServer, *, offers: bool) -> dict[str, str]:
+    """Return the options of a replica; it offers replication to others by ``syncprov``."""
+    lines = (
+        f'syncrepl rid=1 provider={provider.uri} type=refreshAndPersist retry="1 +"\n'
+        f"  searchbase={SUFFIX} bindmethod=simple binddn={ADMIN} credentials={PASSWORD}\n"
+    )
+    if not offers:
+        return {"database": lines}
+    return {**PROVIDER, "database": f"{lines}overlay syncprov"}
+
+
+@pytest.fixture
+def backend_of(tmp_path: Path) -> Callable[..., LdapBackend]:
+    def backend_of(*servers: LdapServer, **options: Any) -> LdapBackend:
+        given = {
+            "bind": {"dn": ADMIN, "password": PASSWORD},
+            "base_dn": PEOPLE,
+            "by_nickname": {"filter": "(uid={nickname})"},
+            "response": {"nickname": "uid", "card_number": "employeeNumber", "plan": "title"},
+            "timeout": "5s",
+            **options,
+        }
+        uris = [each.uri for each in servers]
+        backend = make_backend(LdapBackend, tmp_path, uris=uris, **given)
+        assert isinstance(backend, LdapBackend)
+        return backend
+
+    return backend_of
+
+
+@pytest.mark.parametrize("offers", [True, False], ids=["offers replication", "option"])
+async def test_replica_that_is_being_loaded_says_of_no_user_that_he_is_missing(
+    make: START, backend_of: Callable[..., LdapBackend], *, offers: bool
+) -> None:
+    provider = make(ALICE, BOB, starts=False, **PROVIDER)
+    replica = make(ALICE, **replica_of(provider, offers=offers))
+    backend = backend_of(replica, **({} if offers else {"require_context_csn": True}))
+    async with open_backends([backend]):
+        for who in ("alice", "bob"):
+            result = await outcome(backend, ByNickname(who))
+            assert result == f"unavailable: {replica.uri}: {BEING_LOADED}"
+        provider.start()
+        await until(lambda: backend.problem is None)
+        assert await outcome(backend, ByNickname("bob")) == "found"
+        assert await outcome(backend, ByNickname("carol")) == "not found"
+
+
+async def test_replica_that_was_complete_is_not_used_while_it_is_loaded_again(
+    make: START, backend_of: Callable[..., LdapBackend]
+) -> None:
+    """It does not offer replication to others."""
+    provider = make(ALICE, BOB, **PROVIDER)
+    replica = make(**replica_of(provider, offers=False))
+    async with open_backends([backend_of(replica, require_context_csn=True)]) as (backend,):
+        await until(lambda: backend.problem is None)
+    backend = backend_of(replica)
+    async with open_backends([backend]):
+        assert await outcome(backend, ByNickname("bob")) == "found"
+        provider.stop()
+        replica.stop()
+        replica.load([ALICE])
+        replica.start()
+        await until(lambda: BEING_LOADED in str(backend.problem))
+        assert str(await outcome(backend, ByNickname("bob"))).startswith("unavailable: ")
+        provider.start()
+        await until(lambda: backend.problem is None)
+        assert await outcome(backend, ByNickname("bob")) == "found"
+
+
+async def test_next_server_is_used_while_the_first_is_being_loaded(
+    make: START, backend_of: Callable[..., LdapBackend]
+) -> None:
+    provider = make(ALICE, BOB, **PROVIDER)
+    away = make(starts=False)
+    replica = make(ALICE, **replica_of(away, offers=True))
+    async with open_backends([backend_of(replica, provider)]) as (backend,):
+        assert await outcome(backend, ByNickname("bob")) == "found"
+
+
+@pytest.mark.parametrize(
+    ("access", "options"),
+    [
+        (f'access to dn.subtree="{PEOPLE}" by * read\naccess to * by * none', {"bind": None}),
+        ("", {"require_context_csn": False}),
+    ],
+    ids=["suffix that may not be read", "option"],
+)
+async def test_context_csn_is_not_required_of(
+    make: START,
+    backend_of: Callable[..., LdapBackend],
+    access: str,
+    options: dict[str, Any],
+) -> None:
+    given = replica_of(make(starts=False), offers=True)
+    replica = make(ALICE, **{**given, "options": f"{given['options']}\n{access}"})
+    async with open_backends([backend_of(replica, **options)]) as (backend,):
+        assert await outcome(backend, ByNickname("alice")) == "found"
+        assert await outcome(backend, ByNickname("bob")) == "not found"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("FALSE", "unavailable"), ("TRUE", "not found")])
+async def test_controller_that_has_not_replicated_all_is_not_used(
+    make: START, backend_of: Callable[..., LdapBackend], tmp_path: Path, value: str, expected: str
+) -> None:
+    """As Active Directory says it in its root entry."""
+    root = tmp_path / "root.ldif"
+    root.write_text(f"dn:\nobjectClass: top\nisSynchronized: {value}\n")
+    schema = (
+        "attributetype ( 1.2.840.113556.1.4.9999 NAME 'isSynchronized' "
+        "SYNTAX 1.3.6.1.4.1.1466.115.121.1.7 )\n"
+    )
+    server = make(ALICE, options=f"{schema}rootDSE {root}")
+    async with open_backends([backend_of(server)]) as (backend,):
+        assert str(await outcome(backend, ByNickname("bob"))).startswith(expected)
+
+
+def reference(port: int) -> str:
+    return (
+        f"dn: ou=far,{PEOPLE}\nobjectClass: referral\nobjectClass: extensibleObject\nou: far\n"
+        f"ref: ldap://127.0.0.1:{port}/ou=far\n\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "of_absent"),
+    [
+        ({}, "not found"),
+        (
+            {"references": "fail"},
+            "unavailable: a part of base_dn is on other servers, which are not searched",
+        ),
+    ],
+    ids=["ignored", "failing"],
+)
+async def test_references_to_other_servers_are_neither_entries_nor_followed(
+    make: START,
+    backend_of: Callable[..., LdapBackend],
+    options: dict[str, Any],
+    of_absent: str,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        server = make(ALICE, reference(other.getsockname()[1]))
+        backend = backend_of(server, **options, timeout="1s")
+        async with open_backends([backend]):
+            assert await outcome(backend, ByNickname("alice")) == "found"
+            assert await outcome(backend, ByNickname("bob")) == of_absent
+        other.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            other.accept()
