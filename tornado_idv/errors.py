@@ -51,13 +51,23 @@ class LookupFailed(IdvError):
     configured backend, filled in by its guard. With ``continues`` the chain may
     ask the next backend, as ``on_unavailable: continue`` allows. ``counts_against_breaker`` says
     whether it tells the backend's circuit breaker anything: not where it costs nothing to try
-    again. Health checks and metrics count it in any case.
+    again. Health checks and metrics count it in any case. ``retry_after`` is in seconds, for
+    ``Retry-After`` of the response.
     """
 
+    retry_after: float = 1.0
+
     def __init__(
-        self, reason: str, *, backend: str | None = None, counts_against_breaker: bool = True
+        self,
+        reason: str,
+        *,
+        backend: str | None = None,
+        counts_against_breaker: bool = True,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(reason)
+        if retry_after is not None:
+            self.retry_after = retry_after
         self.reason = reason
         self.backend = backend
         self.counts_against_breaker = counts_against_breaker
@@ -79,6 +89,8 @@ class Unavailable(LookupFailed):
 
 class Broken(LookupFailed):
     """The backend answered with something that cannot be right."""
+
+    retry_after = 60.0  # an operator has to act
 
 
 class InvalidKey(IdvError):

@@ -537,6 +537,21 @@ async def test_backend_that_has_verified_its_source_closes_the_circuit() -> None
     assert asked.breaker.state == "open"
 
 
+async def test_failure_has_the_wait_of_the_circuit_breaker() -> None:
+    """From the failure that opens it on, unless the backend names a longer one."""
+    ticker = Ticker()
+    backend = FakeBackend(DOWN, breaker={"failures": 2, "open_for": "20s"})
+    asked = guard(backend, timer=ticker)
+    assert (await failure(asked)).retry_after == 1
+    opened = (await failure(asked)).retry_after
+    assert opened == asked.breaker.next_probe > 10
+    ticker.now += 5
+    assert (await failure(asked)).retry_after == pytest.approx(opened - 5)
+    ticker.now += opened
+    backend.source.answer = Unavailable("asked to wait", retry_after=300.0)
+    assert (await failure(asked)).retry_after == 300
+
+
 async def test_guards_of_one_backend_share_its_concurrency_limit() -> None:
     """As during a reload, while lookups of the guard before are running."""
     backend = FakeBackend(ALICE, max_concurrent=1)

@@ -527,9 +527,9 @@ async def test_retry_after_of_the_token_server_is_respected(asked: str, granted:
     ticker = Ticker()
     refusal = http(429, b"", f"Retry-After: {asked}")
     async with issued(refusal, token(), timer=ticker) as case:
-        await failure_of(case.made)
+        assert (await failure_of(case.made)).retry_after == granted
         ticker.now += granted - 0.1
-        await failure_of(case.made)
+        assert (await failure_of(case.made)).retry_after == 1
         assert len(case.issuer.requests) == 1
         ticker.now += 0.1
         assert (await ask(case.made)).status == 200

@@ -70,6 +70,16 @@ def test_status_that_means_unavailable(status: int) -> None:
     assert error.reason == f"temporarily unavailable (status {status})"
 
 
+@pytest.mark.parametrize(("sent", "seconds"), [("30", 30), ("900", 60), ("0", 1), ("soon", 1)])
+@pytest.mark.parametrize("status", [429, 503, 404])
+def test_failure_has_the_retry_after_of_the_response(
+    status: int, sent: str, seconds: float
+) -> None:
+    """At most as long as no request is sent."""
+    read = reader({404: Outcome.UNAVAILABLE})
+    assert failure(read, response(status, Retry_After=sent)).retry_after == seconds
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirect_is_broken(status: int) -> None:
     error = failure(reader(), response(status))

@@ -10,7 +10,7 @@ from email.utils import format_datetime
 import pytest
 
 from idv_upstream.request.template import Request
-from idv_upstream.transport.endpoints import retry_after
+from idv_upstream.response.raw import retry_after
 from support.fakes.clock_and_backends import LoopClock, Ticker
 from support.http.scripted_server import Said, closed_port, http, serving
 from support.http.upstream_transport import (
@@ -218,28 +218,34 @@ async def test_retry_after_is_respected(status: int) -> None:
     ticker = Ticker()
     async with asked(http(status, b"", "Retry-After: 7"), GOOD, timer=ticker) as (upstream, made):
         assert (await ask(made)).status == status
-        for _ in range(2):
+        for waited in (0, 4):
+            ticker.now += waited
             failure = await failure_of(made)
             assert isinstance(failure, Unavailable)
+            assert failure.retry_after == 7 - waited
             assert "Retry-After" in failure.reason
             assert not failure.counts_against_breaker
-        ticker.now += 7
+        ticker.now += 3
         assert (await ask(made)).status == 200
     assert len(upstream.requests) == 2
 
 
 async def test_other_endpoints_are_used_meanwhile() -> None:
     """If all send `Retry-After`, none is."""
+    ticker = Ticker()
     async with (
         serving(http(503, b"", "Retry-After: 9")) as first,
         serving(GOOD) as second,
-        opened(first.address, second.address, timer=Ticker()) as made,
+        opened(first.address, second.address, timer=ticker) as made,
     ):
         for _ in range(3):
             assert (await ask(made)).status == 200
+        ticker.now += 5
         second.say(http(429, b"", "Retry-After: 9"))
         assert (await ask(made)).status == 429
-        assert "Retry-After" in (await failure_of(made)).reason
+        failure = await failure_of(made)
+        assert "Retry-After" in failure.reason
+        assert failure.retry_after == 4  # of the one that ends first
     assert len(first.requests) == 1
 
 

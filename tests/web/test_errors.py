@@ -16,7 +16,7 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application, HTTPError
 
 from support.processes.service import KEY
-from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, Unavailable
+from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, LookupFailed, Unavailable
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import Serving
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
@@ -128,6 +128,7 @@ def test_only_some_errors_have_header_fields() -> None:
     assert fields == {
         ApiError.TOKEN: "Www-Authenticate: Bearer\r\n",
         ApiError.UNAVAILABLE: "Retry-After: 1\r\n",
+        ApiError.BROKEN: "Retry-After: 1\r\n",
         ApiError.OVERLOADED: "Retry-After: 1\r\n",
     }
 
@@ -139,7 +140,7 @@ def test_only_some_errors_have_header_fields() -> None:
         (InvalidFormat("not_json"), ApiError.FORMAT),
         (InvalidKey("x"), ApiError.TOKEN),
         (Unavailable("x"), ApiError.UNAVAILABLE),
-        (Broken("x"), ApiError.UNAVAILABLE),
+        (Broken("x"), ApiError.BROKEN),
         (HTTPError(404), ApiError.INTERNAL),
         (HTTPError(405), ApiError.METHOD),
         (ValueError("x"), ApiError.INTERNAL),
@@ -151,12 +152,27 @@ def test_every_exception_has_its_error(exception: BaseException, error: ApiError
     assert error_for(exception) is error
 
 
-@pytest.mark.parametrize("kind", [Unavailable, Broken])
-async def test_a_failed_lookup_is_503(ask: Ask, directory: Failing, kind: type[Broken]) -> None:
-    directory.error = kind("at our side", backend="users")
+@pytest.mark.parametrize(
+    ("failure", "error", "seconds"),
+    [
+        (Unavailable("at our side", backend="users"), ApiError.UNAVAILABLE, "1"),
+        (Unavailable("full", retry_after=0.0), ApiError.UNAVAILABLE, "1"),
+        (Unavailable("asked to wait", retry_after=29.2), ApiError.UNAVAILABLE, "30"),
+        (Broken("our credentials are refused", backend="users"), ApiError.BROKEN, "60"),
+        (Broken("paused", retry_after=90.0).copy(), ApiError.BROKEN, "90"),
+    ],
+    ids=repr,
+)
+async def test_a_failed_lookup_is_503_with_the_time_to_wait(
+    ask: Ask, directory: Failing, failure: LookupFailed, error: ApiError, seconds: str
+) -> None:
+    """The text promises nothing where an operator has to act."""
+    directory.error = failure
     response = await ask()
-    assert (response.code, response.body) == (503, ApiError.UNAVAILABLE.body)
-    assert response.headers["Retry-After"] == "1"
+    assert (response.code, response.body) == (503, error.body)
+    assert json.loads(response.body)["code"] == "backend_unavailable"
+    assert ("try again" in json.loads(response.body)["message"]) is isinstance(failure, Unavailable)
+    assert response.headers["Retry-After"] == seconds
     assert response.headers["Cache-Control"] == "no-store"
 
 

@@ -22,7 +22,7 @@ from support.http.in_process import (
     issued_keys,
 )
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
-from tornado_idv import hookimpl
+from tornado_idv import Unavailable, hookimpl
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -87,6 +87,8 @@ FIELDS = (
     b"Content-Length: 19",
     b"Upgrade: websocket",
 )
+
+FAILURES = (Unavailable("down"), Unavailable("busy", retry_after=7.5))
 
 Step = Callable[["Side"], object]
 
@@ -244,6 +246,9 @@ def happenings() -> st.SearchStrategy[Done]:
             lambda query: Done("purge a user", lambda g: g.cache.apply(Purge(queries=(query,))))
         ),
         st.booleans().map(lambda down: Done("down", lambda g: setattr(g.users, "down", down))),
+        st.sampled_from(FAILURES).map(
+            lambda each: Done("failure", lambda g: setattr(g.users, "failure", each))
+        ),
         st.sampled_from(ring).map(lambda keys: Done("keys", lambda g: g.keys.replace(keys()))),
     )
 

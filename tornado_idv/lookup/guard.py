@@ -132,6 +132,7 @@ class Guard:
             outcome, result = outcome_of(error)
             self._log_failure(error)
             error.backend = self.name
+            error.retry_after = max(error.retry_after, self.breaker.next_probe)
             error.continues = self._may_skip and isinstance(error, Unavailable)
             raise
         finally:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
 
 from tornado.web import HTTPError
 
-from tornado_idv.errors import InvalidFormat, InvalidKey, LookupFailed, UndeterminedKey
+from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, LookupFailed, UndeterminedKey
 from tornado_idv.limits.key_limits import Exceeded, Limit
 
 _FIELDS: Mapping[int, str] = {
@@ -40,6 +41,7 @@ class ApiError(enum.Enum):
     INTERNAL = "internal", 500, "Internal error"
     OVERLOADED = "overloaded", 503, "Overloaded, try again"
     UNAVAILABLE = "backend_unavailable", 503, "Could not tell, try again"
+    BROKEN = "backend_unavailable", 503, "Could not be determined"
 
     def __init__(self, code: str, status: int, message: str) -> None:
         self.code = code
@@ -78,6 +80,7 @@ _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     InvalidFormat: ApiError.FORMAT,
     UndeterminedKey: ApiError.UNAVAILABLE,  # before its base
     InvalidKey: ApiError.TOKEN,
+    Broken: ApiError.BROKEN,
     LookupFailed: ApiError.UNAVAILABLE,
 }
 _BY_STATUS = {error.status: error for error in reversed(ApiError)}
@@ -102,6 +105,8 @@ def fields_for(exception: BaseException) -> str:
         reason = exception.log_message
     elif isinstance(exception, InvalidFormat):
         reason = exception.reason
+    elif isinstance(exception, LookupFailed):
+        fields = f"Retry-After: {max(math.ceil(exception.retry_after), 1)}\r\n"
     return f"{fields}X-Error-Reason: {reason}\r\n" if error in REASONS else fields
 
 

@@ -191,7 +191,7 @@ class _Forms:
             "Error": _object(
                 {
                     "status": {"const": "error"},
-                    "code": {"enum": [error.code for error in ApiError]},
+                    "code": {"enum": [*dict.fromkeys(error.code for error in ApiError)]},
                     "message": {"type": "string", "description": "For people; may change."},
                 }
             ),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from multidict import MultiMapping
@@ -14,6 +18,12 @@ MAX_BODY = 64 * 1024
 
 _MAX_JSON_DEPTH = 128
 _CORRUPT = "a compressed response that is damaged"
+
+
+MAX_RETRY_AFTER = 60.0
+"""Seconds that an upstream can keep us from sending requests."""
+
+_SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class Response(NamedTuple):
@@ -49,6 +59,27 @@ def decode_json(body: bytes) -> Any:
         return strict_json.loads(body, max_depth=_MAX_JSON_DEPTH)
     except ValueError:
         raise Broken("a response that is not valid JSON") from None
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds that ``Retry-After`` asks to wait (RFC 9110, section 10.2.3); 0 if unknown."""
+    value = headers.get("Retry-After", "").strip()
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    until = _date(value)
+    if until is None:
+        return 0.0
+    # By the clock of the upstream, if it sends its time: ours may be wrong.
+    now = _date(headers.get("Date", "")) or datetime.now(UTC)
+    return max((until - now).total_seconds(), 0.0)
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def too_long() -> Broken:

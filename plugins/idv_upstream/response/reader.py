@@ -11,7 +11,7 @@ from multidict import MultiMapping
 
 from idv_upstream.response.mapping import ResponseMapper, Step
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
-from idv_upstream.response.raw import Response, decode_json
+from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, decode_json, retry_after
 from tornado_idv import BackendResult, Broken, LookupFailed, Query, Unavailable, User
 
 _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",;]*)))?', re.ASCII)
@@ -142,7 +142,8 @@ class ResponseReader:
                 )
             return False
         if meaning is Outcome.UNAVAILABLE:
-            raise Unavailable(f"temporarily unavailable (status {status})")
+            wait = min(max(retry_after(response.headers), 1.0), MAX_RETRY_AFTER)
+            raise Unavailable(f"temporarily unavailable (status {status})", retry_after=wait)
         if status in _REFUSED and self._credential:
             raise Broken(f"our credentials are refused (status {status})")
         if status in _REFUSED:

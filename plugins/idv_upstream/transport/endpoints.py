@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
-from idv_upstream.response.raw import Response
+from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, retry_after
 from tornado_idv import Unavailable
 
 GATEWAY_ERRORS = (502, 503, 504)
@@ -21,29 +18,6 @@ _WITH_RETRY_AFTER = (429, 503)
 _log = logging.getLogger(__name__)
 
 _DOWN_TIME = 5.0
-_MAX_RETRY_AFTER = 60.0
-_SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
-
-
-def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds that ``Retry-After`` asks to wait (RFC 9110, section 10.2.3); 0 if unknown."""
-    value = headers.get("Retry-After", "").strip()
-    if _SECONDS.fullmatch(value):
-        return float(value)
-    until = _date(value)
-    if until is None:
-        return 0.0
-    # By the clock of the upstream, if it sends its time: ours may be wrong.
-    now = _date(headers.get("Date", "")) or datetime.now(UTC)
-    return max((until - now).total_seconds(), 0.0)
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +57,9 @@ class Endpoints:
         usable = [each for each in self._all if each.retry_after <= now]
         if not usable:
             raise Unavailable(
-                "no request sent: its Retry-After has not passed", counts_against_breaker=False
+                "no request sent: its Retry-After has not passed",
+                counts_against_breaker=False,
+                retry_after=min(each.retry_after for each in self._all) - now,
             )
         others = [each for each in usable if each is not but] or usable
         chosen = next((each for each in others if each.down_until <= now), None)
@@ -117,7 +93,7 @@ class Endpoints:
             endpoint.down_until = 0.0
             _log.info("backend %s: endpoint %s is up again", self._name, endpoint.address)
         if response.status in _WITH_RETRY_AFTER:
-            seconds = min(retry_after(response.headers), _MAX_RETRY_AFTER)
+            seconds = min(retry_after(response.headers), MAX_RETRY_AFTER)
             endpoint.retry_after = self._timer() + seconds
         return response
 

@@ -12,10 +12,9 @@ from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from idv_upstream.request.template import Request
-from idv_upstream.response.raw import Response, decode_json
+from idv_upstream.response.raw import Response, decode_json, retry_after
 from idv_upstream.transport.client import Client
 from idv_upstream.transport.credentials import TOKEN, ClientCredentials
-from idv_upstream.transport.endpoints import retry_after
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 # Seconds.
@@ -71,7 +70,9 @@ class Tokens:
                 self._fetching = asyncio.create_task(self._fetch(), name="oauth2 token")
             await asyncio.shield(self._fetching)
         if self._failure is not None:
-            raise self._failure.copy()  # each caller adds to its own
+            failure = self._failure.copy()  # each caller adds to its own
+            failure.retry_after = max(failure.retry_after, self._failed_until - self._timer())
+            raise failure
         return self._token
 
     def invalidate(self, token: str) -> bool:

@@ -17,7 +17,7 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 
 from support.fakes.stepped_loop import SteppedLoop
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
-from tornado_idv.errors import Unavailable
+from tornado_idv.errors import LookupFailed, Unavailable
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import Serving
@@ -65,6 +65,7 @@ class Users(Backend[BackendOptions]):
         self.known: dict[Query, User] = {}
         self.asked = 0
         self.down = False
+        self.failure: LookupFailed = Unavailable("down")
         self.put(*users)
 
     def put(self, *users: User) -> None:
@@ -83,7 +84,7 @@ class Users(Backend[BackendOptions]):
         self.asked += 1
         await asyncio.sleep(0)
         if self.down:
-            raise Unavailable("down")
+            raise self.failure.copy()
         return self.known.get(query)
 
 
