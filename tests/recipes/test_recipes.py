@@ -15,7 +15,14 @@ import idv_upstream
 from support.processes.service import KEY, Client, serving
 from support.recipes import servers as peers
 from support.recipes.peer_process import Serve, Servers
-from support.recipes.servers import COUCH_PASSWORD, KEYCLOAK_SECRET, PROFILE, SCIM_TOKEN, USERS
+from support.recipes.servers import (
+    COUCH_PASSWORD,
+    DIRECTUS_TOKEN,
+    KEYCLOAK_SECRET,
+    PROFILE,
+    SCIM_TOKEN,
+    USERS,
+)
 from tornado_idv import User
 
 pytestmark = pytest.mark.slow
@@ -68,6 +75,8 @@ RECIPES = [
     ),
     Recipe("Search by POST", peers.pouchdb_server, secret=("couch.password", COUCH_PASSWORD)),
     Recipe("GraphQL", peers.json_graphql_server, tells_wrong_path=False),
+    Recipe("PostGraphile", peers.postgraphile),
+    Recipe("Directus", peers.directus_imitation, ("directus.token", DIRECTUS_TOKEN)),
     Recipe("A JSON view of a database", peers.datasette),
     Recipe("Keycloak", peers.keycloak_imitation, ("keycloak.secret", KEYCLOAK_SECRET), folds=True),
     Recipe("This service itself", peers.itself, ("directory.key", KEY), tells_profile_url=True),
@@ -188,6 +197,11 @@ MISFITS = {
     "SCIM 2.0": ("userName eq", "userName is"),
     "Search by POST": ('{"login": "{nickname}"}', '{"login": {"$is": "{nickname}"}}'),
     "GraphQL": ("{{id: $login}}) {{ id card plan", "{{id: $login}}) {{ id card tariff"),
+    "PostGraphile": (
+        "{{login: $login}}, first: 2) {{ nodes {{ login",
+        "{{login: $login}}, first: 2) {{ nodes {{ nick",
+    ),
+    "Directus": ("plan: plan", "plan: tariff"),
     "A JSON view of a database": ('"2": Pro', '"3": Pro'),
     "Keycloak": ("query: {username:", "query: {name:"),
 }
@@ -204,7 +218,10 @@ def test_unexpected_response_is_never_not_found(
     assert (reply.status, reply.code) == (503, "backend_unavailable")
 
 
-@pytest.mark.parametrize("recipe", [each for each in RECIPES if "GraphQL" in each.title], ids=title)
+GRAPHQL = [each for each in RECIPES if each.title in ("GraphQL", "PostGraphile")]
+
+
+@pytest.mark.parametrize("recipe", GRAPHQL, ids=title)
 def test_misspelt_alias_is_never_not_found(
     servers: Servers, tmp_path: Path, recipe: Recipe
 ) -> None:
@@ -214,6 +231,50 @@ def test_misspelt_alias_is_never_not_found(
         address, recipe, tmp_path, ("select: data.found", "select: data.fund")
     ) as client:
         assert is_unavailable(client)
+
+
+WORDS = tuple(User("Pro", f"70{n}", name) for n, name in enumerate(["true", "false", "null"]))
+BY_TITLE = {recipe.title: recipe for recipe in RECIPES}
+
+
+def test_rows_that_directus_hides_are_never_not_found(tmp_path: Path) -> None:
+    recipe = BY_TITLE["Directus"]
+    with (
+        peers.serving_directus() as server,
+        in_front_of(f"http://127.0.0.1:{server.server_port}", recipe, tmp_path) as client,
+    ):
+        server.users = (*USERS, *WORDS, User("Pro", "77", "true1true"))
+        for user in WORDS:
+            for reply in (client.by_input(f"@{user.nickname}"), client.by_card(user.card_number)):
+                assert json.loads(reply.body) == recipe.record(user)
+        server.archived = {"alice"}
+        assert client.by_input("@alice").status == 404
+        server.users = ()
+        assert is_unavailable(client)
+        server.users, server.is_forbidden = USERS, True
+        assert client.by_card("4999999999999998").status == 503
+
+
+def test_rows_that_postgresql_hides_are_never_not_found(tmp_path: Path) -> None:
+    """Row-level security hides them without an error."""
+    recipe, folder = BY_TITLE["PostGraphile"], tmp_path / "server"
+    folder.mkdir()
+    with (
+        peers.postgraphile_over_database(folder) as (address, database),
+        in_front_of(address, recipe, tmp_path) as client,
+    ):
+        for user in WORDS:
+            row = f"'{user.nickname}', '{user.card_number}', '{user.plan}'"
+            database.run(f"INSERT INTO members VALUES ({row})")
+            for reply in (client.by_input(f"@{user.nickname}"), client.by_card(user.card_number)):
+                assert json.loads(reply.body) == recipe.record(user)
+        assert client.by_input("@unknown").status == 404
+        database.run("ALTER TABLE members ENABLE ROW LEVEL SECURITY")
+        assert is_unavailable(client)
+        database.run("CREATE POLICY all_rows ON members FOR SELECT USING (true)")
+        assert client.by_card("4999999999999998").status == 404
+        database.run("REVOKE SELECT ON members FROM idv")
+        assert client.by_card("4999999999999997").status == 503
 
 
 @pytest.mark.parametrize("serve", {each.serve: None for each in RECIPES}, ids=lambda f: f.__name__)

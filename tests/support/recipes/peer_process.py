@@ -23,6 +23,7 @@ from support.processes.process import TIMEOUT
 
 ROOT = Path(__file__).parents[3]
 MODULES = ROOT / "tests" / "recipes" / "node_modules"
+POSTGRAPHILE = ROOT / "tests" / "recipes" / "postgraphile" / "node_modules"
 PROGRAMS = ROOT / ".venv-recipes" / "bin"
 
 _BETWEEN_TWO_LOOKS = 0.02
@@ -111,12 +112,12 @@ def started(
             process.wait()
 
 
-def node_program(path: str) -> Sequence[str]:
+def node_program(path: str, modules: Path = MODULES) -> Sequence[str]:
     """The words that run a program of the folder ``node_modules``; skips where it is not."""
     node = shutil.which("node")
-    if node is None or not (MODULES / path).exists():
+    if node is None or not (modules / path).exists():
         _skip(path.partition("/")[0])
-    return [node, str(MODULES / path)]
+    return [node, str(modules / path)]
 
 
 def python_program(name: str) -> Sequence[str]:

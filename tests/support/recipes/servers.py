@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,9 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import pytest
+
+from support.databases.postgres_server import PostgresServer, binaries, running_server
 from support.processes.process import TIMEOUT, running
 from support.processes.service import KEY, make_database
-from support.recipes.peer_process import node_program, python_program, started
+from support.recipes.peer_process import POSTGRAPHILE, node_program, python_program, started
 from tornado_idv import User
 
 PROFILE = "https://people.example/of/alice"
@@ -29,6 +33,7 @@ USERS = (
 LEVELS = {"Free": 1, "Pro": 2}
 
 SCIM_TOKEN = "a-token-for-staff"
+DIRECTUS_TOKEN = "a-static-token"
 KEYCLOAK_SECRET = "a-secret-of-the-client"
 COUCH_PASSWORD = "a password: of readers"
 
@@ -109,6 +114,34 @@ def json_graphql_server(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
+def postgraphile(folder: Path) -> Iterator[str]:
+    """PostGraphile over PostgreSQL."""
+    with postgraphile_over_database(folder) as (address, _):
+        yield address
+
+
+@contextmanager
+def postgraphile_over_database(folder: Path) -> Iterator[tuple[str, PostgresServer]]:
+    """PostGraphile, whose role is not the owner of the table, and its PostgreSQL."""
+    program = node_program("postgraphile/cli.js", POSTGRAPHILE)
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed; see `make test-tools`")
+    with running_server() as server:
+        rows = ", ".join(
+            f"('{user.nickname}', '{user.card_number}', '{user.plan}')"
+            for user in (*USERS, User("Free", "1", "witness"))
+        )
+        server.run(
+            "CREATE TABLE members (login text PRIMARY KEY, card text NOT NULL UNIQUE, plan text);"
+            f"INSERT INTO members VALUES {rows}; GRANT SELECT ON members TO idv;"
+        )
+        options = ("--connection", server.dsn("postgres"), "--schema", "public")
+        serving = ("--host", "127.0.0.1", "--port", "{port}", "--disable-query-log")
+        with started([*program, *options, *serving], folder) as peer:
+            yield peer.address, server
+
+
+@contextmanager
 def datasette(folder: Path) -> Iterator[str]:
     """Datasette over a SQLite file."""
     connection = sqlite3.connect(folder / "people.db")
@@ -137,7 +170,21 @@ def keycloak_imitation(_: Path) -> Iterator[str]:
             thread.join()
 
 
-class _Keycloak(BaseHTTPRequestHandler):
+class _Imitation(BaseHTTPRequestHandler):
+    def _respond(self, status: int, document: Any) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json;charset=UTF-8")
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Keycloak(_Imitation):
     rows = tuple(
         {
             "username": user.nickname.lower(),
@@ -177,17 +224,81 @@ class _Keycloak(BaseHTTPRequestHandler):
             and asked["enabled"] == "true"
         )
 
-    def _respond(self, status: int, document: Any) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json;charset=UTF-8")
-        self.send_header("Cache-Control", "no-cache")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        pass
+class Directus(ThreadingHTTPServer):
+    """Reads the items of a collection as Directus does, of those that the token may see."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Items)
+        self.users: tuple[User, ...] = USERS
+        self.archived: set[str] = set()
+        self.is_forbidden = False
+
+
+class _Items(_Imitation):
+    server: Directus
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        asked = {name: value for name, (value,) in parse_qs(query).items()}
+        if self.headers["Authorization"] != f"Bearer {DIRECTUS_TOKEN}":
+            self._fail(401, "Invalid user credentials.", "INVALID_CREDENTIALS")
+        elif path != "/items/members":
+            self._fail(404, f"Route {path} doesn't exist.", "ROUTE_NOT_FOUND")
+        elif self.server.is_forbidden:
+            self._fail(403, "You don't have permission to access this.", "FORBIDDEN")
+        else:
+            rows = [row for row in self._rows() if self._matches(row, asked)]
+            counts = {"total_count": len(self.server.users), "filter_count": len(rows)}
+            meta = {name: counts[name] for name in asked["meta"].split(",")}
+            self._respond(200, {"meta": meta, "data": rows[: int(asked["limit"])]})
+
+    def _rows(self) -> Iterator[dict[str, str]]:
+        for user in self.server.users:
+            row = {"login": user.nickname, "card": user.card_number, "plan": user.plan}
+            archived = user.nickname in self.server.archived
+            yield {**row, "status": "archived" if archived else "published"}
+
+    @staticmethod
+    def _matches(row: Mapping[str, str], asked: Mapping[str, str]) -> bool:
+        """Coerce values as `parseFilter` does; LIKE has `_` for any character."""
+        words = {"true": True, "false": False, "null": None, "NULL": None}
+        texts = {True: "true", False: "false", None: "null"}
+        for name, text in asked.items():
+            if found := re.fullmatch(r"filter\[(\w+)\]\[(\w+)\]", name):
+                value, operator = words.get(text, text), found[2]
+                if operator == "_eq":
+                    pattern = re.escape(value) if isinstance(value, str) else "(?!)"
+                else:
+                    like = re.escape(texts[value] if not isinstance(value, str) else value)
+                    like = like.replace("_", ".")
+                    pattern = f"{like}.*" if operator == "_starts_with" else f".*{like}"
+                if not re.fullmatch(pattern, row[found[1]]):
+                    return False
+        return True
+
+    def _fail(self, status: int, message: str, code: str) -> None:
+        error = {"message": message, "extensions": {"code": code}}
+        self._respond(status, {"errors": [error]})
+
+
+@contextmanager
+def directus_imitation(_: Path) -> Iterator[str]:
+    """The items of Directus, in a thread."""
+    with serving_directus() as server:
+        yield f"http://127.0.0.1:{server.server_port}"
+
+
+@contextmanager
+def serving_directus() -> Iterator[Directus]:
+    with Directus() as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager
