@@ -309,7 +309,7 @@ def test_every_metric_is_documented_with_its_type_and_labels(tmp_path: Path) -> 
         )
         for family in parse_openmetrics(text)
     }
-    rows = re.findall(r"^\| `(idv_\w+)` \| (\w+) \| (.*) \|$", METRICS, re.MULTILINE)
+    rows = re.findall(r"^\| `((?:idv|process)_\w+)` \| (\w+) \| (.*) \|$", METRICS, re.MULTILINE)
     assert {(name, kind) for name, kind, _ in rows} == {each[:2] for each in exposed}
     meanings = {name: meaning for name, _, meaning in rows}
     for name, _, labels in exposed:

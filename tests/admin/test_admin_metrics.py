@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import socket
 import subprocess
+import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -173,6 +177,46 @@ def test_open_connections_are_shown_by_state(service: Service) -> None:
     assert value("idv_connections", state="idle") == 1
 
 
+def test_connections_above_the_limit_are_counted_as_an_operation_of_their_own(
+    tmp_path: Path,
+) -> None:
+    """Which alerts do not leave out, as they do health checks. It is exposed before the first."""
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    config = WITH_ADMIN.replace("port: 0,", "port: 0, max_connections: 2,", 1)
+    counted = {"operation": "connection", "code": "overloaded"}
+    with serving(config, tmp_path) as service, ExitStack() as stack:
+        client = Client(service.port)
+        assert 'operation="connection"' in ask_admin(service, "/metrics").body.decode()
+        for _ in range(2):
+            assert stack.enter_context(client.connection())
+        replies = [client.until_closed(b"")[0] for _ in range(3)]
+        assert {(each.status, each.code) for each in replies} == {(503, "overloaded")}
+        value = scrape(service)
+        status = ask_admin(service, "/status.json").json
+    assert value("idv_requests_total", **counted) == 3
+    assert value("idv_connections_limit") == 2
+    assert status["requests"] == {"connection": {"overloaded": 3}}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the metrics of processes are those of /proc")
+def test_metrics_of_the_process_are_exposed(service: Service) -> None:
+    value = scrape(service)
+    assert 0 < value("process_start_time_seconds") < time.time()
+    assert value("process_resident_memory_bytes") > 10e6
+    assert value("process_virtual_memory_bytes") > value("process_resident_memory_bytes")
+    assert value("process_max_fds") == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    opened = value("process_open_fds")
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(socket.socket())
+        assert scrape(service)("process_open_fds") >= opened + 15
+    before = value("process_cpu_seconds_total")
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    assert scrape(service)("process_cpu_seconds_total") > before
+
+
 def test_event_loop_lag_is_the_longest_since_the_last_scrape(service: Service) -> None:
     service.state.counters.max_lag = 1000.0
     ask_admin(service, "/status.json")
@@ -246,6 +290,6 @@ def test_promtool_accepts_the_metrics(service: Service) -> None:
 def test_every_name_is_that_of_a_metric_with_help(service: Service) -> None:
     text = ask_admin(service, "/metrics").body.decode()
     for family in parser.text_string_to_metric_families(text):
-        assert family.name.startswith("idv_")
+        assert family.name.startswith(("idv_", "process_"))
         assert family.documentation
         assert family.type != "unknown"

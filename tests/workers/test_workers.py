@@ -26,12 +26,14 @@ from support.processes.process import (
     TIMEOUT,
     Invoke,
     ServiceProcess,
+    children,
     command,
     eventually,
     running,
 )
 from support.processes.service import FIXTURE, KEY, Client, Reply
 from tornado_idv.errors import StartError
+from tornado_idv.http.connections import HttpLimits
 from tornado_idv.keys.token import issue
 from tornado_idv.service.sockets import bind_each
 
@@ -185,6 +187,17 @@ def test_status_lists_the_workers(service: Workers) -> None:
     total, of_workers = requests(status)
     assert total - before[0] == of_workers - before[1] > 0
     assert service.metric("idv_requests_total", operation="url") == total
+
+
+def test_metrics_of_processes_are_sums(service: Workers) -> None:
+    pids = [service.process.process.pid, *children(service.process.process.pid)]
+    assert len(pids) == 4  # the supervisor, two workers and the admin process
+    resident = service.metric("process_resident_memory_bytes")
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
+    assert resident == pytest.approx(sum(pages) * os.sysconf("SC_PAGESIZE"), rel=0.2)
+    assert 0 < service.metric("process_start_time_seconds") < time.time()
+    each = HttpLimits().within_descriptors().max_connections
+    assert service.metric("idv_connections_limit") == 2 * each
 
 
 def test_status_command_shows_the_workers(service: Workers, invoke: Invoke) -> None:

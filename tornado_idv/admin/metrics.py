@@ -6,22 +6,23 @@
 from __future__ import annotations
 
 import heapq
+import os
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
 from typing import TypeVar
 
 import tornado
-from prometheus_client import CollectorRegistry, core
+from prometheus_client import CollectorRegistry, ProcessCollector, core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import FAILURES, OPERATIONS, cache_lookups
+from tornado_idv.admin.status import FAILURES, cache_lookups, operation_of
 from tornado_idv.http.connections import State
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.metrics.counters import BOUNDS, SHARED_CACHE, Durations, sum_buckets
@@ -70,13 +71,16 @@ class _ReportCollector(Collector):
         yield from self._cache()
         yield from self._shared_cache()
         yield from self._service()
+        pids = {os.getpid(), self._report.pid, *(each.pid for each in self._report.workers)}
+        yield from _processes(pids)
 
     def _requests(self) -> Iterator[core.Metric]:
         counters = self._counters
-        counts: Counter[tuple[str, str]] = Counter()
+        # A rate begins with the second sample of a series, and an overload may be a short one.
+        counts = Counter({("connection", "overloaded"): 0})
         durations: defaultdict[tuple[str, str], list[Durations]] = defaultdict(list)
         for (route, code), each in counters.responses.items():
-            operation = OPERATIONS.get(route, "none")
+            operation = operation_of(route, code)
             counts[operation, code] += each.count
             result = _RESULTS.get(code, "failed" if code in FAILURES else "rejected")
             durations[operation, result].append(each)
@@ -157,6 +161,8 @@ class _ReportCollector(Collector):
         states = {each.name.lower(): self._process.connections.get(each.name, 0) for each in State}
         text = "Open connections of the public listener."
         yield _gauge("idv_connections", text, states, "state")
+        text = "Most connections of the public listener, in all processes."
+        yield _gauge("idv_connections_limit", text, {(): self._process.connections_limit})
         yield _counter("idv_reloads", "Reloads of the configuration.", counters.reloads, "result")
         yield _gauge(
             "idv_config_last_reload_success_timestamp_seconds",
@@ -178,6 +184,22 @@ class _ReportCollector(Collector):
             "tornado": tornado.version,
         }
         yield core.InfoMetricFamily("idv_build", "Versions.", versions)
+
+
+def _processes(pids: Iterable[int]) -> Iterator[core.Metric]:
+    """Yield the metrics of processes that are usual with Prometheus, as sums of all of ours.
+
+    The start is that of the first one.
+    """
+    found: defaultdict[str, list[core.Metric]] = defaultdict(list)
+    for pid in pids:
+        for each in ProcessCollector(pid=partial(int, pid), registry=None).collect():
+            found[each.name].append(each)
+    for name, metrics in found.items():
+        values = [each.samples[0].value for each in metrics]
+        kind = _counter if metrics[0].type == "counter" else _gauge
+        total = min(values) if name == "process_start_time_seconds" else sum(values)
+        yield kind(name, metrics[0].documentation, {(): total})
 
 
 def _labelled(

@@ -86,6 +86,7 @@ class ProcessReport(Struct):
     backends: list[BackendReport] = []
     cache_entries: dict[str, int] = {}
     connections: dict[str, int] = {}
+    connections_limit: int = 0
     parts: dict[str, PartReport] = {}
     max_lag: float = 0.0
     shared_cache: BackendReport | None = None
@@ -155,6 +156,7 @@ def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
         backends=[_merge_backend(each) for each in backends.values()],
         cache_entries=_sum(each.cache_entries for each in reports),
         connections=_sum(each.connections for each in reports),
+        connections_limit=sum(each.connections_limit for each in reports),
         parts=parts,
         max_lag=max((each.max_lag for each in reports), default=0.0),
         shared_cache=_merge_backend(shared) if shared else None,

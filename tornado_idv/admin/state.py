@@ -38,8 +38,9 @@ class ServiceState:
     """The parts of a service that the admin listener uses; implements `Operations`.
 
     A reload replaces some of them. ``connections`` returns the number of public connections by
-    state, and ``log_dropped`` the number of lost log lines. ``draining`` is set when the service
-    begins to stop, and ``reloads`` before the admin listener is started.
+    state, ``connections_limit`` their maximum, and ``log_dropped`` the number of lost log lines.
+    ``draining`` is set when the service begins to stop, and ``reloads`` before the admin listener
+    is started.
     """
 
     directory: Directory
@@ -51,6 +52,7 @@ class ServiceState:
     log_dropped: Callable[[], int]
     shared: SharedTier | None = None
     limit_exchange: LimitExchange | None = None
+    connections_limit: Callable[[], int] = lambda: 0
     draining: bool = False
     reloads: Reloads = field(init=False)
 
@@ -79,6 +81,7 @@ class ServiceState:
             backends=[self._backend(each) for each in self.directory.guards],
             cache_entries=self.directory.cache.sizes,
             connections=dict(self.connections()),
+            connections_limit=self.connections_limit(),
             parts={
                 name: PartReport(part.error, part.since) for name, part in parts.items() if part
             },

@@ -15,8 +15,9 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
 
-OPERATIONS = {"identify/url": "url", "identify/card": "card"}
-"""Operations by their routes; every other response has the operation ``none``."""
+_OPERATIONS = {"identify/url": "url", "identify/card": "card"}
+_REJECTED = "-", "overloaded"
+"""Route and code of a connection that is rejected before a request is read."""
 FAILURES = ("backend_unavailable", "internal", "overloaded")
 """Codes of responses with a status of 500 or more."""
 _SOON = 14 * 86400.0
@@ -77,6 +78,11 @@ def status(report: Report, keys: KeyRing) -> Record:
     return record
 
 
+def operation_of(route: str, code: str) -> str:
+    """Return the operation of a response, as metrics name it."""
+    return "connection" if (route, code) == _REJECTED else _OPERATIONS.get(route, "none")
+
+
 def cache_lookups(counters: Counters) -> dict[str, int]:
     """Return the number of lookups by what the cache contributed."""
     counted = counters.cache_lookups
@@ -86,7 +92,7 @@ def cache_lookups(counters: Counters) -> dict[str, int]:
 def _requests(counters: Counters) -> dict[str, dict[str, int]]:
     requests: dict[str, dict[str, int]] = {}
     for (route, code), durations in counters.responses.items():
-        of_operation = requests.setdefault(OPERATIONS.get(route, "none"), {})
+        of_operation = requests.setdefault(operation_of(route, code), {})
         of_operation[code] = of_operation.get(code, 0) + durations.count
     return requests
 

@@ -105,6 +105,10 @@ class HttpServer:
         """Return the number of open connections by state."""
         return self._connections.states()
 
+    def connections_limit(self) -> int:
+        """Return the number of connections above which further ones are rejected."""
+        return self._context.serving.limits.max_connections
+
     async def drain(self) -> None:
         """Stop accepting; return when every request was answered and every client is gone."""
         self._stop_accepting()

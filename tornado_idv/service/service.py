@@ -216,6 +216,7 @@ async def serving(
             log_dropped,
             directories.shared,
             limiters.exchange,
+            server.connections_limit,
         )
         summary = url, port, None, len(keys.ring.ids)
         with closing(server):
