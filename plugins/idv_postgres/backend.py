@@ -132,8 +132,10 @@ class PostgresBackend(Backend[PostgresOptions]):
                 return rows[:-1]
             async with self._checking:
                 if self._lookups is lookups:
-                    self._suspect.set()
-                    await self._check()
+                    try:
+                        await self._check()
+                    finally:
+                        self._suspect.set()  # the monitor connects again if it is down now
 
     async def _fetch(self, sql: str, value: str | list[str], *, repeated: bool = False) -> Rows:
         try:

@@ -143,23 +143,25 @@ async def inspect(
         lookups = Lookups(sql)
     else:
         lookups = await _of_table(connection, options, relation, known)
-    warnings, slow = list(lookups.warnings), []
-    repeated = set()
-    for kind, each in lookups.sql.items():
-        plan = await _plan(connection, each, "x")
-        if _reads_all(plan):
-            slow.append(_NAMES[kind])
-        text = re.sub(r'[\s"\\]', "", each + json.dumps(plan)).lower()
-        if await connection.fetchval(_CALLS_FUNCTION, text):
-            repeated.add(kind)
-    if slow:
-        slow_ones = " or ".join(slow)
-        warnings.insert(0, f"a lookup by {slow_ones} reads the whole table; an index is missing")
+    warnings = list(lookups.warnings)
+    # For a table of a few rows the planner prefers to read them all.
+    await connection.execute("SET LOCAL enable_seqscan = off")
+    plans = {kind: await _plan(connection, each, "x") for kind, each in lookups.sql.items()}
     batch_sql = {
         kind: each
         for kind, each in lookups.batch_sql.items()
         # One that reads the whole table for each value would take as long as all of them.
         if not _reads_all(await _plan(connection, each, ["x"]))
+    }
+    await connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
+    slow = [_NAMES[kind] for kind, plan in plans.items() if _reads_all(plan)]
+    if slow:
+        slow_ones = " or ".join(slow)
+        warnings.insert(0, f"a lookup by {slow_ones} reads the whole table; an index is missing")
+    repeated = {
+        kind
+        for kind, plan in plans.items()
+        if await _calls_function(connection, lookups.sql[kind] + json.dumps(plan))
     }
     await require_logged(connection)
     return replace(
@@ -278,12 +280,15 @@ async def _equals(connection: Connection, column: Column, *, folds: bool = False
 
 
 async def _plan(connection: Connection, sql: str, value: str | list[str]) -> Mapping[str, Any]:
-    """Return how a lookup is planned, also when its table will have grown."""
-    # For a table of a few rows the planner prefers to read them all.
-    await connection.execute("SET LOCAL enable_seqscan = off")
     explain = f"EXPLAIN (VERBOSE, FORMAT JSON) {sql}"
     (plan,) = json.loads(await connection.fetchval(explain, value))
     return plan["Plan"]  # type: ignore[no-any-return]
+
+
+async def _calls_function(connection: Connection, text: str) -> bool:
+    """Return whether a statement and its plan have the name of a function that may read tables."""
+    text = re.sub(r'[\s"\\]', "", text).lower()
+    return bool(await connection.fetchval(_CALLS_FUNCTION, text))
 
 
 def _reads_all(node: Mapping[str, Any]) -> bool:

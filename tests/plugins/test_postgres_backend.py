@@ -413,3 +413,6 @@ async def test_rows_of_another_table_are_believed_after_a_check(
         harness.database.has_connections = False
         ended = await asyncio.gather(*(outcome(harness.backend) for _ in range(3)))
         assert ended == ["broken: wrong table"] * 3
+        harness.repair()
+        await harness.advance(2.5)
+        assert await outcome(harness.backend) == "found"

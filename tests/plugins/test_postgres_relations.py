@@ -80,10 +80,11 @@ async def test_table_of_the_start_is_read_when_its_name_means_another_one(
     backend = backend_of(pool={"min": "1", "max": "4"})
     async with open_backends([backend]):
         assert await outcome(backend) == "found"
-        database.run(shadow)
-        database.run(
+        await asyncio.to_thread(database.run, shadow)
+        await asyncio.to_thread(
+            database.run,
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-            f"WHERE usename = '{ROLE}' AND datname = current_database()"
+            f"WHERE usename = '{ROLE}' AND datname = current_database()",
         )
         async with asyncio.timeout(10):
             while (last := await outcome(backend)) != "found":
@@ -104,13 +105,14 @@ async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
     monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
     backend = backend_of()
     async with open_backends([backend]):
-        database.run(shadow)
+        await asyncio.to_thread(database.run, shadow)
         await until(lambda: backend.problem is not None)
         assert '"users" is "' in str(backend.problem)
         assert 'and was "public"."users" when the service started' in str(backend.problem)
         assert (await outcome(backend)).startswith('broken: "users" is "')
-        database.run(
-            f"DROP SCHEMA IF EXISTS {ROLE}, other CASCADE; ALTER ROLE {ROLE} RESET search_path"
+        await asyncio.to_thread(
+            database.run,
+            f"DROP SCHEMA IF EXISTS {ROLE}, other CASCADE; ALTER ROLE {ROLE} RESET search_path",
         )
         await until(lambda: backend.problem is None)
         assert await outcome(backend) == "found"
@@ -124,14 +126,14 @@ async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is
     backend_of: Callable[..., PostgresBackend],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    database.run(SHADOWS["a schema named like the role"])
+    await asyncio.to_thread(database.run, SHADOWS["a schema named like the role"])
     advice = "write the schema into the option table"
     with pytest.raises(StartError, match=f'schema "public"; {advice}, since this one is empty'):
         await backend_of().open()
     async with open_backends([backend_of(table="public.users")]) as (backend,):
         assert await outcome(backend) == "found"
         assert caplog.text == ""
-    database.run(f"INSERT INTO {ROLE}.users SELECT * FROM public.users")
+    await asyncio.to_thread(database.run, f"INSERT INTO {ROLE}.users SELECT * FROM public.users")
     async with open_backends([backend_of()]):
         (warning,) = [each.getMessage() for each in caplog.records]
     assert warning.endswith(
@@ -146,10 +148,11 @@ async def test_own_queries_read_the_schemas_of_the_start(
     for shadow in SHADOWS.values():
         backend = backend_of(by_nickname=query, pool={"min": "0"})
         async with open_backends([backend]):
-            database.run(shadow)
+            await asyncio.to_thread(database.run, shadow)
             assert await outcome(backend) == "found"
-        database.run(
-            f"DROP SCHEMA IF EXISTS {ROLE}, other CASCADE; ALTER ROLE {ROLE} RESET search_path"
+        await asyncio.to_thread(
+            database.run,
+            f"DROP SCHEMA IF EXISTS {ROLE}, other CASCADE; ALTER ROLE {ROLE} RESET search_path",
         )
 
 
@@ -171,7 +174,7 @@ async def test_exchange_of_tables_by_renaming_is_followed_at_once(
     async with open_backends([backend]):
         for _ in range(2):
             await asyncio.gather(*(outcome(backend, each) for each in queries))
-        database.run(SWAP.format(rows=NEW_ROWS, after=after))
+        await asyncio.to_thread(database.run, SWAP.format(rows=NEW_ROWS, after=after))
         assert await outcome(backend) == "not found"
         ended = await asyncio.gather(*(outcome(backend, each) for each in queries))
         assert ended == ["not found", "found", "found", "found", "not found"]
@@ -205,12 +208,12 @@ async def test_not_found_in_another_table_is_an_error_and_not_believed(
     together: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    database.run("DROP TABLE IF EXISTS extensions.users")
+    await asyncio.to_thread(database.run, "DROP TABLE IF EXISTS extensions.users")
     backend = backend_of(pool={"max": "1"})
     queries = [ByNickname("alice"), ByCard("1")] * (4 if together else 1)
     async with open_backends([backend]):
         assert await outcome(backend) == "found"
-        database.run(change)
+        await asyncio.to_thread(database.run, change)
         if together:
             ended = await asyncio.gather(*(outcome(backend, each) for each in queries))
         else:
@@ -219,12 +222,12 @@ async def test_not_found_in_another_table_is_an_error_and_not_believed(
         replaced = '"public"."users" was replaced by another table, which lacks most of its users'
         assert str(backend.problem).startswith(replaced)
         # With these users it is the same table as far as can be seen, such as a restored one.
-        database.run(f"TRUNCATE users; {rows()}")
+        await asyncio.to_thread(database.run, f"TRUNCATE users; {rows()}")
         await until(lambda: backend.problem is None)
         assert await outcome(backend) == "found"
         assert await outcome(backend, ByCard("1")) == "not found"
     assert caplog.text.count(replaced) == 1
-    database.run("DROP TABLE IF EXISTS extensions.users")
+    await asyncio.to_thread(database.run, "DROP TABLE IF EXISTS extensions.users")
 
 
 def test_service_answers_503_and_is_degraded_while_its_table_is_another_one(

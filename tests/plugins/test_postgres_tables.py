@@ -74,7 +74,7 @@ async def test_table_that_a_crash_empties_stops_the_start(
     backend = backend_of(script, **options)
     with pytest.raises(StartError, match="is UNLOGGED: it is empty after a crash") as caught:
         await backend.open()
-    database.run(str(caught.value).rpartition("; ")[2])
+    await asyncio.to_thread(database.run, str(caught.value).rpartition("; ")[2])
     async with open_backends([backend]):
         assert await outcome(backend, ByCard("1")) == "not found"
 
@@ -87,10 +87,10 @@ async def test_table_that_becomes_unlogged_is_served_no_more(
     backend = backend_of(f"{USERS} {ROWS}")
     async with open_backends([backend]):
         assert await outcome(backend) == "found"
-        database.run("ALTER TABLE users SET UNLOGGED")
+        await asyncio.to_thread(database.run, "ALTER TABLE users SET UNLOGGED")
         await until(lambda: "is UNLOGGED" in str(backend.problem))
         assert (await outcome(backend)).startswith("broken: the table users is UNLOGGED")
-        database.run("ALTER TABLE users SET LOGGED")
+        await asyncio.to_thread(database.run, "ALTER TABLE users SET LOGGED")
         await until(lambda: backend.problem is None)
         assert await outcome(backend) == "found"
 
@@ -119,7 +119,7 @@ async def test_materialized_view_without_data_is_unavailable_until_it_has_some(
             "unavailable: a materialized view has no data: REFRESH MATERIALIZED VIEW (SQLSTATE "
             '55000): materialized view "users" has not been populated'
         )
-        database.run("REFRESH MATERIALIZED VIEW users")
+        await asyncio.to_thread(database.run, "REFRESH MATERIALIZED VIEW users")
         await until(lambda: backend.problem is None)
         assert await outcome(backend) == "found"
 
@@ -174,5 +174,5 @@ async def test_at_signs_are_seen_under_a_nondeterministic_collation_and_repaired
     async with open_backends([backend]):
         assert "is stored with @ in front" in await outcome(backend)
         (warning,) = [each.getMessage() for each in caplog.records]
-        database.run(warning.rpartition("this repairs them: ")[2])
+        await asyncio.to_thread(database.run, warning.rpartition("this repairs them: ")[2])
         assert await outcome(backend) == "found"
