@@ -41,7 +41,7 @@ class IdentityService:
         with TemporaryDirectory(prefix="tornado-idv-") as folder:
             users, log = Path(folder, "users.yaml"), Path(folder, "log")
             users.write_text("users: []\n", encoding="utf-8")
-            command = [sys.executable, "-m", "tornado_idv", "serve", "--demo", str(users)]
+            command = [sys.executable, "-P", "-m", "tornado_idv", "serve", "--demo", str(users)]
             command += ["--port", "0", "--ready-fd", "1", "--stop-on-eof"]
             pipe = subprocess.PIPE  # its end stops a double whose test run was killed
             with (

@@ -1,8 +1,8 @@
 """Lookups in a Redis server.
 
-A missing key is "not known here" only while the key ``ready`` exists, and the server has evicted
-nothing: one that was restarted without its data, or is being loaded, has no users either. In a
-cluster each slot has such a key.
+A missing key is "not known here" only while the key ``ready`` is of this run of the server, and it
+has evicted nothing: one that was restarted without its data, or is being loaded, has no users
+either. In a cluster each slot has such a key.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from idv_redis.options import IN_CLUSTER, NOT_INSTALLED, RedisOptions
+from idv_redis.ready import ReadyKeys
 from tornado_idv import (
     Backend,
     Broken,
@@ -46,6 +47,8 @@ class RedisBackend(Backend[RedisOptions]):
             else self._cluster.client
         )
         self._prefix = options.prefix
+        self._ready_key = f"{options.prefix}ready"
+        self._ready_keys = ReadyKeys()
         self._is_checked = False
         self._open_problem: str | None = None
         """Why lookups may fail, as seen at the start; ``None`` after one that succeeded."""
@@ -100,12 +103,12 @@ class RedisBackend(Backend[RedisOptions]):
                     "the user was changed during the lookup", counts_against_breaker=False
                 )
             return user
-        problem = await self._not_ready()
-        if problem is None:
+        value = await self._client.execute("GET", self._ready_key)
+        if value:
             user = await self._find(query)
             if user is not None:
                 return user
-            problem = await self._problem()  # or the server lost it just now
+        problem = await self._problem(value)  # the server may have lost the user just now
         if problem is not None:
             raise Unavailable(problem, counts_against_breaker=False)
         return None
@@ -130,29 +133,37 @@ class RedisBackend(Backend[RedisOptions]):
                 f"the server evicts keys when its memory is full (maxmemory-policy {policy}), and "
                 "users may be among them; set it to noeviction"
             )
-        return await self._problem()
+        value = await self._client.execute("GET", self._ready_key)
+        if value and value.decode("latin-1") != server["run_id"] and not server.get("aof_enabled"):
+            _log.warning(
+                "backend %s: the server has appendonly no, and the key %s may be in a snapshot "
+                "that is older than the last users; set it to the run_id of the server, so that "
+                "unknown users are answered 503 after a restart",
+                self.name,
+                self._ready_key,
+            )
+        return await self._problem(value)
 
-    async def _problem(self) -> str | None:
-        """Return why users may be missing, if they may.
+    async def _problem(self, value: bytes | None) -> str | None:
+        """Return why users may be missing, if they may; ``value`` is what ``ready`` was before.
 
         The policy may have been changed since the start, and is not replicated, so after a failover
         it may be another one. What counts is whether the server has evicted anything.
         """
-        if (await self._client.execute("INFO", "stats")).get("evicted_keys") != 0:
+        present, stats, server = await self._client.execute_all(
+            ("GET", self._ready_key), ("INFO", "stats"), ("INFO", "server")
+        )
+        until = "unknown users are answered 503 until "
+        if stats.get("evicted_keys") != 0:
             return (
                 "the server has evicted keys, and users may be among them; set maxmemory-policy to "
-                "noeviction, load all users again and run CONFIG RESETSTAT; unknown users are "
-                "answered 503 until then"
+                f"noeviction, load all users again and run CONFIG RESETSTAT; {until}then"
             )
-        return await self._not_ready()
-
-    async def _not_ready(self) -> str | None:
-        if await self._client.execute("EXISTS", f"{self._prefix}ready"):
-            return None
-        return (
-            f"the key {self._prefix}ready is missing, so the users are not all loaded; unknown "
-            "users are answered 503 until it is set"
-        )
+        run_id = str(server["run_id"]).encode()
+        problem = self._ready_keys.problem(self._ready_key, present, run_id)
+        if problem is None and present != value:
+            problem = "was set during the lookup"
+        return problem and f"the key {self._ready_key} {problem}; {until}it is set"
 
     async def _find(self, query: Query) -> User | None:
         if isinstance(query, ByNickname):

@@ -47,6 +47,19 @@ class Client:
             except Exception as error:  # noqa: BLE001 - each is mapped
                 raise to_lookup_failed(error) from None
 
+    async def execute_all(self, *commands: tuple[str, ...]) -> list[Any]:
+        """Run commands one after the other over one connection; raises as `execute` does."""
+        async with self._slots:
+            try:
+                redis: Any = await self._connected()
+                async with redis.pipeline(transaction=False) as pipeline:
+                    for command in commands:
+                        pipeline.execute_command(*command)
+                    replies: list[Any] = await pipeline.execute()
+                    return replies
+            except Exception as error:  # noqa: BLE001 - each is mapped
+                raise to_lookup_failed(error) from None
+
     async def messages(self, channel: str, *, interval: float) -> AsyncGenerator[bytes | None]:
         """Yield each message, ``None`` at first and when none came for ``interval`` seconds.
 

@@ -24,6 +24,7 @@ from redis.exceptions import TimeoutError as NoReply
 from idv_redis.client import Client
 from idv_redis.errors import to_lookup_failed
 from idv_redis.options import RedisOptions
+from idv_redis.ready import ReadyKeys
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
@@ -31,10 +32,16 @@ _PAUSE = 1.0
 """Seconds for which a node that failed gets no commands: after each failure redis-py reads the
 layout and the commands of the cluster, which takes 0.1 s of CPU time."""
 _READ = """
-return {redis.call('EXISTS', KEYS[1]), redis.call('EXISTS', KEYS[2]), redis.call('INFO', ARGV[1])}
+local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+local marker = redis.call('GET', KEYS[2]) or ''
+return {redis.call('EXISTS', KEYS[1]), marker, redis.call('INFO', ARGV[1]), run_id}
 """
 """One script, since the next command may reach another node. While a slot is moved, it is refused
 unless both keys are on one node."""
+
+
+_Reply = tuple[int, bytes, bytes, bytes]
+"""The reply of `_READ`: if the key exists, the value of the marker, the section, the run id."""
 
 
 class ClusterClient(Client):
@@ -105,6 +112,7 @@ class Cluster:
     def __init__(self, options: RedisOptions) -> None:
         self.client = ClusterClient(options)
         self._prefix = options.prefix
+        self._ready_keys = ReadyKeys()
         _tags()  # takes 20 ms, which no lookup should
 
     async def check(self) -> str | None:
@@ -122,7 +130,8 @@ class Cluster:
                     f"the node {node} evicts keys when its memory is full, and users may be among "
                     "them; set its maxmemory-policy to noeviction"
                 )
-            problem = problem or self._problem(await self._read(marker, marker, "stats"), marker)
+            reply = await self._read(marker, marker, "stats")
+            problem = problem or self._problem(reply, marker, marker)
         return problem
 
     async def has(self, key: str) -> bool:
@@ -131,20 +140,21 @@ class Cluster:
         reply = await self._read(key, marker, "stats")
         if reply[0]:
             return True
-        problem = self._problem(reply, key)
+        problem = self._problem(reply, key, marker)
         if problem is not None:
             raise Unavailable(problem, counts_against_breaker=False)
         return False
 
-    async def _read(self, key: str, marker: str, section: str) -> tuple[int, int, bytes]:
-        found, marked, info = await self.client.execute("EVAL", _READ, 2, key, marker, section)
-        return found, marked, info
+    async def _read(self, key: str, marker: str, section: str) -> _Reply:
+        reply: _Reply = await self.client.execute("EVAL", _READ, 2, key, marker, section)
+        return reply
 
-    def _problem(self, reply: tuple[int, int, bytes], key: str) -> str | None:
-        _, marked, info = reply
-        if not marked:
+    def _problem(self, reply: _Reply, key: str, marker: str) -> str | None:
+        _, value, info, run_id = reply
+        problem = self._ready_keys.problem(marker, value, run_id, self.client.node_of(key))
+        if problem is not None:
             problem = (
-                f"has lost users, or they are not all loaded (no key {self._prefix}ready:{{…}})"
+                f"has lost users, or they are not all loaded: {self._prefix}ready:{{…}} {problem}"
             )
         elif b"evicted_keys:0\r\n" not in info:
             problem = "has evicted keys, and users may be among them"

@@ -242,7 +242,7 @@ async def test_a_server_that_loses_its_data_during_a_lookup_is_unavailable(
 
         async def lose(*command: str | bytes | int) -> Any:
             reply = await execute(*command)
-            if command[0] == "EXISTS":
+            if command == ("GET", "ready"):
                 server.run("FLUSHALL")
             return reply
 
@@ -382,6 +382,111 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
             server.stop()
 
 
+@pytest.fixture
+def saving() -> Iterator[RedisServer]:
+    """A server with a snapshot of alice and ``ready``, and with bob since then."""
+    with running_server() as server:
+        server.write(ALICE)
+        server.add(BOB)
+        yield server
+
+
+def restart_with_snapshot(server: RedisServer, value: str) -> None:
+    """Bring back alice and ``ready``, as of the last snapshot; bob came later."""
+    server.run("DEL", "user:bob", f"card:{BOB.card_number}")
+    server.run("SET", "ready", value)
+    server.run("SAVE")
+    server.add(BOB)
+    server.stop()
+    server.start()
+    server.wait_for(value.encode(), "GET", "ready")
+
+
+@pytest.mark.parametrize("kind", ["any value", "run_id"])
+async def test_a_user_later_than_the_snapshot_is_unavailable_after_a_restart(
+    saving: RedisServer, backend_of: Callable[..., RedisBackend], kind: str
+) -> None:
+    value = saving.run_id if kind == "run_id" else "1"
+    saving.run("SET", "ready", value)
+    async with open_backends([backend_of(url=saving.url, pool_size="1")]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        assert await outcome(backend, ByNickname("bob")) == "found"
+        assert await outcome(backend, ByCard("77")) == "not found"
+        restart_with_snapshot(saving, value)
+        assert await outcome(backend) == UNREACHED  # by the connection of before
+        for query in (ByNickname("bob"), ByCard(BOB.card_number)):
+            assert "is of before the server was restarted" in await outcome(backend, query)
+        assert await outcome(backend) == "found"
+        saving.add(BOB)
+        saving.run("SET", "ready", saving.run_id)
+        assert await outcome(backend, ByNickname("bob")) == "found"
+        assert await outcome(backend, ByCard("77")) == "not found"
+
+
+async def test_a_service_that_starts_later_believes_the_run_id_alone(
+    saving: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_backends([backend_of(url=saving.url)]):
+        assert "may be in a snapshot that is older than the last users" in caplog.text
+    caplog.clear()
+    restart_with_snapshot(saving, saving.run_id)
+    async with open_backends([backend_of(url=saving.url, pool_size="1")]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        assert "is of before the server was restarted" in caplog.text
+        assert "is of before the server was restarted" in await outcome(backend, ByNickname("bob"))
+
+
+async def test_users_that_are_loaded_after_a_restart_are_all_of_them(
+    saving: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """A load deletes ``ready`` first, so that any value of it is later than the restart."""
+    async with open_backends([backend_of(url=saving.url, pool_size="1")]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        assert await outcome(backend, ByCard("77")) == "not found"
+        restart_with_snapshot(saving, "1")
+        assert await outcome(backend) == UNREACHED
+        saving.run("DEL", "ready")
+        assert "the key ready is missing" in await outcome(backend, ByCard("77"))
+        saving.add(BOB)
+        saving.run("SET", "ready", "1")
+        assert await outcome(backend, ByCard("77")) == "not found"
+
+
+LOST: dict[str, list[list[str]]] = {
+    "emptied": [["FLUSHALL"]],
+    "exchanged databases": [["SWAPDB", "0", "5"]],
+    "keys renamed": [["RENAME", "ready", "idv:ready"]],
+    "no right to read users": [["ACL", "SETUSER", "default", "resetkeys", "~ready"]],
+    "no right to read ready": [["ACL", "SETUSER", "default", "resetkeys", "~user:*", "~card:*"]],
+    "no right to ask for the server": [["ACL", "SETUSER", "default", "-info"]],
+    "ready of another type": [["DEL", "ready"], ["SADD", "ready", "1"]],
+}
+
+
+@pytest.mark.parametrize("commands", list(LOST.values()), ids=list(LOST))
+async def test_users_that_cannot_be_seen_any_more_are_unavailable(
+    backend_of: Callable[..., RedisBackend], commands: list[list[str]]
+) -> None:
+    with running_server() as server:
+        server.write(ALICE)
+        async with open_backends([backend_of(url=server.url)]) as (backend,):
+            assert isinstance(backend, RedisBackend)
+            assert await outcome(backend, ByCard("77")) == "not found"
+            for command in commands:
+                assert not server.run(*command).startswith(b"-")
+            assert (await outcome(backend, ByCard("77"))).startswith(("unavailable", "broken"))
+
+
+@pytest.mark.parametrize("options", [{"prefix": "other:"}, {"database": "3"}], ids=str)
+async def test_keys_in_another_place_are_no_users(
+    server: RedisServer, backend_of: Callable[..., RedisBackend], options: dict[str, str]
+) -> None:
+    url = f"{server.url[:-1]}{options.pop('database', '0')}"
+    async with open_backends([backend_of(url=url, **options)]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        assert "ready is missing" in await outcome(backend)
+
+
 async def test_a_server_that_hangs_is_unavailable_and_recovers(
     server: RedisServer, backend_of: Callable[..., RedisBackend]
 ) -> None:
@@ -457,8 +562,11 @@ async def test_a_failover_by_the_sentinels_is_followed(
                     await asyncio.sleep(0.05)
             assert all(each.startswith("unavailable: ") for each in ended)
             assert await outcome(backend) == "found"
-            assert await outcome(backend, ByCard("77")) == "not found"
             assert b"role:master" in replica.run("INFO", "replication")
+            # What the primary wrote last may not have come here.
+            assert "another one took over" in await outcome(backend, ByCard("77"))
+            replica.run("SET", "ready", replica.run_id)
+            assert await outcome(backend, ByCard("77")) == "not found"
 
 
 async def test_the_certificate_of_the_server_is_verified(

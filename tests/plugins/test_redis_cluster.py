@@ -217,7 +217,28 @@ async def test_users_are_found_while_their_slot_is_moved(
             assert await outcome(backend, stranger) == MOVING
         cluster.assign("user:user0", new)
         assert await outcome(backend, ByNickname("user0")) == "found"
+        assert "another one took over" in await outcome(backend, stranger)
+        cluster.mark(new)
         assert await outcome(backend, stranger) == "not found"
+
+
+async def test_a_marker_of_another_run_of_the_node_does_not_count(
+    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """As in a snapshot, or on a replica that is promoted; any other value counts where it is."""
+    node = cluster.of("user:user0")
+    (marker,) = (each for each in cluster.keys_beside("user:user0") if each.startswith("ready:"))
+    stranger = ByNickname("x{user:user0}")
+    try:
+        async with open_backends([backend_of()]) as (backend,):
+            assert await outcome(backend, stranger) == "not found"
+            node.run("SET", marker, "1")
+            assert await outcome(backend, stranger) == "not found"
+            node.run("SET", marker, "0" * 40)
+            assert "is of before the server was restarted" in await outcome(backend, stranger)
+            assert await outcome(backend, ByNickname("user0")) == "found"
+    finally:
+        cluster.mark(node)
 
 
 async def test_a_node_that_may_evict_users_stops_the_start(

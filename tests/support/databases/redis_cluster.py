@@ -71,12 +71,11 @@ class RedisCluster:
     @contextmanager
     def kept_slot(self, key: str) -> Iterator[None]:
         """Give the slot of a key, with its marker, back to its node, whatever is done within."""
-        (marker,) = (each for each in self.keys_beside(key) if each.startswith("ready:"))
         try:
             yield
         finally:
             self.assign(key, self.of(key))
-            self.of(key).run("SET", marker, "1")
+            self.mark(self.of(key))
 
     def raise_epoch(self, node: RedisServer) -> None:
         """Give a node the highest epoch; otherwise others would claim its slot again.
@@ -108,7 +107,7 @@ class RedisCluster:
     def mark(self, *nodes: RedisServer) -> None:
         """Set the markers of all slots, or of those of some nodes."""
         for node in nodes or self.nodes:
-            node.run("EVAL", self._script, "0", "", "SET", "1")
+            node.run("EVAL", self._script, "0", "", "SET")
 
     def keys_beside(self, key: str) -> list[str]:
         """Return the keys in the slot of this one."""

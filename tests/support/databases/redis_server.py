@@ -90,16 +90,25 @@ class RedisServer:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
+    @property
+    def run_id(self) -> str:
+        """The id of this run, which every start changes."""
+        return self.run("INFO", "server").partition(b"run_id:")[2][:40].decode()
+
     def write(self, *users: User, prefix: str = "") -> None:
         """Replace everything by these users."""
         self.run("FLUSHALL")
+        self.add(*users, prefix=prefix)
+        self.run("SET", f"{prefix}ready", "1")
+
+    def add(self, *users: User, prefix: str = "") -> None:
+        """Write these users beside others."""
         for user in users:
             fields = ["nickname", user.nickname, "card_number", user.card_number]
             if user.profile_url is not None:
                 fields += ["profile_url", user.profile_url]
             self.run("HSET", f"{prefix}user:{user.nickname}", *fields, "plan", user.plan)
             self.run("SET", f"{prefix}card:{user.card_number}", user.nickname)
-        self.run("SET", f"{prefix}ready", "1")
 
 
 @contextmanager
