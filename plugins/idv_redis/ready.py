@@ -13,7 +13,7 @@ _RUN_ID = re.compile(rb"[0-9a-f]{40}")
 
 
 class ReadyKeys:
-    """What this process has seen of servers and of their keys ``ready``."""
+    """Runs of servers, and keys ``ready`` that were missing, as this process has seen them."""
 
     def __init__(self) -> None:
         self._runs: dict[str, bytes] = {}

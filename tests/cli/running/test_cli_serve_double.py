@@ -16,6 +16,7 @@ import pytest
 from support.processes.admin import ask_admin
 from support.processes.process import COMMAND, TIMEOUT, command, eventually
 from support.processes.service import Client
+from tornado_idv.double import IdentityService
 
 pytestmark = pytest.mark.slow
 USERS = 'users:\n  - {nickname: "@alice", card_number: "4000", plan: Free}\n'
@@ -115,6 +116,17 @@ with IdentityService.start() as service:
         socket.create_connection(("127.0.0.1", port)).close()
         process.kill()
     eventually(lambda: not is_listening(port))
+
+
+@pytest.mark.parametrize("name", ["secrets", "token", "select"])
+def test_double_starts_in_a_folder_with_a_module_of_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As the standard library has it; an application may have its own, which is not imported."""
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('of the application')")
+    monkeypatch.chdir(tmp_path)
+    with IdentityService.start() as service:
+        assert service.requests == []
 
 
 def is_listening(port: int) -> bool:
