@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 
 from idv_ldap.options import NOT_INSTALLED, LdapOptions
 from idv_ldap.refusals import Refused
@@ -31,20 +32,19 @@ class LdapBackend(Backend[LdapOptions]):
     def __init__(self, options: LdapOptions) -> None:
         super().__init__(options)
         try:
-            from idv_ldap import connection, connections, entries  # noqa: PLC0415
+            from idv_ldap import connections, entries, search  # noqa: PLC0415
         except ModuleNotFoundError:
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
-        self._scope = connection.SCOPES[options.scope]
         self._connections = connections.Connections(options, self.notify_available)
         self._mapper = entries.EntryMapper(options)
-        self._filters = {
-            kind: entries.FilterTemplate(text) for kind, text in options.searches.items()
+        self._searches = {
+            kind: search.Search(options, text) for kind, text in options.searches.items()
         }
 
     @property
     def serves(self) -> frozenset[type[Query]]:
         """The kinds of query that a search is configured for."""
-        return frozenset(self._filters)
+        return frozenset(self._searches)
 
     @property
     def problem(self) -> str | None:
@@ -72,18 +72,21 @@ class LdapBackend(Backend[LdapOptions]):
 
     async def _warn_of_unseen(self) -> None:
         """Log the attributes of expressions that every entry seems to lack."""
+        search = next(iter(self._searches.values()))
         for name in self._mapper.attributes:
-            with suppress(LookupFailed):  # as for more than one
-                found = await self._connections.search(f"({name}=*)", self._scope, [name])
-                if not any(found):
+            find = partial(search.first, filter_=f"({name}=*)", attributes=[name])
+            with suppress(LookupFailed):
+                if not await self._connections.search(find):
                     text = "backend %s: no entry has %s, or bind.dn may not read it"
                     _log.warning(text, self.name, name)
 
     async def find(self, query: Query) -> User | None:
         """Search the directory."""
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
-        filter_ = self._filters[type(query)].render(value)
-        found = await self._connections.search(filter_, self._scope, self._mapper.attributes)
+        find = partial(
+            self._searches[type(query)].find, value=value, attributes=self._mapper.attributes
+        )
+        found = await self._connections.search(find)
         if len(found) > 1:
             raise Broken("more than one user for one query")
         return self._mapper.user(found[0]) if found else None

@@ -34,6 +34,7 @@ _KEEP_ALIVE = {
 }
 _NO_ATTRIBUTES = ["1.1"]
 """RFC 4511, section 4.5.1.8; an empty list would mean all."""
+_FIRST_PAGE = [ldap.controls.SimplePagedResultsControl(size=1, cookie="")]
 _LIMIT = 2
 """Entries of a search: the second shows that the first is not the only one."""
 
@@ -138,13 +139,25 @@ class Connection:
         return len(self._pending)
 
     async def search(
-        self, base: str, scope: int, filter_: str, attributes: list[str]
+        self, base: str, scope: int, filter_: str, attributes: list[str], *, first: bool = False
     ) -> list[Attributes]:
-        """Return the attributes of at most two entries; raises `Unavailable` or `Broken`."""
+        """Return the attributes of at most two entries; raises `Unavailable` or `Broken`.
+
+        With ``first`` they are those of one entry, as far as the server knows pages (RFC 2696).
+        """
+        if self.lost.done():
+            raise self.lost.result().copy()
         received = self._received
         requested = attributes or _NO_ATTRIBUTES
         try:
-            number = self._handle.search_ext(base, scope, filter_, requested, sizelimit=_LIMIT)
+            number = self._handle.search_ext(
+                base,
+                scope,
+                filter_,
+                requested,
+                serverctrls=_FIRST_PAGE if first else None,
+                sizelimit=_LIMIT,
+            )
         except ldap.LDAPError as error:
             failure = to_lookup_failed(error)
             if not isinstance(error, ldap.FILTER_ERROR):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from idv_ldap.connection import Connection, connect
@@ -16,6 +16,7 @@ from idv_ldap.schema import Attributes
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 _log = logging.getLogger(__name__)
+Find = Callable[[Connection], Awaitable[list[Attributes]]]
 _COUNT = 2
 _STEPS = 10
 """Steps of `connect`, each bounded by `LdapOptions.connect_timeout`."""
@@ -68,7 +69,7 @@ class Connections:
         if refused is not None:
             raise refused
 
-    async def search(self, filter_: str, scope: int, attributes: list[str]) -> list[Attributes]:
+    async def search(self, find: Find) -> list[Attributes]:
         """Search by the connection with the fewest searches, and once more if that is lost."""
         for attempt in range(_COUNT):
             usable = self._usable
@@ -76,7 +77,7 @@ class Connections:
                 break
             connection = min(usable, key=lambda each: each.in_flight)
             try:
-                return await connection.search(self._options.base_dn, scope, filter_, attributes)
+                return await find(connection)
             except LookupFailed:
                 if not connection.lost.done() or attempt:
                     raise

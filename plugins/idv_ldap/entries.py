@@ -11,14 +11,23 @@ from tornado_idv import Broken, StartError, User
 from tornado_idv.mapping import Expression, MappedField, is_falsy
 
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
+_ASSERTION = re.compile(r"\(\s*([^\s()=~<>:]+)[^()=]*=[^()]*\{[a-z_]+\}[^()]*\)")
+_WHOLE_VALUE = re.compile(r"\(([^\s()=~<>:]+)(?::[^()=]*:)?=\{[a-z_]+\}\)")
 _NO_SERVER = "ldapi://%2Fnone"
 
 
 class FilterTemplate:
-    """A filter with a placeholder; raises `StartError` for one that is not valid."""
+    """A filter with a placeholder; raises `StartError` for one that is not valid.
+
+    ``any`` is the filter for every value, and ``attribute`` the one whose value is searched for,
+    ``None`` if there are several or the value is a part of one.
+    """
 
     def __init__(self, text: str) -> None:
         self._parts = _PLACEHOLDER.split(text)
+        self.any = _PLACEHOLDER.sub("*", _ASSERTION.sub(r"(\1=*)", text))
+        names = _WHOLE_VALUE.findall(text)
+        self.attribute = names[0] if len(names) == len(self._parts) - 1 == 1 else None
         try:
             # libldap parses the filter before it connects, which fails.
             ldap.initialize(_NO_SERVER).search_ext("", ldap.SCOPE_BASE, self.render("x"))

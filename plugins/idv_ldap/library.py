@@ -14,12 +14,13 @@ from typing import Any
 os.environ["LDAPNOINIT"] = "1"
 
 import ldap
+import ldap.controls
 import ldap.filter
 import ldap.ldapobject
 
 from tornado_idv import Broken, LookupFailed, Unavailable
 
-__all__ = ["REFUSED", "explain_refusal", "ldap", "read_entry", "to_lookup_failed"]
+__all__ = ["REFUSED", "Ambiguous", "explain_refusal", "ldap", "read_entry", "to_lookup_failed"]
 _UNAVAILABLE: dict[type[Exception], str] = {
     ldap.ADMINLIMIT_EXCEEDED: "the search exceeded a limit of the server: an index may be missing",
     ldap.BUSY: "the server is busy",
@@ -39,12 +40,20 @@ _BROKEN: dict[type[Exception], str] = {
     ldap.INVALID_DN_SYNTAX: "base_dn or bind.dn is not a distinguished name",
     ldap.NO_SUCH_OBJECT: "base_dn does not exist, or bind.dn may not read it",
     ldap.OPERATIONS_ERROR: "the server refuses the search; Active Directory does without a bind",
-    ldap.SIZELIMIT_EXCEEDED: "more than one user for one query",
     ldap.STRONG_AUTH_REQUIRED: "the server requires TLS, or a stronger bind: write ldaps:// or "
     "start_tls: true",
     ldap.UNDEFINED_TYPE: "an attribute of the filter does not exist",
     ldap.UNWILLING_TO_PERFORM: "the server refuses the operation by its configuration",
 }
+
+
+class Ambiguous(Broken):
+    """A search found more than one entry."""
+
+    def __init__(self, reason: str = "more than one user for one query") -> None:
+        super().__init__(reason)
+
+
 REFUSED = (
     ldap.CONSTRAINT_VIOLATION,
     ldap.INAPPROPRIATE_AUTH,
@@ -76,6 +85,8 @@ def to_lookup_failed(error: Exception) -> LookupFailed:
     """Return the `Unavailable` or `Broken` for an error of python-ldap."""
     if isinstance(error, LookupFailed):
         return error
+    if isinstance(error, ldap.SIZELIMIT_EXCEEDED):
+        return Ambiguous()
     if isinstance(error, ValueError):  # of `set_option`, for a file
         return Broken("a file of tls cannot be used")
     if isinstance(error, OSError):

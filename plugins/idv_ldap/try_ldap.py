@@ -10,12 +10,13 @@ from typing import NoReturn
 
 import click
 
-from idv_ldap.connection import SCOPES, Bound, Connection, connect
-from idv_ldap.entries import EntryMapper, FilterTemplate
+from idv_ldap.connection import Bound, Connection, connect
+from idv_ldap.entries import EntryMapper
 from idv_ldap.library import to_lookup_failed
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import Refused
 from idv_ldap.schema import Attributes
+from idv_ldap.search import Search
 from tornado_idv import (
     Broken,
     CommandTools,
@@ -58,11 +59,11 @@ def try_ldap(tools: CommandTools, path: Path, name: str, who: str, *, as_json: b
 
 
 async def _run(options: LdapOptions, query: Query, config: LoadedConfig) -> tuple[list[Step], str]:
-    mapper, template = EntryMapper(options), FilterTemplate(options.searches[type(query)])
-    filter_ = template.render(query.text.removeprefix("@"))
+    mapper, search = EntryMapper(options), Search(options, options.searches[type(query)])
+    value = query.text.removeprefix("@")
     steps: list[Step] = []
     try:
-        entry = await _search(options, filter_, mapper.attributes, steps)
+        entry = await _search(options, search, value, mapper.attributes, steps)
         user = None if entry is None else mapper.user(_explain(entry, mapper, steps))
         if user is not None:
             config.check_user(user, query)
@@ -75,15 +76,16 @@ async def _run(options: LdapOptions, query: Query, config: LoadedConfig) -> tupl
 
 
 async def _search(
-    options: LdapOptions, filter_: str, attributes: list[str], steps: list[Step]
+    options: LdapOptions, search: Search, value: str, attributes: list[str], steps: list[Step]
 ) -> Attributes | None:
     uri, bound = await DaemonThread("ldap")(_connect, options, steps)
     connection = Connection(bound, uri, ignores_references=options.references == "ignore")
-    steps.append(("search", f"{filter_} below {options.base_dn} ({options.scope})"))
+    steps.append(
+        ("search", f"{search.template.render(value)} below {options.base_dn} ({options.scope})")
+    )
     try:
         async with asyncio.timeout(options.timeout):
-            scope = SCOPES[options.scope]
-            found = await connection.search(options.base_dn, scope, filter_, attributes)
+            found = await search.find(connection, value, attributes)
     except TimeoutError:
         raise Unavailable(f"no response within {options.timeout:g} s") from None
     finally:

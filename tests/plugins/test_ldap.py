@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,77 @@ async def test_schema_that_cannot_be_read_is_logged(
     finally:
         server.stop()
     assert "the schema cannot be read: unknown attributes would find no user" in caplog.text
+
+
+NO_ENTRY = "the filter finds no entry for any value"
+
+
+@pytest.mark.parametrize(
+    ("acl", "filter_"),
+    [
+        ("access to attrs=employeeNumber by * none\naccess to * by * read", None),
+        ("access to * by * read", "(&(objectClass=persn)(employeeNumber={card_number}))"),
+        ("access to * by * read", "(&(employeeNumber={card_number})(!(uid=*)))"),
+    ],
+)
+async def test_filter_that_finds_no_user_is_no_missing_user(
+    backend_of: Make, tmp_path: Path, acl: str, filter_: str | None
+) -> None:
+    server = LdapServer(tmp_path / "server", options=acl)
+    server.start()
+    given = {"filter": filter_} if filter_ else SEARCHES["by_card"]
+    try:
+        backend = backend_of(uris=[server.uri], bind=None, by_card=given)
+        async with open_backends([backend]):
+            for card in (ALICE.card_number, "5"):
+                assert NO_ENTRY in await outcome(backend, ByCard(card))
+    finally:
+        server.stop()
+
+
+async def test_tree_that_lost_its_entries_is_no_missing_user(
+    backend_of: Make, tmp_path: Path
+) -> None:
+    """One that was empty from the start has no users; one entry that goes is not known."""
+    server = LdapServer(tmp_path / "server", [person("alice", "4"), person("bob", "5")])
+    server.start()
+    try:
+        async with open_backends([backend_of(uris=[server.uri])]) as (backend,):
+            assert await outcome(backend, ByNickname("alice")) == "found"
+            with connected(server) as handle:
+                handle.delete_s(f"uid=alice,{PEOPLE}")
+                assert await outcome(backend, ByNickname("alice")) == "not found"
+                assert await outcome(backend, ByNickname("bob")) == "found"
+                handle.delete_s(f"uid=bob,{PEOPLE}")
+            await asyncio.sleep(0)
+            clock = LoopClock()
+            clock.forward(1.0)
+            assert NO_ENTRY in await outcome(backend, ByNickname("alice"))
+    finally:
+        server.stop()
+
+
+@contextmanager
+def connected(server: LdapServer) -> Iterator[Any]:
+    """Connect to the server as its administrator."""
+    handle = ldap.initialize(server.uri)
+    handle.simple_bind_s(ADMIN, PASSWORD)
+    yield handle
+    handle.unbind_s()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(uid={nickname})", "(uid=*)"),
+        ("(&(a=b)(uid=x{nickname}y*))", "(&(a=b)(uid=*))"),
+        ("(|(uid~={nickname})(cn:caseExactMatch:={nickname}))", "(|(uid=*)(cn=*))"),
+        ("(cn:dn:={nickname})", "(cn=*)"),
+        ("(title;lang-en={nickname})", "(title;lang-en=*)"),
+    ],
+)
+def test_filter_for_any_value(text: str, expected: str) -> None:
+    assert FilterTemplate(text).any == expected
 
 
 @pytest.mark.parametrize(

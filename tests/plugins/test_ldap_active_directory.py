@@ -2,40 +2,82 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.databases.active_directory import (
     ACCOUNT,
+    BASE,
+    DISABLED,
     PASSWORD,
     STAFF,
     ActiveDirectory,
     account,
+    index,
     require,
+    unit,
 )
+from support.fakes.clock_and_backends import LoopClock
+from support.fakes.outcomes import outcome
 from support.processes.ports import free_port
 from support.processes.process import Invoke, ServiceProcess, eventually, running
 from support.processes.service import CONFIG, Client
-from tornado_idv import StartError
+from tornado_idv import ByCard, ByNickname, StartError, User, yaml_loader
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
 require()
 
+import idv_ldap  # noqa: E402
 from idv_ldap.backend import LdapBackend  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 NO_PLACE = f"ldap://127.0.0.1:{free_port()}"
-ENTRIES = [account("alice", "employeeType: Pro", card="4000123412341234")]
+DEEP = f"OU=night shift,OU=warehouse,{STAFF}"
+ENTRIES = [
+    unit(f"OU=warehouse,{STAFF}"),
+    unit(DEEP),
+    account("alice", "employeeType: Pro", card="4000123412341234"),
+    account("bob", "employeeType: 77", card="5"),
+    account("Carol.O-Neil", card="0012345670"),
+    account("deep", card="11", parent=DEEP),
+    account("former", card="12", control=DISABLED),
+    account("rehired", card="12", parent=DEEP),
+    account("disabled", card="13", control=DISABLED),
+    account("twin1", card="14"),
+    account("twin2", card="14"),
+    account("numberless"),
+    account("expired", "accountExpires: 129000000000000000", card="15"),
+    account("deleted", card="16"),
+    account("machine$", card="17", kind="computer", control=4096),
+    f"dn: CN=contact,{STAFF}\nchangetype: add\nobjectClass: contact\n\n",
+    f"dn: CN=club,{STAFF}\nchangetype: add\nobjectClass: group\nsAMAccountName: club\n\n",
+    account("elsewhere", card="19", parent=f"CN=Users,{BASE}"),
+    f"dn: CN=deleted,{STAFF}\nchangetype: delete\n\n",
+]
+USERS = {
+    "alice": ("4000123412341234", "Pro"),
+    "bob": ("5", "77"),
+    "carol.o-neil": ("0012345670", "Free"),
+    "deep": ("11", "Free"),
+    "rehired": ("12", "Free"),
+    "expired": ("15", "Free"),
+    "twin1": ("14", "Free"),
+    "twin2": ("14", "Free"),
+}
+ABSENT = ["former", "disabled", "deleted", "machine", "contact", "club", "elsewhere", "nobody"]
+ABSENT_CARDS = ["13", "16", "17", "18", "19", "012345670", "6"]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +90,62 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ActiveDirect
     made.stop()
 
 
+def recipe(directory: ActiveDirectory) -> dict[str, Any]:
+    """Return the example of the README, for this server."""
+    text = Path(idv_ldap.__file__).with_name("README.md").read_text(encoding="utf-8")
+    _, example = re.findall(r"^```yaml\n(identifiers:.*?)^```", text, re.DOTALL | re.MULTILINE)
+    config = yaml_loader.read(example.encode(), "README.md")
+    (given,) = config["backends"]
+    given["uris"], given["tls"] = [directory.uri], {"ca_file": f"{directory.folder}/ca.pem"}
+    given["bind"]["password"] = PASSWORD
+    return {**given, "timeout": "5s"}
+
+
+async def test_recipe_of_the_readme_finds_who_is_enabled(
+    directory: ActiveDirectory, tmp_path: Path
+) -> None:
+    backend = make_backend(LdapBackend, tmp_path, **recipe(directory))
+    async with open_backends([backend]):
+        for nickname, (card, plan) in USERS.items():
+            user = User(plan, card, nickname)
+            found = await backend.find(ByNickname(nickname))
+            assert isinstance(found, User)
+            assert replace(found, nickname=found.nickname.lower()) == user
+            if not nickname.startswith("twin"):
+                assert await backend.find(ByCard(card)) == found
+        for query in (*map(ByNickname, ABSENT), *map(ByCard, ABSENT_CARDS)):
+            assert await backend.find(query) is None, query
+        assert await outcome(backend, ByCard("14")) == "broken: more than one user for one query"
+        assert "card_number (employeeNumber)" in await outcome(backend, ByNickname("numberless"))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "absent"),
+    [("employeeNumber", "broken"), ("userAccountControl", "not found")],
+    ids=["employeeNumber", "userAccountControl"],
+)
+async def test_recipe_of_the_readme_notices_a_missing_right(
+    directory: ActiveDirectory,
+    without_rights: Callable[[], None],
+    tmp_path: Path,
+    attribute: str,
+    absent: str,
+) -> None:
+    """The rights that it names are enough; with all but one no user is found or missing."""
+    place = f"OU=without {attribute},{BASE}"
+    directory.modify(unit(place), account(f"no{attribute}"[:20], card="30", parent=place))
+    without_rights()
+    others = {"employeeNumber", "employeeType", "userAccountControl"} - {attribute}
+    lacking, complete = ["broken", "broken", absent], ["found", "found", "not found"]
+    for allowed, results in ((others, lacking), ({attribute}, complete)):
+        for each in allowed:
+            directory.allow_reading(each, place)
+        backend = make_backend(LdapBackend, tmp_path, **{**recipe(directory), "base_dn": place})
+        async with open_backends([backend]):
+            queries = [ByNickname(f"no{attribute}"[:20]), ByCard("30"), ByCard("31")]
+            assert [(await outcome(backend, each)).partition(":")[0] for each in queries] == results
+
+
 def options(directory: ActiveDirectory, password: str, **changed: Any) -> dict[str, Any]:
     return {
         "uris": [directory.uri],
@@ -55,7 +153,7 @@ def options(directory: ActiveDirectory, password: str, **changed: Any) -> dict[s
         "bind": {"dn": ACCOUNT, "password": password},
         "base_dn": STAFF,
         "by_nickname": {"filter": "(sAMAccountName={nickname})"},
-        "by_card": {"filter": "(employeeNumber={card_number})"},
+        "by_card": {"filter": "(&(objectCategory=person)(employeeNumber={card_number}))"},
         "response": {
             "nickname": "samaccountname",  # an attribute by another case than the server's
             "card_number": "employeeNumber",
@@ -149,3 +247,82 @@ async def test_attribute_that_the_schema_lacks_stops_the_start(
     with pytest.raises(StartError, match=r"the server has no attribute (emplNumber|sAMAcountName)"):
         async with open_backends([backend]):
             pass
+
+
+@pytest.fixture
+def without_rights(directory: ActiveDirectory) -> Iterator[Callable[[], None]]:
+    """Yield a function that takes the rights of a domain's members to read their users' data.
+
+    It is what hardening a domain does; a server applies it when a client binds again.
+    """
+    dn = f"CN=Pre-Windows 2000 Compatible Access,CN=Builtin,{BASE}"
+    member = f"member: CN=S-1-5-11,CN=ForeignSecurityPrincipals,{BASE}\n\n"
+
+    def change(operation: str) -> None:
+        directory.modify(f"dn: {dn}\nchangetype: modify\n{operation}: member\n{member}")
+
+    yield lambda: change("delete")
+    change("add")
+
+
+@pytest.mark.parametrize("has_connected", [False, True])
+async def test_attribute_that_may_not_be_read_is_no_missing_user(
+    directory: ActiveDirectory,
+    without_rights: Callable[[], None],
+    tmp_path: Path,
+    *,
+    has_connected: bool,
+) -> None:
+    """A filter by a card number finds no user, whereas nicknames may still be read."""
+    given = options(directory, PASSWORD, max_age="100ms", timeout="5s")
+    backend = make_backend(LdapBackend, tmp_path, **given)
+    if not has_connected:
+        without_rights()
+    broken = "broken: the filter finds no entry for any value"
+
+    async def is_broken() -> bool:
+        both = [await outcome(backend, ByCard(f"400012341234123{last}")) for last in "45"]
+        return all(each.startswith(broken) for each in both)
+
+    async with open_backends([backend]):
+        if has_connected:
+            assert await outcome(backend, ByCard("4000123412341234")) == "found"
+            assert await outcome(backend, ByCard("4000123412341235")) == "not found"
+            without_rights()
+            for _ in range(500):
+                if await is_broken():
+                    break
+                await asyncio.sleep(0.01)
+        assert await is_broken()
+        assert await outcome(backend, ByNickname("nobody")) == "not found"
+
+
+async def test_index_that_is_not_filled_is_no_missing_user(
+    directory: ActiveDirectory, tmp_path: Path
+) -> None:
+    """Samba searches by a new index before it has filled that, which a restart does."""
+    backend = make_backend(
+        LdapBackend,
+        tmp_path,
+        **options(
+            directory,
+            PASSWORD,
+            by_card={"filter": "(employeeType={card_number})"},
+            response={"nickname": "cn", "card_number": "employeeType", "plan": "cn"},
+            timeout="5s",
+        ),
+    )
+    async with open_backends([backend]):
+        assert await outcome(backend, ByCard("77")) == "found"
+        directory.modify(index("Employee-Type"))
+        LoopClock().forward(1.0)
+        results = [await outcome(backend, ByCard("77"))]
+        assert "the server finds no employeeType by its index" in results[0]
+        directory.stop()
+        directory.start()
+        while results[-1] != "found" and len(results) < 500:
+            await asyncio.sleep(0.01)
+            results.append(await outcome(backend, ByCard("77")))
+        assert results[-1] == "found"
+        assert "not found" not in results
+        assert await outcome(backend, ByCard("78")) == "not found"

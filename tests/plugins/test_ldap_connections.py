@@ -45,7 +45,7 @@ class Handle:
     def fileno(self) -> int:
         return self._sockets[0].fileno()
 
-    def search_ext(self, *_: object, sizelimit: int) -> int:
+    def search_ext(self, *_: object, sizelimit: int, serverctrls: object) -> int:
         assert sizelimit == 2
         if self.error is not None:
             raise self.error
@@ -75,6 +75,10 @@ class Handle:
         self.unbind_ext()
 
 
+async def find(connection: Connection) -> Any:
+    return await connection.search("", ldap.SCOPE_BASE, "(uid=alice)", ["uid"])
+
+
 class Connected:
     """A connection, and its handle."""
 
@@ -91,8 +95,7 @@ class Connected:
 
     async def begin(self) -> asyncio.Task[Any]:
         """Send a search, which waits for its result."""
-        search = self.connection.search("", ldap.SCOPE_BASE, "(uid=alice)", ["uid"])
-        task = asyncio.create_task(search)
+        task = asyncio.create_task(find(self.connection))
         await asyncio.sleep(0)
         return task
 
@@ -236,7 +239,7 @@ async def test_problem_is_that_of_the_first_server_while_none_responds(
     await opened.open()
     assert opened.problem == f"{FIRST}: the server is busy"
     with pytest.raises(LookupFailed) as caught:
-        await opened.search("(uid=alice)", ldap.SCOPE_BASE, ["uid"])
+        await opened.search(find)
     assert caught.value.reason == opened.problem
     assert not caught.value.counts_against_breaker
     await opened.close()
@@ -293,7 +296,7 @@ async def test_search_is_repeated_by_the_other_connection_if_the_first_is_lost(
     first, second = servers.handles
     first.error = ldap.SERVER_DOWN()
     second.results.append((1, [ENTRY]))
-    search = asyncio.create_task(opened.search("(uid=alice)", ldap.SCOPE_BASE, ["uid"]))
+    search = asyncio.create_task(opened.search(find))
     await until(lambda: second.sent == 1)
     second.wake()
     assert await search == [ENTRY[1]]

@@ -29,6 +29,12 @@ PASSWORD = "s3cret-Canary!"
 THRESHOLD = 5
 """Bad passwords that lock an account."""
 ENABLED, DISABLED = 544, 546
+_GUIDS = {
+    "employeeNumber": "a8df73ef-c5ea-11d1-bbcb-0080c76670c0",
+    "employeeType": "a8df73f0-c5ea-11d1-bbcb-0080c76670c0",
+    "userAccountControl": "bf967a68-0de6-11d0-a285-00aa003049e2",
+    "user": "bf967aba-0de6-11d0-a285-00aa003049e2",
+}
 _CONFIG = """\
 [global]
 netbios name = DC1
@@ -52,22 +58,11 @@ tls keyfile = {folder}/server.key
 tls cafile = {folder}/ca.pem
 dsdb:schema update allowed = yes
 """
-_INDEX = f"""\
-dn: CN=Employee-Number,CN=Schema,CN=Configuration,{BASE}
-changetype: modify
-replace: searchFlags
-searchFlags: 1
-
-"""
 _TREE = f"""\
 dn: {BASE}
 changetype: modify
 replace: lockoutThreshold
 lockoutThreshold: {THRESHOLD}
-
-dn: {STAFF}
-changetype: add
-objectClass: organizationalUnit
 
 """
 
@@ -86,11 +81,28 @@ def require() -> None:
 _SEARCH_PATH = f"{os.environ['PATH']}:/usr/sbin"
 
 
+def unit(dn: str) -> str:
+    """Return an organizational unit in LDIF."""
+    return f"dn: {dn}\nchangetype: add\nobjectClass: organizationalUnit\n\n"
+
+
+def index(name: str) -> str:
+    """Return the change of the schema that makes an index on an attribute, in LDIF."""
+    dn = f"CN={name},CN=Schema,CN=Configuration,{BASE}"
+    lines = ["changetype: modify", "replace: searchFlags", "searchFlags: 1"]
+    return "\n".join([f"dn: {dn}", *lines, "", ""])
+
+
 def account(
-    name: str, *lines: str, card: str = "", control: int = ENABLED, unit: str = STAFF
+    name: str,
+    *lines: str,
+    card: str = "",
+    control: int = ENABLED,
+    parent: str = STAFF,
+    kind: str = "user",
 ) -> str:
     """Return an account in LDIF; without a password, unless ``lines`` have one."""
-    head = [f"dn: CN={name},{unit}", "changetype: add", "objectClass: user"]
+    head = [f"dn: CN={name},{parent}", "changetype: add", f"objectClass: {kind}"]
     head += [f"sAMAccountName: {name}", f"userAccountControl: {control}"]
     head += [f"employeeNumber: {card}"] if card else []
     return "\n".join([*head, *lines, "", ""])
@@ -109,7 +121,6 @@ class ActiveDirectory:
     folder: Path
     address: str
     entries: Iterable[str] = ()
-    index: str = _INDEX
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -134,11 +145,10 @@ class ActiveDirectory:
             f"userPrincipalName: {ACCOUNT}",
             password_line(PASSWORD),
             control=512,
-            unit=f"CN=Users,{BASE}",
+            parent=f"CN=Users,{BASE}",
         )
-        if self.index:
-            self.modify(self.index)
-        self.modify(_TREE, service, *self.entries)
+        self.modify(index("Employee-Number"))
+        self.modify(_TREE, unit(STAFF), service, *self.entries)
 
     @property
     def _config(self) -> Path:
@@ -164,6 +174,15 @@ class ActiveDirectory:
         lines = ["replace: lockoutTime", "lockoutTime: 0", "-", "replace: badPwdCount"]
         self.modify(
             "\n".join([f"dn: {dn}", "changetype: modify", *lines, "badPwdCount: 0", "", ""])
+        )
+
+    def allow_reading(self, attribute: str, unit: str) -> None:
+        """Allow the service's account to read an attribute of the users in a unit."""
+        (sid,) = self.values("(sAMAccountName=idv)", "objectSid")
+        self._run(
+            *("samba-tool", "dsacl", "set", "--action=allow", f"--objectdn={unit}"),
+            f"--sddl=(OA;CIIO;RP;{_GUIDS[attribute]};{_GUIDS['user']};{sid})",
+            *("-H", f"{self.folder}/private/sam.ldb", f"--configfile={self._config}"),
         )
 
     def modify(self, *changes: str) -> None:
