@@ -145,7 +145,7 @@ class YamlBackend(Backend[YamlOptions]):
             try:
                 last, before = (
                     before,
-                    await asyncio.to_thread(FileSignature.find, self.options.path),
+                    await DaemonThread("fixture")(FileSignature.find, self.options.path),
                 )
                 changes += before != last
                 if changes and (before == last or changes > _MAX_CHANGES):

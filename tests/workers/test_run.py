@@ -16,6 +16,7 @@ import pytest
 from support.processes.service import Client
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import StartError
+from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.log_format import json_lines
 from tornado_idv.logs.folding import Folding
@@ -140,6 +141,28 @@ def test_every_answer_up_to_the_stop_is_in_the_log(
     serve(announce, level=level)
     callers[0].join(10)
     assert "".join(access).count('"request"') == lines
+
+
+def test_stop_does_not_wait_for_a_file_system_that_hangs(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def find(path: Path) -> None:
+        if path.name == "users.yaml" and not hangs.is_set():
+            hangs.set()
+            goes_on.wait(10)
+            ended.set()
+
+    def stop_when_it_hangs() -> None:
+        hangs.wait(10)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(FileSignature, "find", find)
+    serve(lambda _: threading.Thread(target=stop_when_it_hangs).start())
+    assert hangs.is_set()
+    assert not ended.is_set()
+    goes_on.set()
 
 
 class Opening(Backend[BackendOptions]):

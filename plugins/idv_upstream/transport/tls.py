@@ -19,6 +19,7 @@ from pydantic import ValidationInfo, field_validator
 
 from tornado_idv import (
     ConfigPath,
+    DaemonThread,
     FileSignature,
     Options,
     StartError,
@@ -64,10 +65,11 @@ class Tls:
         files = (options.ca_file, options.cert_file, options.key_file)
         self._files = [file for file in files if file is not None]
         self._checking: asyncio.Task[None] | None = None
+        self._context: ssl.SSLContext
 
     async def open(self) -> None:
         """Load the files; raises `StartError` for one that cannot be used."""
-        self._loaded, self._context = await asyncio.to_thread(self._load)
+        self._loaded, self._context = await DaemonThread("TLS files")(self._load)
         self._check_at = self._timer() + _CHECK_INTERVAL
         if not self._options.verify:
             _log.warning(
@@ -94,10 +96,10 @@ class Tls:
         return self._context
 
     async def _check(self) -> None:
-        if await asyncio.to_thread(_signatures, self._files) == self._loaded:
+        if await DaemonThread("TLS files")(_signatures, self._files) == self._loaded:
             return
         try:
-            self._loaded, self._context = await asyncio.to_thread(self._load)
+            self._loaded, self._context = await DaemonThread("TLS files")(self._load)
         except StartError as error:
             # A certificate and its key are seldom replaced at once: the next check tries again.
             _log.warning("backend %s: TLS files not reloaded: %s", self._name, error)
