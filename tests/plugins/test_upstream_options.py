@@ -319,6 +319,11 @@ FAIR = {
     "a part": {"broken_when": "starts_with(message, 'denied')"},
     "what cannot be tried": {"broken_when": "split(code, '-')[1] == '7'"},
     "a long list": {"broken_when": "length(errors) > `5`"},
+    "one of a literal list": {"broken_when": 'contains(`["a", "b"]`, code)'},
+    "a second error": {"broken_when": "errors[1].code == 'X'"},
+    "many conditions": {
+        "broken_when": "a == 'x' && b == 'y' && c == 'z' && d == 'u' && e == 'v' && f == 'w'"
+    },
     "a list of statuses": {"broken_when": "errors[0].code == 'X'"},
     "any member": {"broken_when": "data.*.error"},
     "a flag that is false": {"found_when": "exists != `false`"},

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import idv_upstream
+from idv_upstream.backend import UpstreamBackend
 from idv_upstream.response.mapping import ResponseMapper, Step
 from idv_upstream.response.options import ResponseOptions
-from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
+from support.fakes.outcomes import outcome
+from support.http.scripted_server import Said, http, serving
+from tornado_idv import (
+    Broken,
+    ByCard,
+    ByNickname,
+    LookupFailed,
+    Query,
+    Unavailable,
+    User,
+    yaml_loader,
+)
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
 
 PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
 RECORD = {"plan": "Free", "card": "0012", "login": "alice", "id": 7}
@@ -274,3 +292,86 @@ def test_errors_are_explained() -> None:
         Step("unavailable_when", "busy", None),
         Step("complete_when", "total == `1`", result=True),
     ]
+
+
+RECIPES = Path(idv_upstream.__file__).with_name("RECIPES.md").read_text(encoding="utf-8")
+EXTENSION = "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User"
+SCIM_ALICE = {"userName": "alice", "userType": "Free", EXTENSION: {"employeeNumber": "0012"}}
+
+
+def recipe(title: str) -> dict[str, Any]:
+    """Return the backend of a recipe, without its server and credential."""
+    section = RECIPES.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    (entry,) = re.findall("^```yaml\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    (backend,) = yaml_loader.read(entry.encode(), "RECIPES.md")["backends"]
+    return {name: backend[name] for name in ("by_nickname", "by_card", "response", "status")}
+
+
+@pytest.mark.parametrize(
+    ("title", "document", "expected"),
+    [
+        ("SCIM 2.0", {"totalResults": 1, "Resources": [SCIM_ALICE]}, "found"),
+        ("SCIM 2.0", {"totalResults": 0, "Resources": []}, "not found"),
+        ("SCIM 2.0", {"totalResults": 0}, "not found"),
+        ("SCIM 2.0", {"totalResults": 1, "Resources": []}, "broken: found_when"),
+        ("SCIM 2.0", {"totalResults": 0, "Resources": [SCIM_ALICE]}, "broken: found_when"),
+        ("SCIM 2.0", {"totalResults": 1}, "broken: select"),
+        ("SCIM 2.0", {"Resources": []}, "broken: found_when"),
+        ("GraphQL", {"data": {"found": []}}, "not found"),
+        ("GraphQL", {"data": {"fund": []}}, "broken: select"),
+        ("GraphQL", {"data": {"found": None}}, "broken: select"),
+        ("GraphQL", {"data": {"found": []}, "errors": [{"message": "no"}]}, "broken: the response"),
+        ("GraphQL", {}, "broken: the response"),
+        (
+            "PostGraphile",
+            {"data": {"found": {"nodes": []}, "witness": {"login": "w"}}},
+            "not found",
+        ),
+        ("PostGraphile", {"data": {"found": {"nodes": []}, "witness": None}}, "broken: the resp"),
+        ("PostGraphile", {"data": {"found": None, "witness": {"login": "w"}}}, "broken: select"),
+        ("Directus", {"data": [], "meta": {"total_count": 9, "filter_count": 0}}, "not found"),
+        ("Directus", {"data": [], "meta": {"total_count": 0, "filter_count": 0}}, "broken: the"),
+        ("Directus", {"data": [], "meta": {"filter_count": 0}}, "broken: the response"),
+        ("Directus", {"data": [], "meta": {"total_count": 9, "filter_count": 1}}, "broken: "),
+        ("Directus", {"data": []}, "broken: the response"),
+    ],
+)
+async def test_recipe_believes_no_contradiction(
+    tmp_path: Path, title: str, document: Any, expected: str
+) -> None:
+    async with serving(http(200, json.dumps(document).encode())) as server:
+        options = recipe(title)
+        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **options)
+        async with open_backends([backend]):
+            for query in QUERIES:
+                assert (await outcome(backend, query)).startswith(expected)
+
+
+REFUSAL = b'{"error": "permission denied for table users"}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (http(401, REFUSAL), ": permission denied for table users"),
+        (http(401, b""), ""),
+        (http(401, b"<html>", kind="text/html"), ""),
+        (http(401, b"x" * 100_000), ""),
+        (http(401, b"x", "Content-Encoding: gzip"), ""),
+        (b"HTTP/1.1 401 No\r\nContent-Length: 999\r\n\r\n{", ""),
+    ],
+    ids=["JSON", "empty", "HTML", "long", "damaged", "cut"],
+)
+async def test_refusal_is_one_whatever_its_body(tmp_path: Path, answer: bytes, said: str) -> None:
+    response = {**PLAIN, "error": "error"}
+    async with serving(Said(answer, "close")) as server:
+        backend = make_backend(
+            UpstreamBackend,
+            tmp_path,
+            base_url=server.address,
+            by_nickname={"url": "/{nickname}"},
+            response=response,
+        )
+        async with open_backends([backend]):
+            text = "broken: refused (status 401), and auth sets no credential"
+            assert await outcome(backend) == text + said

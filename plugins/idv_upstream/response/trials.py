@@ -15,10 +15,10 @@ _OTHER = "text that no expression names"
 _GONE, _MISSING = object(), object()
 """In the place of a value: its member is missing; with `_GONE` the objects around it, too."""
 _MAX_DOCUMENTS = 10_000
-_MAX_PATHS = 3
 _SEARCHES = ("contains", "ends_with", "starts_with")
 _SIMPLE = {*_SEARCHES, "has_bits", "keys", "length", "lower", "not_null", "to_string", "type"}
 """Functions that have each of their results for one of the values in `is_constant`."""
+_UNCLEAR = {"slice", "expref", "pipe"}
 _LIST: tuple[str | None, ...] = (None,)
 Path = tuple[str | None, ...]
 """The members that lead to a value; ``None`` is an element of a list, "" any member."""
@@ -40,23 +40,23 @@ def results_for_others(text: str, *errors: str) -> list[Any]:
 
 
 def is_constant(text: str) -> bool:
-    """Return whether a condition is true for all documents, or for none."""
+    """Return whether a condition is true for all documents, or for none; false if unclear."""
     expression = Expression(text)
     nodes = list(nodes_of(expression.node))
     literals = [node["value"] for node in nodes if node["type"] == "literal"]
+    literals += [inner for each in literals if isinstance(each, list) for inner in each]
     numbers = [each for each in literals if type(each) in (int, float)]
     called = {node["value"] for node in nodes if node["type"] == "function_expression"}
-    paths = _paths(expression.node)
-    is_unclear = called - _SIMPLE or {"slice", "expref", "pipe"} & {node["type"] for node in nodes}
-    if (
-        is_unclear
-        or len(paths) > _MAX_PATHS
-        or ("length" in called and max(numbers, default=0) > 1)
-    ):
+    is_long = "length" in called and max(numbers, default=0) > 1
+    is_late = any(node["type"] == "index" and node["value"] not in (0, -1) for node in nodes)
+    if is_long or is_late or called - _SIMPLE or _UNCLEAR & {node["type"] for node in nodes}:
         return False
     values = [_MISSING, None, _OTHER, True, False, 0, 1, [], [_OTHER] * 2, *literals]
     values += [[each] for each in literals] + [each + step for each in numbers for step in (-1, 1)]
     values += [{each: _OTHER} for each in (*literals, _OTHER) if type(each) is str]
+    paths = _paths(expression.node)
+    if len(values) ** len(paths) > _MAX_DOCUMENTS:
+        return False
     found: set[bool] = set()
     for document in _documents(paths, values):
         with suppress(Broken):
