@@ -22,8 +22,6 @@ from idv_upstream.request.options import CardRequest, NicknameRequest, RequestOp
 from idv_upstream.request.template import Request
 from tornado_idv import Broken, ByCard, ByNickname, Query
 
-pytestmark = pytest.mark.slow
-
 SITE = "https://profiles.example"
 ALICE = ByNickname("alice")
 CARD = ByCard("0012")

@@ -22,8 +22,6 @@ from tornado_idv import ByNickname
 from tornado_idv.cli import main
 from tornado_idv.testing import make_backend
 
-pytestmark = pytest.mark.slow
-
 CANARY = "canary-0123456789"
 CONFIG = """\
 profile_sites: [https://profiles.example]

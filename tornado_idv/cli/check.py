@@ -86,7 +86,7 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
     if config_only and online:
         raise click.UsageError("--config-only and --online are mutually exclusive")
     keep_out_secrets()
-    result = DryRun(config_path)
+    result = DryRun(config_path, online=online)
     with exit_on_error(Exit.NO, as_json=as_json):
         manager = plugin_manager()
         kinds = backend_kinds(manager)
@@ -94,7 +94,7 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
             settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
             settings, absent = load(config_path, kinds, os.environ), []
-            asyncio.run(result.run(settings, kinds, key_stores(manager), online=online))
+            asyncio.run(result.run(settings, kinds, key_stores(manager)))
     rows = _absent(absent)
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
@@ -123,19 +123,18 @@ def _absent(problems: Sequence[Problem]) -> list[tuple[str, str]]:
 
 @dataclass
 class DryRun:
-    """Problems and warnings of the file at ``path``, each at the position of its setting."""
+    """Problems and warnings of the file at ``path``, each at the position of its setting.
+
+    ``online``: whether each backend looks up a made-up user.
+    """
 
     path: Path
+    online: bool
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
     async def run(
-        self,
-        settings: Settings,
-        kinds: Mapping[str, type[AnyBackend]],
-        offered: Offered,
-        *,
-        online: bool,
+        self, settings: Settings, kinds: Mapping[str, type[AnyBackend]], offered: Offered
     ) -> None:
         """Load the TLS files and the key store, and open each backend."""
         with self._problems_at():
@@ -149,7 +148,7 @@ class DryRun:
         for i, options in enumerate(settings.backends):
             with _logged_warnings() as warnings, self._problems_at("backends", i):
                 async with open_backends(build_backends(kinds, [options])) as (backend,):
-                    for query in _made_up_users(settings) if online else ():
+                    for query in _made_up_users(settings) if self.online else ():
                         if type(query) in backend.serves:
                             await _check_absent(backend, query)
             for each in warnings:
@@ -204,10 +203,9 @@ async def _check_absent(backend: AnyBackend, query: Query) -> None:
     try:
         async with asyncio.timeout(backend.options.timeout):
             result = await backend.find(query)
-    except TimeoutError:
-        raise Unavailable(f"a made-up {kind}: no answer in time") from None
-    except LookupFailed as failure:
-        raise type(failure)(f"a made-up {kind}: {failure.reason}") from None
+    except (LookupFailed, TimeoutError) as failure:
+        reason = str(failure) or f"no answer within {backend.options.timeout:g} s"
+        raise Unavailable(f"a made-up {kind}: {reason}") from None
     if (result.user if isinstance(result, BackendResult) else result) is not None:
         raise Broken(f"a made-up {kind} is found")
 
