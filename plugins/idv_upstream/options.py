@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
@@ -77,6 +77,12 @@ class UpstreamOptions(BackendOptions):
     tls: TlsOptions = TlsOptions()
     """Which certificates are trusted, and our own."""
     _profile_site: str = PrivateAttr(default="")
+
+    @field_validator("auth", mode="before")
+    @classmethod
+    def _add_kind(cls, auth: Any) -> Any:
+        is_login = isinstance(auth, dict) and "login" in auth
+        return {"kind": "login", **auth} if is_login else auth
 
     @field_validator("endpoints")
     @classmethod

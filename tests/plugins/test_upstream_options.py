@@ -17,7 +17,7 @@ from idv_upstream.backend import UpstreamBackend
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.options import NicknameRequest
 from idv_upstream.response.options import ResponseOptions
-from idv_upstream.transport.credentials import BearerToken, Credential
+from idv_upstream.transport.credentials import BearerToken, Credential, LoginRequest
 from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
 from tornado_idv.config.load import load
@@ -160,6 +160,7 @@ def test_readme_documents_every_option() -> None:
         "response": [ResponseOptions],
         "response.plan": [FieldOptions],
         "auth": list(get_args(get_args(Credential)[0])),
+        "auth.login": [LoginRequest],
         "tls": [TlsOptions],
     }
     members = {

@@ -237,7 +237,10 @@ def test_one_page_of_several_is_no_missing_user_and_no_single_one() -> None:
     options = {"select": "items", "match": "echo"}
     complete = {**options, "complete_when": "total == length(items)"}
     assert mapper(**options).user(QUERIES[0], PAGE) is None
-    one_page = "the response is one page of several (total == length(items) is false): request more"
+    one_page = (
+        "complete_when (total == length(items)) is false: the response is one page of several, "
+        "or an error"
+    )
     assert reason(PAGE, **complete) == one_page
     page = {"items": [RECORD], "total": 30}
     assert reason(page, **complete) == one_page

@@ -19,6 +19,7 @@ from support.recipes.servers import (
     COUCH_PASSWORD,
     DIRECTUS_TOKEN,
     KEYCLOAK_SECRET,
+    POCKETBASE_PASSWORD,
     PROFILE,
     SCIM_TOKEN,
     USERS,
@@ -77,6 +78,7 @@ RECIPES = [
     Recipe("GraphQL", peers.json_graphql_server, tells_wrong_path=False),
     Recipe("PostGraphile", peers.postgraphile),
     Recipe("Directus", peers.directus_imitation, ("directus.token", DIRECTUS_TOKEN)),
+    Recipe("PocketBase", peers.pocketbase_imitation, ("pocketbase.password", POCKETBASE_PASSWORD)),
     Recipe("A JSON view of a database", peers.datasette),
     Recipe("Keycloak", peers.keycloak_imitation, ("keycloak.secret", KEYCLOAK_SECRET), folds=True),
     Recipe("This service itself", peers.itself, ("directory.key", KEY), tells_profile_url=True),
@@ -202,6 +204,7 @@ MISFITS = {
         "{{login: $login}}, first: 2) {{ nodes {{ nick",
     ),
     "Directus": ("plan: plan", "plan: tariff"),
+    "PocketBase": ("login='{nickname}'", "nick='{nickname}'"),
     "A JSON view of a database": ('"2": Pro', '"3": Pro'),
     "Keycloak": ("query: {username:", "query: {name:"),
 }
@@ -253,6 +256,20 @@ def test_rows_that_directus_hides_are_never_not_found(tmp_path: Path) -> None:
         assert is_unavailable(client)
         server.users, server.is_forbidden = USERS, True
         assert client.by_card("4999999999999998").status == 503
+
+
+def test_records_that_pocketbase_hides_are_never_not_found(tmp_path: Path) -> None:
+    """It answers a token that is not valid any more with an empty list."""
+    recipe = BY_TITLE["PocketBase"]
+    with (
+        peers.serving_pocketbase() as server,
+        in_front_of(f"http://127.0.0.1:{server.server_port}", recipe, tmp_path) as client,
+    ):
+        assert [client.by_input(f"@{name}").status for name in ("nobody", "alice")] == [404, 200]
+        assert server.logins == 1
+        server.tokens.clear()
+        replies = [client.by_input("@a.b-c_D"), client.by_card("4999999999999998")]
+        assert [reply.status for reply in replies] == [503, 503]
 
 
 def test_rows_that_postgresql_hides_are_never_not_found(tmp_path: Path) -> None:

@@ -163,7 +163,9 @@ class ResponseMapper:
                 raise kind(f"the response says so ({name})")
         if self._is_false("complete_when", document):
             text = self._expressions["complete_when"].text
-            raise Broken(f"the response is one page of several ({text} is false): request more")
+            raise Broken(
+                f"complete_when ({text}) is false: the response is one page of several, or an error"
+            )
 
     def _contradiction(self, found: str, selected: str) -> Broken:
         found_when, select = self._expressions["found_when"], self._expressions["select"]

@@ -69,9 +69,12 @@ def retry_after(headers: Mapping[str, str]) -> float:
     until = _date(value)
     if until is None:
         return 0.0
-    # By the clock of the upstream, if it sends its time: ours may be wrong.
-    now = _date(headers.get("Date", "")) or datetime.now(UTC)
-    return max((until - now).total_seconds(), 0.0)
+    return max((until - sent_at(headers)).total_seconds(), 0.0)
+
+
+def sent_at(headers: Mapping[str, str]) -> datetime:
+    """Return the time by the clock of the upstream, if it sends it: ours may be wrong."""
+    return _date(headers.get("Date", "")) or datetime.now(UTC)
 
 
 def _date(text: str) -> datetime | None:

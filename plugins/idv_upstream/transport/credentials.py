@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from idv_upstream.request.encoding import is_reserved
 from idv_upstream.request.template import Request
 from idv_upstream.request.url import origin_of
 from tornado_idv import Broken, Options, Secret
+from tornado_idv.mapping import ExpressionText
 
 MASK = "***"
 """What is shown in place of a secret."""
@@ -69,6 +71,10 @@ class _Credential(Options):
     def secret(self) -> str:
         """Return what is sent now; raises `Broken` if the secret cannot be sent."""
         return ""
+
+    def secrets(self) -> Iterator[SecretStr]:
+        """Yield the secrets as they are configured."""
+        return (value for _, value in self if isinstance(value, SecretStr))
 
     def apply(self, request: Request, secret: str) -> Request:
         """Return the request with the secret."""
@@ -165,7 +171,7 @@ class KeyInPlace(_Credential):
         return replace(request, url=f"{request.url}{separator}{pair}")
 
 
-def _token_url(text: str) -> str:
+def _check_url(text: str) -> str:
     if not origin_of(text) or not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError(
             "not the URL of a token server; write http or https, a host and a path, like "
@@ -174,12 +180,15 @@ def _token_url(text: str) -> str:
     return text
 
 
+_TokenUrl = Annotated[str, AfterValidator(_check_url)]
+
+
 class ClientCredentials(_Credential):
     """Requests carry an OAuth 2.0 access token, which a token server issues."""
 
     kind: Literal["oauth2"]
     """Which kind of credential this is."""
-    token_url: Annotated[str, AfterValidator(_token_url)]
+    token_url: _TokenUrl
     """The token endpoint of the token server."""
     client_id: Annotated[str, Field(pattern=r"^[ -~]{1,256}$")]
     """The client identifier that the token server issued."""
@@ -193,8 +202,56 @@ class ClientCredentials(_Credential):
     """Whether ``client_secret`` is sent in a header (basic) or in the body (form)."""
 
 
+class LoginRequest(Options):
+    """A login, and where the token is in its response."""
+
+    url: _TokenUrl
+    """The URL that a name and a password are sent to, by POST."""
+    headers: dict[HeaderName, Secret] = Field(default_factory=dict)
+    """Headers of the login."""
+    json_body: dict[str, Secret] | None = Field(default=None, alias="json")
+    """The body as JSON."""
+    form: dict[str, Secret] | None = Field(default=None, validate_default=True)
+    """The body as a form, instead of JSON."""
+    token: ExpressionText
+    """An expression on the response for the token."""
+    expires: ExpressionText | None = None
+    """An expression on the response for the token's lifetime in seconds, or the time at which it
+    expires; if the token is a JWT, that is read from it unless set."""
+    header: HeaderName = "Authorization"
+    """The header of requests that holds the token."""
+    scheme: Annotated[str, Field(pattern=r"^[!-~]{0,64}$")] = "Bearer"
+    """The word before the token in ``Authorization``."""
+
+    @field_validator("form")
+    @classmethod
+    def _has_one_body(cls, form: Any, info: ValidationInfo) -> Any:
+        if "json_body" in info.data and (form is None) == (info.data["json_body"] is None):
+            raise ValueError("a login has one body; write either json or form")
+        return form
+
+
+class Login(_Credential):
+    """Requests carry a token that a login with name and password issues."""
+
+    kind: Literal["login"] = "login"
+    """Which kind of credential this is; known by ``login``."""
+    login: LoginRequest
+    """The login."""
+
+    def secrets(self) -> Iterator[SecretStr]:
+        login = self.login
+        for each in (login.headers, login.json_body or {}, login.form or {}):
+            yield from each.values()
+
+    def apply(self, request: Request, secret: str) -> Request:
+        is_bare = self.login.header.lower() != "authorization" or not self.login.scheme
+        value = secret if is_bare else f"{self.login.scheme} {secret}"
+        return replace(request, headers={**request.headers, self.login.header: value})
+
+
 Credential = Annotated[
-    NoCredential | BearerToken | BasicPassword | KeyInPlace | ClientCredentials,
+    NoCredential | BearerToken | BasicPassword | KeyInPlace | ClientCredentials | Login,
     Field(discriminator="kind"),
 ]
 """Our credential; selected by its member ``kind``."""

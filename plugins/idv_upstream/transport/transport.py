@@ -17,16 +17,16 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from msgspec.structs import replace
-from pydantic import SecretStr
 
 from idv_upstream.request.template import Request
 from idv_upstream.request.url import Url
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.client import HEADERS, Client, NoResponse, WantsBody
-from idv_upstream.transport.credentials import MASK, ClientCredentials, Credential
+from idv_upstream.transport.credentials import MASK, Credential
 from idv_upstream.transport.endpoints import GATEWAY_ERRORS, Endpoint, Endpoints
-from idv_upstream.transport.oauth import Tokens
+from idv_upstream.transport.issuers import issuer_of
 from idv_upstream.transport.tls import Tls, TlsOptions
+from idv_upstream.transport.tokens import Tokens
 from tornado_idv import Broken, Unavailable
 
 # Seconds before a second attempt at the same endpoint.
@@ -78,8 +78,9 @@ class Transport:
         self._auth = auth
         self._client = Client(Tls(tls, name, timer), connections)
         self._tokens = None
-        if isinstance(auth, ClientCredentials):
-            self._tokens = Tokens(auth, self._client, timeout, timer)
+        issuer = issuer_of(auth)
+        if issuer is not None:
+            self._tokens = Tokens(issuer, self._client, timeout, timer)
         self._echo_header = echo_header
         self._ids = map(f"{token_hex(8)}-{{}}".format, count())
         self._credit = _MAX_CREDIT
@@ -107,8 +108,7 @@ class Transport:
 
     def secrets(self) -> set[str]:
         """Return the secrets of the credential, as they are configured and as they are sent."""
-        options = (value for _, value in self._auth)
-        secrets = {each.get_secret_value() for each in options if isinstance(each, SecretStr)}
+        secrets = {each.get_secret_value() for each in self._auth.secrets()}
         with suppress(Broken):
             secrets.add(self._auth.secret())
         if self._tokens is not None:

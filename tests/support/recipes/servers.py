@@ -10,6 +10,7 @@ import json
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,6 +36,7 @@ LEVELS = {"Free": 1, "Pro": 2}
 SCIM_TOKEN = "a-token-for-staff"
 DIRECTUS_TOKEN = "a-static-token"
 KEYCLOAK_SECRET = "a-secret-of-the-client"
+POCKETBASE_PASSWORD = "a-password-of-idv"
 COUCH_PASSWORD = "a password: of readers"
 
 _ON_A_FREE_PORT = ("--host", "127.0.0.1", "--port", "{port}")
@@ -292,6 +294,85 @@ def directus_imitation(_: Path) -> Iterator[str]:
 @contextmanager
 def serving_directus() -> Iterator[Directus]:
     with Directus() as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class PocketBase(ThreadingHTTPServer):
+    """Reads the records of a collection as PocketBase does, for the users who have logged in."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Records)
+        self.tokens: list[str] = []
+        self.logins = 0
+
+    def log_in(self) -> str:
+        """Return a JWT for an hour; the tokens of before are still valid."""
+        self.logins += 1
+        claims = {"exp": int(time.time()) + 3600, "id": f"login{self.logins}"}
+        payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        self.tokens.append(f"e30.{payload}.signature")
+        return self.tokens[-1]
+
+
+class _Records(_Imitation):
+    server: PocketBase
+    rows = (
+        *({"login": user.nickname, "card": user.card_number, "plan": user.plan} for user in USERS),
+        {"login": "witness", "card": "1", "plan": "Free"},
+    )
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != "/api/collections/users/auth-with-password":
+            self._fail(404, "The requested resource wasn't found.")
+        elif body == {"identity": "tornado-idv", "password": POCKETBASE_PASSWORD}:
+            self._respond(200, {"token": self.server.log_in(), "record": {"id": "x"}})
+        else:
+            self._fail(400, "Failed to authenticate.")
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        asked = {name: value for name, (value,) in parse_qs(query).items()}
+        if path != "/api/collections/members/records":
+            self._fail(404, "The requested resource wasn't found.")
+            return
+        conditions = [
+            re.fullmatch("(\\w+)='([^']*)'", each) for each in asked["filter"].split(" || ")
+        ]
+        if not all(each and each[1] in self.rows[0] for each in conditions):
+            self._fail(400, "Invalid filter parameters.")
+            return
+        # A token that is not valid, or has expired, is no error: the rule hides all records.
+        is_known = self.headers["Authorization"].removeprefix("Bearer ") in self.server.tokens
+        rows = [
+            row
+            for row in self.rows
+            if is_known and any(row[each[1]] == each[2] for each in conditions if each)
+        ]
+        size = int(asked["perPage"])
+        page = {"page": 1, "perPage": size, "totalItems": len(rows), "items": rows[:size]}
+        self._respond(200, page)
+
+    def _fail(self, status: int, message: str) -> None:
+        self._respond(status, {"code": status, "message": message, "data": {}})
+
+
+@contextmanager
+def pocketbase_imitation(_: Path) -> Iterator[str]:
+    """The records and the login of PocketBase, in a thread."""
+    with serving_pocketbase() as server:
+        yield f"http://127.0.0.1:{server.server_port}"
+
+
+@contextmanager
+def serving_pocketbase() -> Iterator[PocketBase]:
+    with PocketBase() as server:
         thread = threading.Thread(target=server.serve_forever, args=[0.01])
         thread.start()
         try:

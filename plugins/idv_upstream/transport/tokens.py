@@ -1,32 +1,23 @@
-"""OAuth 2.0 access tokens, by client credentials (RFC 6749, section 4.4)."""
+"""Caches the token that is sent to an upstream, and renews it."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from base64 import b64encode
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
-from urllib.parse import quote_plus, urlencode
 
 from idv_upstream.request.template import Request
-from idv_upstream.response.raw import Response, decode_json, retry_after
+from idv_upstream.response.raw import retry_after
 from idv_upstream.transport.client import Client
-from idv_upstream.transport.credentials import TOKEN, ClientCredentials
+from idv_upstream.transport.issuers import Issuer
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 # Seconds.
 _RENEW_BEFORE = 30.0
-_DEFAULT_LIFETIME = 300.0
-_MAX_LIFETIME = 86400.0
 _REJECTED_BACKOFF = 5.0
 _MAX_BACKOFF = 60.0
-
-_OK = 200
-_REFUSED = (400, 401, 403)
-_TEMPORARY = (408, 429, *range(500, 1000))
+_REFUSED_FACTOR = 4
 
 
 class Tokens:
@@ -35,18 +26,19 @@ class Tokens:
     A token is cached until 30 s before it expires, or for half of a lifetime of less than
     a minute. Concurrent callers share one request to the token server, and a caller that
     is cancelled does not cancel it for the others. After a failure, none is sent for 5 s,
-    or for as long as ``Retry-After`` of the token server says. ``timeout`` is in seconds, for
-    one request to the token server.
+    or for as long as ``Retry-After`` of the token server says. After each refusal of the same
+    login in a row that is four times as long, up to an hour. ``timeout`` is in seconds, for one
+    request to the token server.
     """
 
     def __init__(
         self,
-        options: ClientCredentials,
+        issuer: Issuer,
         client: Client,
         timeout: float,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._options = options
+        self._issuer = issuer
         self._client = client
         self._timeout = timeout
         self._timer = timer
@@ -56,6 +48,8 @@ class Tokens:
         self._fetching: asyncio.Task[None] | None = None
         self._failure: LookupFailed | None = None
         self._failed_until = -math.inf
+        self._refused: Request | None = None
+        self._refused_backoff = _REJECTED_BACKOFF
 
     def cached(self) -> str | None:
         """Return the token, if one is cached."""
@@ -65,9 +59,11 @@ class Tokens:
         """Return the token, or a new one; raises `Unavailable` or `Broken` if there is none."""
         if (token := self.cached()) is not None:
             return token
-        if self._timer() >= self._failed_until:
-            if self._fetching is None or self._fetching.done():
-                self._fetching = asyncio.create_task(self._fetch(), name="oauth2 token")
+        if self._fetching is None or self._fetching.done():
+            is_changed = self._refused is not None and self._issuer.request() != self._refused
+            if self._timer() >= self._failed_until or is_changed:
+                self._fetching = asyncio.create_task(self._fetch(), name="token of an upstream")
+        if self._fetching is not None:
             await asyncio.shield(self._fetching)
         if self._failure is not None:
             failure = self._failure.copy()  # each caller adds to its own
@@ -100,62 +96,24 @@ class Tokens:
     async def _fetch(self) -> None:
         # Its lifetime may have begun at any time since the request.
         requested_at, backoff = self._timer(), _REJECTED_BACKOFF
+        request, response = self._issuer.request(), None
+        if request != self._refused:
+            self._refused, self._refused_backoff = None, _REJECTED_BACKOFF
         try:
             async with asyncio.timeout(self._timeout):
-                request = self._request()
-                response = await self._client.send(request, lambda s: s == _OK, on_new=True)
+                response = await self._client.send(request, self._issuer.wants_body, on_new=True)
             backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
-            self._token, lifetime = _parse(response)
+            self._token, lifetime = self._issuer.read(response)
         except (LookupFailed, TimeoutError) as error:
             kind = Broken if isinstance(error, Broken) else Unavailable
             reason = error.reason if isinstance(error, LookupFailed) else "timed out"
-            self._failure = kind(f"token server: {reason}")
+            if response is not None and kind is Broken:
+                backoff, self._refused = max(backoff, self._refused_backoff), request
+                longer = self._refused_backoff * _REFUSED_FACTOR
+                limit = max(self._issuer.max_refused_backoff, _REJECTED_BACKOFF)
+                self._refused_backoff = min(longer, limit)
+            self._failure = kind(f"{self._issuer.name}: {reason}")
             self._failed_until = self._timer() + backoff
         else:
-            self._failure = None
+            self._failure = self._refused = None
             self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
-
-    def _request(self) -> Request:
-        options = self._options
-        secret = options.client_secret.get_secret_value()
-        form = {"grant_type": "client_credentials"}
-        optional = {"scope": options.scope, "audience": options.audience}
-        form |= {name: value for name, value in optional.items() if value is not None}
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        if options.style == "form":
-            form |= {"client_id": options.client_id, "client_secret": secret}
-        else:
-            # Encoded before they are joined (RFC 6749, section 2.3.1).
-            pair = f"{quote_plus(options.client_id)}:{quote_plus(secret)}"
-            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-        body = urlencode(form).encode()
-        return Request("POST", options.token_url, headers, body, repeatable=False)
-
-
-def _parse(response: Response) -> tuple[str, float]:
-    """Return the token and its lifetime in seconds; raises `Unavailable` or `Broken`."""
-    status = response.status
-    if status in _REFUSED:
-        raise Broken(f"our credentials are refused (status {status})")
-    if status in _TEMPORARY:
-        raise Unavailable(f"temporarily unavailable (status {status})")
-    if status != _OK:
-        raise Broken(f"unexpected status {status}")
-    record: Any = None
-    with suppress(Broken):
-        record = decode_json(response.body)
-    if isinstance(record, dict):
-        token, kind = record.get("access_token"), record.get("token_type", "bearer")
-        is_bearer = isinstance(kind, str) and kind.lower() == "bearer"
-        if is_bearer and isinstance(token, str) and TOKEN.fullmatch(token):
-            return token, _lifetime(record.get("expires_in"))
-    raise Broken("the response has no bearer token")
-
-
-def _lifetime(expires_in: Any) -> float:
-    """Return seconds; some servers send a string, and anything but a number is ignored."""
-    try:
-        seconds = float(expires_in)
-    except (TypeError, ValueError, OverflowError):
-        return _DEFAULT_LIFETIME
-    return min(max(seconds, 0.0), _MAX_LIFETIME) if math.isfinite(seconds) else _DEFAULT_LIFETIME

@@ -1,0 +1,286 @@
+"""Tokens that a login issues."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import traceback
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idv_upstream.options import UpstreamOptions
+from idv_upstream.transport.credentials import Credential, Login
+from support.fakes.clock_and_backends import Ticker
+from support.http.scripted_server import Said, Scripted, header, http, serving
+from support.http.upstream_transport import ask, failure_of, opened
+from support.processes.loggers import log_everything
+from tornado_idv import Broken, LookupFailed, Unavailable
+from tornado_idv.files import FileSecret
+
+GOOD = http(200, b"{}")
+NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)
+DATE = f"Date: {format_datetime(NOON, usegmt=True)}"
+
+
+def later(**time: float) -> datetime:
+    return NOON + timedelta(**time)
+
+
+def jwt(**claims: Any) -> str:
+    parts = json.dumps({"alg": "HS256"}), json.dumps(claims), "signature"
+    return ".".join(urlsafe_b64encode(each.encode()).decode().rstrip("=") for each in parts)
+
+
+def logged_in(token: Any = "t1", status: int = 200, **members: Any) -> bytes:
+    return http(status, json.dumps({"data": {"token": token, **members}}).encode(), DATE)
+
+
+def login(url: str = "http://127.0.0.1:1", **options: Any) -> Credential:
+    given: dict[str, Any] = {"url": f"{url}/auth", "token": "data.token"}
+    if "form" not in options:
+        given["json"] = {"email": "idv", "password": "canary"}
+    built = UpstreamOptions.model_validate(
+        {"name": "crm", "kind": "upstream", "base_url": "http://x",
+         "auth": {"login": {**given, **options}}}
+    )  # fmt: skip
+    return built.auth
+
+
+class Case:
+    """An upstream, its login, and a transport that uses both."""
+
+    def __init__(self, directory: Scripted, issuer: Scripted, made: Any, timer: Ticker) -> None:
+        self.directory, self.issuer, self.made, self.timer = directory, issuer, made, timer
+
+    def shown(self, name: str = "Authorization") -> list[str | None]:
+        return [header(request, name) for request in self.directory.requests]
+
+
+@asynccontextmanager
+async def behind_login(
+    *logins: Said | bytes, answers: tuple[bytes, ...] = (GOOD,), **options: Any
+) -> AsyncIterator[Case]:
+    timer = Ticker()
+    async with serving(*answers) as directory, serving(*logins) as issuer:
+        auth = login(issuer.address, **options)
+        async with opened(directory.address, auth=auth, timer=timer) as made:
+            yield Case(directory, issuer, made, timer)
+
+
+async def test_500_concurrent_requests_log_in_once() -> None:
+    async with behind_login(logged_in("abc")) as case:
+        await asyncio.gather(*(ask(case.made) for _ in range(500)))
+        await ask(case.made)
+        (request,) = case.issuer.requests
+    head, _, body = request.partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /auth HTTP/1.1\r\n")
+    assert header(request, "Content-Type") == "application/json"
+    assert json.loads(body) == {"email": "idv", "password": "canary"}
+    assert case.shown() == ["Bearer abc"] * 501
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "shown"),
+    [
+        ({"scheme": "Token"}, "Authorization", "Token t1"),
+        ({"scheme": ""}, "Authorization", "t1"),
+        ({"header": "X-Parse-Session-Token"}, "X-Parse-Session-Token", "t1"),
+    ],
+)
+async def test_token_is_sent_where_the_upstream_reads_it(
+    options: dict[str, Any], name: str, shown: str
+) -> None:
+    form = {"username": "a&b", "password": "ü"}
+    async with behind_login(
+        logged_in(status=201), form=form, headers={"X-App": "app"}, **options
+    ) as case:
+        await ask(case.made)
+        (request,) = case.issuer.requests
+    assert request.endswith(b"\r\n\r\nusername=a%26b&password=%C3%BC")
+    assert header(request, "Content-Type") == "application/x-www-form-urlencoded"
+    assert header(request, "X-App") == "app"
+    assert case.shown(name) == [shown]
+
+
+@pytest.mark.parametrize(
+    ("token", "expires", "renewed_after"),
+    [
+        ("t1", 3600, 3570),
+        ("t1", "900", 870),
+        ("t1", 20.0, 10),
+        ("t1", later(hours=1).timestamp(), 3570),
+        ("t1", int(later(minutes=10).timestamp() * 1000), 570),
+        ("t1", "2026-11-26T12:10:00Z", 570),
+        ("t1", "2026-11-26T14:10:00.000+02:00", 570),
+        ("t1", "2026-11-26 12:10:00", 570),
+        ("t1", "2030-01-01T00:00:00Z", 86370),
+        (jwt(exp=int(later(minutes=2).timestamp())), 3600, 3570),
+        (jwt(exp=int(later(minutes=15).timestamp()), id="x"), None, 870),
+        (jwt(exp="soon"), None, 270),
+        (jwt(id="x"), None, 270),
+        ("a.b.c", None, 270),
+        ("r:a1b2c3", None, 270),
+    ],
+)
+async def test_token_is_renewed_before_it_expires(
+    token: str, expires: object, renewed_after: float
+) -> None:
+    """By the clock of the server, if it sends its time."""
+    options = {} if expires is None else {"expires": "data.expires"}
+    answer = logged_in(token, expires=expires)
+    async with behind_login(answer, logged_in("t2", expires=60), **options) as case:
+        await ask(case.made)
+        case.timer.now += renewed_after - 0.1
+        await ask(case.made)
+        case.timer.now += 0.2
+        await ask(case.made)
+    assert case.shown() == [f"Bearer {token}"] * 2 + ["Bearer t2"]
+
+
+async def test_lifetime_may_be_a_constant() -> None:
+    async with behind_login(logged_in(), logged_in("t2"), expires="`7200`") as case:
+        await ask(case.made)
+        case.timer.now += 7100
+        await ask(case.made)
+    assert case.shown() == ["Bearer t1"] * 2
+
+
+async def test_rejected_token_is_replaced_once() -> None:
+    answers = http(401), GOOD, http(401)
+    async with behind_login(logged_in(), logged_in("t2"), answers=answers) as case:
+        assert (await ask(case.made)).status == 200
+        assert (await ask(case.made)).status == 401
+        for _ in range(20):
+            assert (await ask(case.made)).status == 401
+    assert case.shown()[:2] == ["Bearer t1", "Bearer t2"]
+    assert len(case.issuer.requests) == 3
+
+
+EXPIRES = {"expires": "data.expires"}
+FAILURES: dict[str, tuple[Said | bytes, dict[str, Any], type[LookupFailed], str]] = {
+    "400": (http(400, b"{}"), {}, Broken, "login: our credentials are refused (status 400)"),
+    "401": (http(401), {}, Broken, "login: our credentials are refused (status 401)"),
+    "404": (http(404), {}, Broken, "login: unexpected status 404"),
+    "429": (http(429), {}, Unavailable, "login: temporarily unavailable (status 429)"),
+    "500": (http(500), {}, Unavailable, "login: temporarily unavailable (status 500)"),
+    "closed": (Said(then="close"), {}, Unavailable, "login: connection lost"),
+    "HTML": (http(200, b"<html>"), {}, Broken, "login: a response that is not valid JSON"),
+    "no token": (
+        http(200, b'{"error":"wrong password"}'), {}, Broken,
+        "login: token (data.token) gives no token, but null",
+    ),
+    "no expiry": (
+        logged_in(), EXPIRES, Broken, "login: expires (data.expires) gives no time, but null",
+    ),
+    "a word": (logged_in(expires="soon"), EXPIRES, Broken, "login: expires (data.expires) gives"),
+    "not a number": (logged_in(expires="nan"), EXPIRES, Broken, "login: expires (data.expires)"),
+    "true": (logged_in(expires=True), EXPIRES, Broken, "login: expires (data.expires) gives"),
+    "expired": (
+        logged_in(jwt(exp=int(later(minutes=-1).timestamp()))), {}, Broken,
+        "login: the token has expired already; compare the clocks",
+    ),
+    "newline": (logged_in("a\r\nX: b"), {}, Broken, "login: token (data.token) gives no token"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "kind", "reason"), FAILURES.values(), ids=FAILURES.keys()
+)
+async def test_no_request_is_sent_without_a_token(
+    answer: Said | bytes, options: dict[str, Any], kind: type[LookupFailed], reason: str
+) -> None:
+    async with behind_login(answer, **options) as case:
+        failures = await asyncio.gather(*(failure_of(case.made) for _ in range(3)))
+        case.timer.now += 4.9
+        failures.append(await failure_of(case.made))
+        assert len(case.issuer.requests) == 1
+        case.issuer.say(logged_in(expires=60))
+        case.timer.now += 0.1
+        assert (await ask(case.made)).status == 200
+    assert {type(each) for each in failures} == {kind}
+    assert all(each.reason.startswith(reason) for each in failures)
+    assert len(case.directory.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [http(401), http(404), http(200, b"{}")])
+async def test_refused_login_is_tried_again_ever_less_often(answer: bytes) -> None:
+    """An account may be locked after a number of attempts."""
+    async with behind_login(answer) as case:
+        times: list[float] = []
+        for _ in range(4000):
+            sent = len(case.issuer.requests)
+            failure = await failure_of(case.made)
+            if len(case.issuer.requests) > sent:
+                times.append(case.timer.now)
+                assert failure.retry_after >= 60
+            case.timer.now += 5
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses[:6] == [5, 20, 80, 320, 1280, 3600]
+
+
+async def test_changed_password_is_tried_at_once(tmp_path: Path) -> None:
+    """Its file is read for each login."""
+    path, ticker = tmp_path / "password", Ticker()
+    path.write_text("old")
+    body = {"password": FileSecret("old", path, ticker)}
+    async with behind_login(http(401), json=body) as case:
+        for _ in range(2):
+            ticker.now += 1
+            assert isinstance(await failure_of(case.made), Broken)
+        assert len(case.issuer.requests) == 1
+        path.write_text("new")
+        await failure_of(case.made)
+        case.issuer.say(logged_in())
+        ticker.now += 1
+        case.issuer.gate.clear()
+        first = asyncio.ensure_future(ask(case.made))
+        await case.issuer.asked(2)
+        second = asyncio.ensure_future(ask(case.made))
+        await asyncio.sleep(0)
+        case.issuer.gate.set()
+        assert [each.status for each in await asyncio.gather(first, second)] == [200, 200]
+    assert [each.rpartition(b"\r\n")[2] for each in case.issuer.requests] == [
+        b'{"password": "old"}',
+        b'{"password": "new"}',
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer", [Said(then="close"), http(401, b'{"echo": "canary"}'), http(200, b"canary")]
+)
+async def test_no_failure_leaks_the_password(
+    answer: Said | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_everything(caplog)
+    async with behind_login(answer) as case:
+        reported = traceback.format_exception(await failure_of(case.made))
+        assert case.made.secrets() == {"canary", "idv"}
+    assert b"canary" in case.issuer.requests[0]
+    assert "canary" not in "".join([*reported, caplog.text])
+    auth = login()
+    assert isinstance(auth, Login)
+    assert "canary" not in f"{auth!r} {auth} {auth.model_dump()} {auth.model_dump_json()}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "/auth"}, "not the URL of a token server"),
+        ({"token": "data."}, "login.token"),
+        ({"form": {"a": "b"}, "json": {"a": "b"}}, "write either json or form"),
+        ({"json": None}, "write either json or form"),
+        ({"header": "X Y"}, "login.header"),
+        ({"typo": "x"}, "login.typo"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        login(**options)
