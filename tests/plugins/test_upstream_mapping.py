@@ -646,11 +646,12 @@ def test_status_has_an_outcome(statuses: tuple[int, ...], meant: Outcome) -> Non
 
 
 def test_outcome_of_a_status_may_be_overridden() -> None:
-    """Of that status alone."""
+    """Of that status alone, and with 404 that of a status which means the same."""
     overrides = {400: Outcome.NOT_KNOWN, 404: Outcome.BROKEN}
     assert outcome(400, overrides) is Outcome.NOT_KNOWN
-    assert outcome(404, overrides) is Outcome.BROKEN
-    assert outcome(410, overrides) is Outcome.NOT_KNOWN
+    assert {outcome(status, overrides) for status in (204, 404, 410)} == {Outcome.BROKEN}
+    assert outcome(410, {**overrides, 410: Outcome.NOT_KNOWN}) is Outcome.NOT_KNOWN
+    assert outcome(404, {410: Outcome.BROKEN}) is Outcome.NOT_KNOWN
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,10 @@ CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", 
 StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
 """What single statuses mean, where that differs from the default."""
 
+_LIKE_404 = (204, 410)
 _DEFAULTS: Mapping[int, Outcome] = {
     200: Outcome.READ,
-    **dict.fromkeys((204, 404, 410), Outcome.NOT_KNOWN),
+    **dict.fromkeys((404, *_LIKE_404), Outcome.NOT_KNOWN),
     **dict.fromkeys((408, 429, *range(500, 1000)), Outcome.UNAVAILABLE),
 }
 
@@ -44,10 +45,12 @@ _DEFAULTS: Mapping[int, Outcome] = {
 def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     """Return the outcome of a status.
 
-    Any other status is broken: refused credentials (401, 403, 407) are ours, never the
-    client's, and redirects are not followed.
+    204 and 410 mean what 404 does: where that is a mistake, so are these. Any other status is
+    broken: refused credentials (401, 403, 407) are ours, never the client's, and redirects are
+    not followed.
     """
-    return overrides.get(status) or _DEFAULTS.get(status, Outcome.BROKEN)
+    configured = overrides.get(status) or (overrides.get(404) if status in _LIKE_404 else None)
+    return configured or _DEFAULTS.get(status, Outcome.BROKEN)
 
 
 class ResponseOptions(Options):
