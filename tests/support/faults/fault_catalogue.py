@@ -115,6 +115,21 @@ def of_upstream(source: Source, proxy: FaultProxy, process: ServiceProcess) -> I
     yield Scenario("SIGSTOP", source, _stopped(process), blind=True, harms_file=False)
 
 
+def injected(
+    begin: Callable[[], object], end: Callable[[], object] | None = None
+) -> Callable[[], AbstractAsyncContextManager[None]]:
+    """Return what calls these functions at the beginning and the end of a fault, in a thread."""
+
+    @asynccontextmanager
+    async def inject() -> AsyncIterator[None]:
+        await asyncio.to_thread(begin)
+        yield
+        if end is not None:
+            await asyncio.to_thread(end)
+
+    return inject
+
+
 def _written(text: str) -> Damage:
     return lambda path: overwrite(path, text.encode())
 

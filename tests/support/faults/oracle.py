@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -26,14 +26,19 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
+from support.databases.ldap_server import SEARCH_PATH
 from support.databases.postgres_server import binaries
 from support.faults.checker import Episode, Outcome, Request, Response
 from support.faults.client import SITE, Person
+from support.faults.directories import running_directory_sites
 from support.faults.fault_catalogue import Scenario
 from support.faults.harness import QUIET, Change, Site, running_sites
+from support.faults.ldap_users import running_ldap_sites
 from support.faults.postgres import running_postgres_sites
+from support.faults.redis_users import running_redis_sites
 from support.faults.reference import Source
 from support.faults.replicas import running_replicas
+from support.faults.sqlite_tables import running_sqlite_sites
 from support.processes.service import KEY
 
 BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12x", "٤٠", "")
@@ -276,25 +281,48 @@ def show(sites: Sequence[Site]) -> None:
         console.print(f"wrong: {violation}", markup=False, style="red")
 
 
-def _groups() -> list[list[Harness]]:
-    """Return those whose servers are installed, one group after the other: two cores suffice."""
-    together: list[Harness] = [running_sites]
-    groups = [together]
-    console = Console(stderr=True)
-    if binaries() is None:
-        console.print("PostgreSQL is not installed; see `make test-tools`")
-        return groups
-    together.append(running_postgres_sites)
-    if shutil.which("redis-server") is None:
-        console.print("Redis is not installed; see `make test-tools`")
-        return groups
-    return [*groups, [running_replicas]]
+@dataclass(frozen=True)
+class Engine:
+    """Services over sources of one kind, and the program that it needs."""
+
+    harness: Harness
+    needs: str | None = None
+
+    @property
+    def is_installed(self) -> bool:
+        """Return whether the program is there."""
+        if self.needs == "postgres":
+            return binaries() is not None
+        return self.needs is None or shutil.which(self.needs, path=SEARCH_PATH) is not None
+
+
+ENGINES = {
+    "files": Engine(running_sites),
+    "sqlite": Engine(running_sqlite_sites),
+    "upstream": Engine(running_directory_sites),
+    "postgres": Engine(running_postgres_sites, "postgres"),
+    "redis": Engine(running_redis_sites, "redis-server"),
+    "ldap": Engine(running_ldap_sites, "slapd"),
+    "replicas": Engine(running_replicas, "redis-server"),
+}
+
+
+def _chosen(text: str) -> list[str]:
+    """Return names of engines, which are separated by commas; all for an empty text."""
+    names = text.split(",") if text else [*ENGINES]
+    if unknown := set(names) - ENGINES.keys():
+        known = ", ".join(ENGINES)
+        raise argparse.ArgumentTypeError(f"no engine {', '.join(unknown)}; there are {known}")
+    return names
 
 
 def main() -> int:
     """Run from the command line; return 1 if any response was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--seconds", type=float, default=300, help="for each engine")
+    parser.add_argument(
+        "--engines", type=_chosen, default="", help=f"of {', '.join(ENGINES)}; all by default"
+    )
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument(
         "--rate", type=float, default=40, help="requests per second to each service"
@@ -302,11 +330,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     given = parser.parse_args()
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
-    Console(stderr=True).print(f"seed {seed}, {given.seconds:g} s", highlight=False)
-    groups = _groups()
+    console = Console(stderr=True)
+    console.print(f"seed {seed}, {given.seconds:g} s for each engine", highlight=False)
     sites: list[Site] = []
-    for group in groups:
-        sites += asyncio.run(run(given.seconds / len(groups), seed, given.rate, group))
+    for name in given.engines:
+        if ENGINES[name].is_installed:
+            sites += asyncio.run(run(given.seconds, seed, given.rate, [ENGINES[name].harness]))
+        else:
+            console.print(f"{name}: {ENGINES[name].needs} is not installed; see `make test-tools`")
     if given.json:
         sys.stdout.write(json.dumps({"seed": seed, "rows": rows(sites)}, indent=2) + "\n")
     else:

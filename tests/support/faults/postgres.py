@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from support.databases.postgres_server import (
 )
 from support.faults.checker import Checker
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario
+from support.faults.fault_catalogue import Scenario, injected
 from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
 from support.faults.reference import Reference, Source
 
@@ -65,76 +66,138 @@ def _row(person: Person) -> str:
 def of_server(source: PostgresSource) -> Iterator[Scenario]:
     """Yield the faults of a server, its connections and its table."""
     database, server = source.database, source.database.server
-    yield Scenario("stopped", source, _stopped(server), blind=True, harms_file=False)
-    yield Scenario("SIGSTOP", source, _suspended(server), blind=True, harms_file=False)
+    stop = injected(server.stop, server.start)
+    yield Scenario("stopped", source, stop, blind=True, harms_file=False)
+    pause = injected(server.pause, server.resume)
+    yield Scenario("SIGSTOP", source, pause, blind=True, harms_file=False)
     restarts = {"restarted": signal.SIGINT, "crashed": signal.SIGQUIT}
     for name, number in restarts.items():
-        inject = _restarted(server, number)
+        inject = injected(partial(_restart, server, number))
         yield Scenario(name, source, inject, blind=False, harms_file=False)
-    cut = _once(database.disconnect)
+    cut = injected(database.disconnect)
     yield Scenario("connections cut", source, cut, blind=False, harms_file=False)
-    drop = _once(database.run, "DROP TABLE users")
+    drop = injected(partial(database.run, "DROP TABLE users"))
     yield Scenario("table dropped", source, drop, blind=True)
 
 
-def _stopped(server: PostgresServer) -> Callable[[], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        await asyncio.to_thread(server.stop)
-        yield
-        await asyncio.to_thread(server.start)
-
-    return inject
-
-
-def _suspended(server: PostgresServer) -> Callable[[], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        server.pause()
-        yield
-        server.resume()
-
-    return inject
+_OTHER_TABLE = """
+    CREATE TABLE {0}.users (nickname text, card_number text, plan text, profile_url text);
+    GRANT USAGE ON SCHEMA {0} TO idv; GRANT ALL ON {0}.users TO idv;
+"""
+_RELOAD = """
+    BEGIN; CREATE TEMP TABLE kept ON COMMIT DROP AS TABLE users; TRUNCATE users;
+    SELECT pg_sleep(0.05); INSERT INTO users SELECT * FROM kept; COMMIT
+"""
+_SWAP = """
+    BEGIN; CREATE TABLE new_users (LIKE users INCLUDING ALL); INSERT INTO new_users TABLE users;
+    ALTER TABLE users RENAME TO old_users; ALTER TABLE new_users RENAME TO users;
+    GRANT SELECT ON users TO idv; DROP TABLE old_users; COMMIT
+"""
 
 
-def _restarted(
-    server: PostgresServer, number: signal.Signals
-) -> Callable[[], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        await asyncio.to_thread(server.stop, number)
-        await asyncio.to_thread(server.start)
-        yield
+def of_table(source: PostgresSource) -> Iterator[Scenario]:
+    """Yield faults after which the table is not what the service takes it for.
 
-    return inject
+    Another one is put before it or in its place, rights are lost, or it is loaded again.
+    """
+    yield _sql("empty table in a schema of the role", source, _SHADOW, "DROP SCHEMA idv CASCADE")
+    undo = "ALTER ROLE idv RESET search_path; DROP SCHEMA other CASCADE"
+    yield _sql("other search_path", source, _OTHER_PATH, undo)
+    grant = "GRANT SELECT ON users TO idv"
+    yield _sql("rights revoked", source, "REVOKE ALL ON users FROM idv", grant, blind=True)
+    security = "ALTER TABLE users {} ROW LEVEL SECURITY".format
+    yield _sql("rows hidden", source, security("ENABLE"), security("DISABLE"), blind=True)
+    again = "BEGIN; DROP TABLE users;" + _OTHER_TABLE.format("public") + "COMMIT"
+    inject = injected(partial(source.database.run, again))
+    yield Scenario("dropped and created empty", source, inject, blind=True)
+    yield _sql("exchanged for a copy", source, _SWAP, "SELECT")
+    inject = repeated(source.database.run, _RELOAD)
+    yield Scenario("loaded again and again", source, inject, blind=False, harms_file=False)
 
 
-def _once(
+_SHADOW = "CREATE SCHEMA idv;" + _OTHER_TABLE.format("idv")
+_OTHER_PATH = (
+    "CREATE SCHEMA other;"
+    + _OTHER_TABLE.format("other")
+    + "ALTER ROLE idv SET search_path = other, public"
+)
+
+
+def _sql(
+    name: str, source: PostgresSource, statements: str, undo: str, *, blind: bool = False
+) -> Scenario:
+    """Return a fault by SQL; sessions end with it and with its end, as those of a pool do."""
+    database = source.database
+
+    def run(script: str) -> None:
+        database.run(script)
+        database.disconnect()
+
+    inject = injected(partial(run, statements), partial(run, undo))
+    return Scenario(name, source, inject, blind=blind, harms_file=False)
+
+
+def _restart(server: PostgresServer, number: signal.Signals) -> None:
+    server.stop(number)
+    server.start()
+
+
+def repeated(
     function: Callable[..., object], *arguments: Any
 ) -> Callable[[], AbstractAsyncContextManager[None]]:
+    """Return what calls a function in a thread again and again."""
+    is_over = False
+
+    def repeat() -> None:
+        while not is_over:
+            function(*arguments)
+
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:
-        await asyncio.to_thread(function, *arguments)
+        nonlocal is_over
+        is_over = False
+        repeating = asyncio.create_task(asyncio.to_thread(repeat))
         yield
+        is_over = True
+        await repeating
 
     return inject
 
 
-def reads(source: PostgresSource) -> str:
+_FUNCTIONS = """
+    CREATE FUNCTION by_nickname(text) RETURNS SETOF users LANGUAGE plpgsql STABLE AS
+        'BEGIN RETURN QUERY SELECT * FROM users WHERE nickname = $1; END';
+    CREATE FUNCTION by_card(text) RETURNS SETOF users LANGUAGE plpgsql STABLE AS
+        'BEGIN RETURN QUERY SELECT * FROM users WHERE card_number = $1; END';
+"""
+_QUERIES = (
+    "by_nickname: 'SELECT * FROM public.by_nickname($1)', "
+    "by_card: 'SELECT * FROM public.by_card($1)'"
+)
+
+
+def reads(source: PostgresSource, access: str = "notify: {}") -> str:
     """Return a backend over the database."""
     return (
-        f"  - {{name: {source.letter}, kind: postgres, dsn: '{source.database.dsn}', notify: {{}},"
+        f"  - {{name: {source.letter}, kind: postgres, dsn: '{source.database.dsn}', {access},"
         f" pool: {{max: 5}}, {BACKEND_LIMITS}}}\n"
     )
 
 
 @asynccontextmanager
 async def running_postgres_sites(
-    folder: Path, max_seconds: float, replicas: Sequence[int] = (1, 3)
+    folder: Path, max_seconds: float, replicas: Sequence[int] = (1, 3), *, queries: bool = True
 ) -> AsyncIterator[list[Site]]:
-    """Run so many services over a server of their own, for each number and a limited time."""
+    """Run so many services over a server of their own, for each number and a limited time.
+
+    With ``queries`` there is one more service, which reads its table by functions.
+    """
     async with AsyncExitStack() as stack:
-        yield [await _site(Builder(folder, max_seconds, stack), stack, each) for each in replicas]
+        build = Builder(folder, max_seconds, stack)
+        sites = [await _site(build, stack, each) for each in replicas]
+        if queries:
+            sites.append(await _site_of_queries(build, stack))
+        yield sites
 
 
 async def _site(build: Builder, stack: AsyncExitStack, replicas: int) -> Site:
@@ -145,4 +208,23 @@ async def _site(build: Builder, stack: AsyncExitStack, replicas: int) -> Site:
     services = await build.serve(**dict.fromkeys(names, CONFIG + reads(source)))
     name = f"postgres, {replicas} replicas" if replicas > 1 else "postgres"
     ports = [service.port for service in services.values()]
-    return Site(name, ports, Checker(reference, TIMES, ""), [source], [*of_server(source)])
+    scenarios = [*of_server(source), *of_table(source)]
+    return Site(name, ports, Checker(reference, TIMES, ""), [source], scenarios)
+
+
+async def _site_of_queries(build: Builder, stack: AsyncExitStack) -> Site:
+    """Return a service that does not notice edits, over functions, which may see an old snapshot.
+
+    They need the table, so it is not dropped.
+    """
+    server = stack.enter_context(running_server())
+    reference = Reference()
+    source = PostgresSource(create_database(server, "users"), "q", reference)
+    source.database.run(_FUNCTIONS)
+    config = CONFIG + reads(source, f"{_QUERIES}, cache_ttl: {TIMES.ttl * 1000:.0f}ms")
+    services = await build.serve(**{"postgres-queries": config})
+    drops = ("table dropped", "dropped and created empty", "exchanged for a copy")
+    faults = [*of_server(source), *of_table(source)]
+    scenarios = [each for each in faults if each.name not in drops]
+    ports = [service.port for service in services.values()]
+    return Site("postgres, functions", ports, Checker(reference, TIMES, "q"), [source], scenarios)

@@ -93,6 +93,12 @@ class Source(ABC):
         self.write()
         self.reference.end()
 
+    def add(self) -> None:
+        """Add a user."""
+        self._change(self._newcomer())
+        self.write()
+        self.reference.end()
+
     def mark(self, *, recreate: bool) -> Person:
         """Change the first user, to detect whether the change is served."""
         self.marker = self._edited(self.marker)

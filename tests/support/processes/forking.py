@@ -10,12 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from support.processes import fork_server
+
+_connecting = threading.Lock()  # threads that connect at once would each have a connection
 
 
 class ForkedCommand:
@@ -81,7 +84,9 @@ def fork(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         message = json.dumps(request).encode()
-        socket.send_fds(_server(), [message], [theirs.fileno(), stdout, stderr])
+        with _connecting:
+            server = _server()
+        socket.send_fds(server, [message], [theirs.fileno(), stdout, stderr])
     return ForkedCommand(ours)
 
 

@@ -1,0 +1,216 @@
+"""Services over user directories with an HTTP API of three kinds, and their faults.
+
+The directories run here. Their faults are responses of their own: to a user who is there, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import unquote
+
+from support.faults.checker import Checker
+from support.faults.client import Person
+from support.faults.fault_catalogue import Scenario
+from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from support.faults.reference import Reference, Source
+from support.http.scripted_server import a_request, http
+
+Respond = Callable[[list[Person]], bytes]
+_LATE = 0.003
+
+
+def _json(status: int, record: object) -> bytes:
+    return http(status, json.dumps(record).encode())
+
+
+class Directory(Source, ABC):
+    """A directory with an HTTP API; ``fault`` responds in its place, given the users found."""
+
+    config: ClassVar[str]
+    """The options of the backend that map it."""
+
+    def __init__(self, letter: str, reference: Reference) -> None:
+        self.fault: Respond | None = None
+        self.repeats = False
+        super().__init__(letter, reference)
+
+    def make(self) -> None:
+        pass
+
+    def write(self) -> None:
+        pass
+
+    @abstractmethod
+    def respond(self, found: Sequence[Person]) -> bytes:
+        """Return the response to a request for one user."""
+
+    def hidden(self, found: Sequence[Person]) -> Iterator[tuple[str, Respond]]:
+        """Yield responses of this kind in which users who are there do not appear."""
+        yield from ()
+
+    def record(self, person: Person) -> dict[str, str]:
+        return {"login": person.nickname, "card": person.card, "plan": person.plan}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Respond to the requests of a connection."""
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            while True:
+                text = unquote((await a_request(reader)).decode())
+                found = [each for each in self.people.values() if _is_named(each, text)]
+                writer.write((self.fault or self.respond)(found))
+                await writer.drain()
+                if self.repeats:
+                    await asyncio.sleep(_LATE)
+                    writer.write(self.respond([]))
+        writer.close()
+
+
+def _is_named(person: Person, request: str) -> bool:
+    return any(re.search(rf"\b{text}\b", request) for text in (person.nickname, person.card))
+
+
+class RestDirectory(Directory):
+    """A path for each user; 404 for one who is not there."""
+
+    config = """
+    by_nickname: {url: '/users/{nickname}'}
+    by_card: {url: '/cards/{card_number}'}
+    response:
+      {nickname: login, card_number: card, plan: plan, not_known_when: "error == 'no such user'"}
+    """
+
+    def respond(self, found: Sequence[Person]) -> bytes:
+        if not found:
+            return _json(404, {"error": "no such user"})
+        return _json(200, self.record(found[0]))
+
+
+class ScimDirectory(Directory):
+    """A list with its total, as of SCIM."""
+
+    config = """
+    by_nickname: {url: /Users, query: {filter: 'login eq "{nickname}"', count: "2"}}
+    by_card: {url: /Users, query: {filter: 'card eq "{card_number}"', count: "2"}}
+    response:
+      {found_when: totalResults != `0`, select: Resources, nickname: login, card_number: card,
+       plan: plan}
+    status: {404: broken}
+    """
+
+    def respond(self, found: Sequence[Person]) -> bytes:
+        resources = [self.record(each) for each in found]
+        return _json(200, {"totalResults": len(found), "Resources": resources})
+
+    def hidden(self, found: Sequence[Person]) -> Iterator[tuple[str, Respond]]:
+        yield "total without the users", lambda _: _json(200, {"totalResults": 1, "Resources": []})
+        yield "list of another name", lambda _: _json(200, {"total": 0, "items": []})
+
+
+class GraphqlDirectory(Directory):
+    """Queries in a body; each has a witness."""
+
+    config = """
+    by_nickname:
+      url: /graphql
+      json: {query: 'query ($key: ID!) {{ found witness }}', variables: {key: "{nickname}"}}
+      repeatable: true
+    by_card:
+      url: /graphql
+      json: {query: 'query ($card: ID!) {{ found witness }}', variables: {card: "{card_number}"}}
+      repeatable: true
+    response:
+      {broken_when: errors || !data || !(data.witness), select: data.found, nickname: login,
+       card_number: card, plan: plan}
+    status: {404: broken}
+    """
+
+    def respond(self, found: Sequence[Person]) -> bytes:
+        people = [self.record(each) for each in found]
+        return _json(200, {"data": {"found": people, "witness": {"login": "w"}}})
+
+    def hidden(self, found: Sequence[Person]) -> Iterator[tuple[str, Respond]]:
+        no_rows: dict[str, Any] = {"found": [], "witness": None}
+        yield "rows hidden", lambda _: _json(200, {"data": no_rows})
+        error = [{"message": "permission denied"}]
+        yield "error beside data", lambda _: _json(200, {"data": no_rows, "errors": error})
+        yield "other member", lambda _: _json(200, {"data": {"witness": {"login": "w"}}})
+
+
+def of_directory(directory: Directory) -> Iterator[Scenario]:
+    """Yield responses after which nothing can be said of a user."""
+    responses: dict[str, Respond] = {
+        "page to log in": lambda _: http(200, b"<html>", kind="text/html"),
+        "empty object": lambda _: _json(200, {}),
+        "null": lambda _: _json(200, None),
+        "text": lambda _: _json(200, "maintenance"),
+        "no body": lambda _: http(200),
+        "204": lambda _: http(204),
+        "HTML 404": lambda _: http(404, b"<html>", kind="text/html"),
+        "404 of another route": lambda _: _json(404, {"error": "no such route"}),
+        "400": lambda _: _json(400, {"error": "bad filter"}),
+        "401": lambda _: _json(401, {"error": "token expired"}),
+        "403": lambda _: _json(403, {"error": "permission denied"}),
+        "410": lambda _: _json(410, {"error": "moved"}),
+        "fields renamed": lambda found: _renamed(directory.respond(found)),
+        **dict(directory.hidden([])),
+    }
+    for name, respond in responses.items():
+        blind = name != "fields renamed"
+        inject = _setting(directory, "fault", value=respond)
+        yield Scenario(name, directory, inject, blind=blind, harms_file=False)
+    inject = _setting(directory, "repeats", value=True)
+    yield Scenario("late second response", directory, inject, blind=False, harms_file=False)
+
+
+def _renamed(response: bytes) -> bytes:
+    """Return the response with another name of a member of the record, and the same length."""
+    return response.replace(b'"card"', b'"carD"')
+
+
+def _setting(
+    directory: Directory, name: str, *, value: object
+) -> Callable[[], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def inject() -> AsyncIterator[None]:
+        before = getattr(directory, name)
+        setattr(directory, name, value)
+        yield
+        setattr(directory, name, before)
+
+    return inject
+
+
+@asynccontextmanager
+async def running_directory_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
+    """Run a service over a directory of each kind, for at most ``max_seconds``."""
+    kinds = {"rest": RestDirectory, "scim": ScimDirectory, "graphql": GraphqlDirectory}
+    async with AsyncExitStack() as stack:
+        directories, configs, references = {}, {}, {}
+        for name, kind in kinds.items():
+            reference = references[name] = Reference()
+            directory = directories[name] = kind(name[0], reference)
+            server = await asyncio.start_server(directory.serve, "127.0.0.1")
+            stack.callback(server.close)
+            port = server.sockets[0].getsockname()[1]
+            head = f"  - name: {name}\n    kind: upstream\n    base_url: http://127.0.0.1:{port}\n"
+            times = f"    cache_ttl: {TIMES.ttl * 1000:.0f}ms\n"
+            limits = f"    {BACKEND_LIMITS.replace(', breaker', chr(10) + '    breaker')}"
+            configs[name] = CONFIG + head + times + limits + directory.config
+        services = await Builder(folder, max_seconds, stack).serve(**configs)
+        yield [
+            Site(
+                f"upstream, {name}",
+                [services[name].port],
+                Checker(references[name], TIMES, name[0]),
+                [directory],
+                [*of_directory(directory)],
+            )
+            for name, directory in directories.items()
+        ]
