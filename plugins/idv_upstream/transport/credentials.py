@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -209,26 +209,15 @@ class LoginRequest(Options):
     """The URL that a name and a password are sent to, by POST."""
     headers: dict[HeaderName, Secret] = Field(default_factory=dict)
     """Headers of the login."""
-    json_body: dict[str, Secret] | None = Field(default=None, alias="json")
-    """The body as JSON."""
-    form: dict[str, Secret] | None = Field(default=None, validate_default=True)
-    """The body as a form, instead of JSON."""
+    json_body: dict[str, Secret] = Field(alias="json")
+    """The body as JSON: name and password, under the names that the upstream reads."""
     token: ExpressionText
     """An expression on the response for the token."""
     expires: ExpressionText | None = None
     """An expression on the response for the token's lifetime in seconds, or the time at which it
     expires; if the token is a JWT, that is read from it unless set."""
     header: HeaderName = "Authorization"
-    """The header of requests that holds the token."""
-    scheme: Annotated[str, Field(pattern=r"^[!-~]{0,64}$")] = "Bearer"
-    """The word before the token in ``Authorization``."""
-
-    @field_validator("form")
-    @classmethod
-    def _has_one_body(cls, form: Any, info: ValidationInfo) -> Any:
-        if "json_body" in info.data and (form is None) == (info.data["json_body"] is None):
-            raise ValueError("a login has one body; write either json or form")
-        return form
+    """The header of requests that holds the token, behind ``Bearer`` in this one alone."""
 
 
 class Login(_Credential):
@@ -240,14 +229,12 @@ class Login(_Credential):
     """The login."""
 
     def secrets(self) -> Iterator[SecretStr]:
-        login = self.login
-        for each in (login.headers, login.json_body or {}, login.form or {}):
-            yield from each.values()
+        yield from (*self.login.headers.values(), *self.login.json_body.values())
 
     def apply(self, request: Request, secret: str) -> Request:
-        is_bare = self.login.header.lower() != "authorization" or not self.login.scheme
-        value = secret if is_bare else f"{self.login.scheme} {secret}"
-        return replace(request, headers={**request.headers, self.login.header: value})
+        if self.login.header.lower() == "authorization":
+            return super().apply(request, secret)
+        return replace(request, headers={**request.headers, self.login.header: secret})
 
 
 Credential = Annotated[

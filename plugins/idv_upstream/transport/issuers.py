@@ -33,10 +33,8 @@ _MAX_LIFETIME = 86400.0
 _FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
 """Numbers from which on an ``expires`` is a Unix time, in seconds or in milliseconds."""
 
-_OK, _CREATED = 200, 201
 _REFUSED = (400, 401, 403)
 _TEMPORARY = (408, 429, *range(500, 1000))
-_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class Issuer(NamedTuple):
@@ -47,14 +45,9 @@ class Issuer(NamedTuple):
     """The secrets are read for each, since their files may have changed."""
     read: Callable[[Response], tuple[str, float]]
     """Returns the token and its lifetime in seconds; raises `Unavailable` or `Broken`."""
-    statuses: tuple[int, ...] = (_OK,)
     max_refused_backoff: float = 0.0
     """Seconds up to which the pause grows after each refusal: an account may be locked after some,
     to which each process contributes."""
-
-    def wants_body(self, status: int) -> bool:
-        """Return whether the body of a response of this status is read."""
-        return status in self.statuses
 
 
 def issuer_of(auth: Credential) -> Issuer | None:
@@ -62,18 +55,22 @@ def issuer_of(auth: Credential) -> Issuer | None:
     if isinstance(auth, ClientCredentials):
         return Issuer("token server", partial(_oauth_request, auth), _oauth_token)
     if isinstance(auth, Login):
-        login, statuses = auth.login, (_OK, _CREATED)
-        read = partial(_login_token, login, statuses)
-        return Issuer("login", partial(_login_request, login), read, statuses, _MAX_PAUSE)
+        request, read = partial(_login_request, auth.login), partial(_login_token, auth.login)
+        return Issuer("login", request, read, _MAX_PAUSE)
     return None
 
 
-def _check_status(status: int, expected: tuple[int, ...]) -> None:
+def has_token(status: int) -> bool:
+    """Return whether a response of this status should have a token."""
+    return status in (200, 201)
+
+
+def _check_status(status: int) -> None:
     if status in _REFUSED:
         raise Broken(f"our credentials are refused (status {status})")
     if status in _TEMPORARY:
         raise Unavailable(f"temporarily unavailable (status {status})")
-    if status not in expected:
+    if not has_token(status):
         raise Broken(f"unexpected status {status}")
 
 
@@ -83,7 +80,7 @@ def _oauth_request(options: ClientCredentials) -> Request:
     form = {"grant_type": "client_credentials"}
     optional = {"scope": options.scope, "audience": options.audience}
     form |= {name: value for name, value in optional.items() if value is not None}
-    headers = dict(_FORM)
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
     if options.style == "form":
         form |= {"client_id": options.client_id, "client_secret": secret}
     else:
@@ -95,7 +92,7 @@ def _oauth_request(options: ClientCredentials) -> Request:
 
 
 def _oauth_token(response: Response) -> tuple[str, float]:
-    _check_status(response.status, (_OK,))
+    _check_status(response.status)
     record: Any = None
     with suppress(Broken):
         record = decode_json(response.body)
@@ -117,23 +114,17 @@ def _lifetime(expires_in: Any) -> float:
 
 
 def _login_request(login: LoginRequest) -> Request:
-    headers = _plain(login.headers)
-    if login.form is not None:
-        headers, body = _FORM | headers, urlencode(_plain(login.form))
-    else:
-        headers = {"Content-Type": "application/json"} | headers
-        body = json.dumps(_plain(login.json_body or {}))
-    return Request("POST", login.url, headers, body.encode(), repeatable=False)
+    headers = {"Content-Type": "application/json"} | _plain(login.headers)
+    body = json.dumps(_plain(login.json_body)).encode()
+    return Request("POST", login.url, headers, body, repeatable=False)
 
 
 def _plain(secrets: Mapping[str, SecretStr]) -> dict[str, str]:
     return {name: secret.get_secret_value() for name, secret in secrets.items()}
 
 
-def _login_token(
-    login: LoginRequest, statuses: tuple[int, ...], response: Response
-) -> tuple[str, float]:
-    _check_status(response.status, statuses)
+def _login_token(login: LoginRequest, response: Response) -> tuple[str, float]:
+    _check_status(response.status)
     document = decode_json(response.body)
     token = Expression(login.token).evaluate(document)
     if not (isinstance(token, str) and TOKEN.fullmatch(token)):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import retry_after
 from idv_upstream.transport.client import Client
-from idv_upstream.transport.issuers import Issuer
+from idv_upstream.transport.issuers import Issuer, has_token
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 # Seconds.
@@ -101,7 +101,7 @@ class Tokens:
             self._refused, self._refused_backoff = None, _REJECTED_BACKOFF
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._client.send(request, self._issuer.wants_body, on_new=True)
+                response = await self._client.send(request, has_token, on_new=True)
             backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
             self._token, lifetime = self._issuer.read(response)
         except (LookupFailed, TimeoutError) as error:
