@@ -400,6 +400,8 @@ def gql(query: str, **variables: int) -> str:
         ),
         ({"url": "/u", "json": gql("($k: Int = 2) {{ u(n: $n, first: $k) {{ id }} }}")}, False),
         ({"url": "/c/{nickname}", "then": {"url": "/u?id={id}&limit=1"}}, True),
+        ({"url": "/u?q={nickname}&hitsPerPage=1"}, True),
+        ({"url": "/u?q={nickname}&limit=2&offset=0&skip=0"}, False),
         ({"url": "/u?q={nickname}&limit=2"}, False),
         ({"url": "/u?q={nickname}&limit=1.5"}, False),
         ({"url": "/u?q={nickname}&limit=10&page=1"}, False),
@@ -432,6 +434,9 @@ def test_page_of_one_is_warned_of(request_: dict[str, Any], is_warned_of: bool) 
         {"url": "/u", "json": gql("{{ u(n: $n, first: 0) {{ id }} }}")},
         {"url": "/u", "json": gql("($k: Int = 0) {{ u(n: $n, first: $k) {{ id }} }}")},
         {"url": "/u?count=2&limit=0&q={nickname}"},
+        {"url": "/u?limit=2&offset=1&q={nickname}"},
+        {"url": "/u", "json": gql("{{ u(n: $n, skip: 1, take: 2) {{ id }} }}")},
+        {"url": "/u", "json": '{"q": "{nickname}", "offset": 10, "rows": 2}'},
     ],
 )
 @pytest.mark.parametrize("pick", ["one", "first"])

@@ -24,10 +24,11 @@ from tornado_idv import Options
 _METHOD = re.compile("(?!(?:CONNECT|TRACE)$)[A-Z]{1,20}")
 _SIZE = re.compile(
     r"""(?:(?<![a-z])|(?<=%5B))(?:\w*_)?(?:top|limit|count|rows|first|last|take|num|max(?:_?(?:results|records|items))?
-    |limitTo(?:First|Last)|(?:results)?_?per_?page|(?:page)?_?(?:size|limit))
+    |limitTo(?:First|Last)|(?:results|hits|items)?_?per_?page|(?:page)?_?(?:size|limit))
     (?:"|\]|%5D)?(?:\s*[=:]\s*"?|\s+)([01])\b(?![.%])""",
     re.IGNORECASE | re.VERBOSE,
 )
+_SKIPPED = re.compile(r"""(?<![a-z])(?:offset|skip)"?\s*[=:]\s*"?[1-9]""", re.IGNORECASE)
 _VARIABLE = re.compile(r"""\$(\w+)\s*:\s*Int!?\s*=\s*(\d+)|"(\w+)":\s*(\d+)""")
 """A variable of a GraphQL query with its default, or its value beside the query."""
 
@@ -62,14 +63,17 @@ class RequestOptions(Options):
 
     @property
     def page_size(self) -> int | None:
-        """Return the size of the page that it seems to request, if that is 0 or 1."""
+        """Return the size of the page that it seems to request, if that is 0 or 1.
+
+        A page without the first user counts as one of none.
+        """
         parameters = {**self.query, **(self.form or {})}
         body = json.dumps(self.json_body).replace("\\", "")
         for default, size, name, value in sorted(_VARIABLE.findall(body)):
             body = re.sub(rf"\${default or name}\b(?!\s*:\s*Int)", value or size, body)
         texts = [self.url, *(f"{name}={value}" for name, value in parameters.items()), body]
         sizes = [int(match[1]) for text in texts for match in _SIZE.finditer(text)]
-        return min(sizes, default=None)
+        return 0 if any(map(_SKIPPED.search, texts)) else min(sizes, default=None)
 
     @field_validator("method")
     @classmethod
