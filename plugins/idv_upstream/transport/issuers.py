@@ -30,6 +30,8 @@ from tornado_idv.mapping import Expression, json_type
 _MAX_PAUSE = 3600.0
 _DEFAULT_LIFETIME = 300.0
 _MAX_LIFETIME = 86400.0
+_MAX_LOGIN = 3600.0
+"""A token that was revoked may get an empty list in place of a 401, and is used until then."""
 _FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
 """Numbers from which on an ``expires`` is a Unix time, in seconds or in milliseconds."""
 
@@ -141,7 +143,7 @@ def _login_token(login: LoginRequest, response: Response) -> tuple[str, float]:
         seconds = given
     if seconds <= 0:
         raise Broken("the token has expired already; compare the clocks")
-    return token, min(seconds, _MAX_LIFETIME)
+    return token, min(seconds, _MAX_LOGIN)
 
 
 def _seconds_until(expires: Any, now: float) -> float | None:
