@@ -102,17 +102,10 @@ def _oauth_token(response: Response) -> tuple[str, float]:
         token, kind = record.get("access_token"), record.get("token_type", "bearer")
         is_bearer = isinstance(kind, str) and kind.lower() == "bearer"
         if is_bearer and isinstance(token, str) and TOKEN.fullmatch(token):
-            return token, _lifetime(record.get("expires_in"))
+            seconds = _seconds_until(record.get("expires_in"), 0.0)
+            seconds = _DEFAULT_LIFETIME if seconds is None else max(seconds, 0.0)
+            return token, min(seconds, _MAX_LIFETIME)
     raise Broken("the response has no bearer token")
-
-
-def _lifetime(expires_in: Any) -> float:
-    """Return seconds; some servers send a string, and anything but a number is ignored."""
-    try:
-        seconds = float(expires_in)
-    except (TypeError, ValueError, OverflowError):
-        return _DEFAULT_LIFETIME
-    return min(max(seconds, 0.0), _MAX_LIFETIME) if math.isfinite(seconds) else _DEFAULT_LIFETIME
 
 
 def _login_request(login: LoginRequest) -> Request:
@@ -137,17 +130,19 @@ def _login_token(login: LoginRequest, response: Response) -> tuple[str, float]:
         seconds = _DEFAULT_LIFETIME if seconds is None else seconds
     else:
         value = Expression(login.expires).evaluate(document)
-        given = _seconds_until(value, now)
-        if given is None:
+        seconds = _seconds_until(value, now)
+        if seconds is None:
             raise Broken(f"expires ({login.expires}) gives no time, but {json_type(value)}")
-        seconds = given
     if seconds <= 0:
         raise Broken("the token has expired already; compare the clocks")
     return token, min(seconds, _MAX_LOGIN)
 
 
 def _seconds_until(expires: Any, now: float) -> float | None:
-    """Return the seconds from ``now``, a Unix time, to what a login or a JWT calls its expiry."""
+    """Return seconds from ``now``, a Unix time; ``None`` if ``expires`` is neither number nor time.
+
+    Some servers send a number as a string.
+    """
     if isinstance(expires, bool):
         return None
     try:
