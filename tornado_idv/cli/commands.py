@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
-from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.cli.standard_streams import discard_output, print_message, write_utf8
 from tornado_idv.errors import format_traceback
 from tornado_idv.interfaces.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.registry import plugin_manager
@@ -97,7 +97,11 @@ def _exit_on_failure() -> Iterator[None]:
     except (click.Abort, click.exceptions.Exit):
         raise
     except Exception as error:  # noqa: BLE001 - Python, and click for EPIPE, would exit with 1
-        if isinstance(error, OSError) and error.filename is None:
+        if isinstance(error, BrokenPipeError):
+            discard_output()  # by the reader's choice, as of `head`
+        elif isinstance(error, FileNotFoundError) and error.filename is None:
+            print_message("the current folder was removed; change to another one")
+        elif isinstance(error, OSError) and error.filename is None:
             discard_output()
             print_message(f"standard output cannot be written: {error.strerror}")
         else:
@@ -115,6 +119,10 @@ class Commands(click.Group):
         super().__init__(*args, **attributes)
         for name, (_, summary) in _COMMANDS.items():
             self.add_command(click.Command(name, short_help=summary))
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        write_utf8()
+        return super().main(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         self._add_those_of_plugins()

@@ -30,7 +30,8 @@ class RefusedError(IdvError):
 
 def _find_config() -> Path:
     here = Path("config.yaml")
-    return _IN_ETC if _IN_ETC.exists() and not here.exists() else here
+    # `Path.exists` raises where the current folder cannot be searched, as after `runuser`.
+    return _IN_ETC if os.path.exists(_IN_ETC) and not os.path.exists(here) else here  # noqa: PTH110
 
 
 config_option = click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 
 import click
 
@@ -26,6 +27,14 @@ def open_closed_streams() -> frozenset[str]:
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
             closed.add(name)
     return frozenset(closed)
+
+
+def write_utf8() -> None:
+    """Encode what is printed as UTF-8, whatever the locale is, and escape what is no text."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            with suppress(OSError):  # of `tell`; the encoding is set by then
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def discard_output() -> None:

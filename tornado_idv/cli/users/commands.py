@@ -245,6 +245,8 @@ def _print_users(form: Format, records: Iterable[User]) -> None:
     try:
         write_users(sys.stdout, form, records)
         sys.stdout.flush()
+    except BrokenPipeError:
+        raise
     except OSError as error:
         discard_output()
         raise StartError(f"standard output cannot be written: {error.strerror}") from None

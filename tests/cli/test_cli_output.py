@@ -1,0 +1,131 @@
+"""What commands print: in any locale, about any file name, to a pipe that is closed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.databases.sqlite_databases import write
+from support.processes.permissions import public_directory, unprivileged
+from support.processes.process import COMMAND, Invoke
+from tornado_idv.cli import common
+from tornado_idv.model import User
+
+USER = User("Größe €", "4000", "alice")
+CONFIG = """profile_sites: [https://p.example]
+backends: [{name: users, kind: sqlite, path: users.db}]
+"""
+LOCALES: dict[str, dict[str, str]] = {
+    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "Latin-1": {"PYTHONIOENCODING": "latin-1"},
+    "ASCII, strict": {"PYTHONIOENCODING": "ascii:strict"},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A configuration with a user whose plan is in no other encoding than UTF-8."""
+    (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
+    write(tmp_path / "users.db", USER)
+    return tmp_path
+
+
+def run(
+    folder: Path, *arguments: str | bytes, **environ: str
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env={**os.environ, **environ},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", list(LOCALES.values()), ids=list(LOCALES))
+def test_output_is_utf8_in_any_locale(folder: Path, locale: dict[str, str]) -> None:
+    """An export can be imported again."""
+    exported = run(folder, "users", "export", "--from", "users", **locale)
+    assert (exported.returncode, exported.stderr) == (0, b"")
+    assert exported.stdout.decode("utf-8").splitlines()[1].startswith("alice,4000,Größe €")
+    found = run(folder, "lookup", "@alice", **locale)
+    assert (found.returncode, "Größe €".encode() in found.stdout) == (0, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [["check", "-c"], ["lookup", "@alice", "-c"], ["init", "config.yaml/"], ["serve", "-c"]],
+    ids=" ".join,
+)
+def test_name_of_a_file_that_is_no_text_is_printed(folder: Path, arguments: list[str]) -> None:
+    """Neither UTF-8 nor one line."""
+    done = run(folder, *arguments[:-1], arguments[-1].encode() + b"caf\xe9\n.yaml")
+    assert done.returncode in {1, 3}
+    assert b"caf\\udce9" in done.stderr
+    assert b'File "' not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(
+            ["users", "generate", "--count", "9"],
+            ["users", "export", "--from", "users"],
+            ["schema"],
+        ),
+        *(["check"], ["check", "--json"], ["lookup", "@alice"], ["--help"], ["users", "--help"]),
+        ["users", "count", "--from", "users"],
+    ],
+    ids=" ".join,
+)
+def test_closed_pipe_ends_a_command_without_a_word(folder: Path, arguments: list[str]) -> None:
+    """As behind `head`; the exit code is that of a result that cannot be printed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (3, b"")
+
+
+def test_current_folder_that_cannot_be_searched_has_no_configuration(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `runuser`, in the home of root."""
+    with public_directory() as folder:
+        (folder / "config.yaml").write_text(CONFIG, encoding="utf-8")
+        monkeypatch.setattr(common, "_IN_ETC", folder / "config.yaml")
+        closed = folder / "closed"
+        closed.mkdir(mode=0o700)
+        monkeypatch.chdir(closed)
+        assert invoke("check", "--config-only").exit_code == 0  # imports what it needs
+        with unprivileged():
+            done = invoke("check", "--config-only")
+        closed.rmdir()
+    assert (done.exit_code, done.output.splitlines()[0]) == (0, f"ok: {folder / 'config.yaml'}")
+
+
+def test_current_folder_that_was_removed_is_named(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = invoke("serve", "--demo", "users.yaml")
+    assert (done.exit_code, done.stderr) == (
+        3,
+        "the current folder was removed; change to another one\n",
+    )
