@@ -130,6 +130,9 @@ class ActiveDirectory:
             *(f"--realm={DOMAIN.upper()}", "--domain=CORP", f"--adminpass={PASSWORD}"),
             *(f"--targetdir={self.folder}", "--host-name=dc1", f"--host-ip={self.address}"),
             "--use-rfc2307",
+            # Without CAP_SYS_ADMIN, as in a container, and on any file system.
+            "--option=vfs objects = dfs_samba4 acl_xattr xattr_tdb",
+            f"--option=xattr_tdb:file = {self.folder}/xattr.tdb",
         )
         (self.folder / "run").mkdir()
         authority = trustme.CA()
