@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE, _FACTOR, _MAX_PAUSE = 60.0, 10.0, 3600.0
 """Seconds: three attempts in the half hour in which a server may count them, then one an hour."""
+_ACCEPTED_FOR = 10.0
+"""Seconds in which credentials that were accepted may be used by several processes at a time, so
+that they do not wait for each other where a server does not respond."""
 _PLACES = 4096
 _RECORD = struct.Struct("qdd232s")
-"""The hash of the credentials, the end of the pause, its length, and the reason."""
+"""The hash of the credentials, the end and the length of the pause, and the reason; the length is 0
+for credentials that were accepted."""
 
 
 class Refused(Broken):
@@ -50,7 +54,7 @@ class Refusals:
         """
         credentials = _hash(options)
         known, until, pause, reason = _RECORD.unpack_from(self._records, _offset(credentials))
-        if known != credentials:
+        if known != credentials or pause == 0.0:
             return 0.0
         if self._timer() < until:
             raise Refused(reason.rstrip(b"\0").decode(errors="ignore"))
@@ -60,10 +64,11 @@ class Refusals:
     def attempt(self, options: LdapOptions) -> Iterator[None]:
         """Allow one use of the credentials at a time, in all processes, and record its `Refused`.
 
-        Raises as `check` does, and `Unavailable` if another use has not ended in time.
+        Others are allowed if one was just accepted. Raises as `check` does, and `Unavailable` if
+        another use has not ended in time.
         """
         credentials = _hash(options)
-        with self._locked(credentials % _PLACES, options.connect_timeout):
+        with self._locked(credentials, options.connect_timeout):
             pause = self.check(options)
             try:
                 yield
@@ -71,17 +76,21 @@ class Refusals:
                 pause = min(pause * _FACTOR or _FIRST_PAUSE, _MAX_PAUSE)
                 self._record(credentials, self._timer() + pause, pause, error.reason.encode())
                 raise
-            self._record(credentials, 0.0, 0.0, b"")
+            self._record(credentials, self._timer() + _ACCEPTED_FOR, 0.0, b"")
+
+    def _is_accepted(self, credentials: int) -> bool:
+        known, until, pause, _ = _RECORD.unpack_from(self._records, _offset(credentials))
+        return bool(known == credentials and pause == 0.0 and self._timer() < until)
 
     def _record(self, credentials: int, *values: object) -> None:
         _RECORD.pack_into(self._records, _offset(credentials), credentials, *values)
 
     @contextmanager
-    def _locked(self, place: int, timeout: float) -> Iterator[None]:
-        deadline = time.monotonic() + timeout
+    def _locked(self, credentials: int, timeout: float) -> Iterator[None]:
+        deadline, place = time.monotonic() + timeout, credentials % _PLACES
         # The lock of a file excludes other processes, and no thread of this one.
         with self._in_process.setdefault(place, threading.Lock()):
-            while self._file is not None:
+            while self._file is not None and not self._is_accepted(credentials):
                 try:
                     fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
                     break

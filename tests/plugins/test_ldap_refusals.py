@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -78,8 +81,9 @@ def test_refusal_of_one_process_pauses_the_others() -> None:
         refusals.check(options())
 
 
-def test_credentials_are_used_in_one_process_at_a_time_until_it_ends() -> None:
-    refusals = Refusals()
+@contextmanager
+def used_elsewhere(refusals: Refusals) -> Iterator[None]:
+    """Let another process use the credentials until it is killed."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -88,17 +92,37 @@ def test_credentials_are_used_in_one_process_at_a_time_until_it_ends() -> None:
             threading.Event().wait()
     os.read(reading, 1)
     try:
-        with pytest.raises(Unavailable), refusals.attempt(options()):
-            pass
-        with refusals.attempt(options("another")):
-            pass
+        yield
     finally:
-        os.kill(pid, 9)
+        os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(reading)
         os.close(writing)
-    with refusals.attempt(options()):
+
+
+def use(refusals: Refusals, password: str = "wrong") -> None:
+    with refusals.attempt(options(password)):
         pass
+
+
+def test_credentials_are_used_in_one_process_at_a_time_until_it_ends() -> None:
+    refusals = Refusals()
+    with used_elsewhere(refusals):
+        with pytest.raises(Unavailable):
+            use(refusals)
+        use(refusals, "another")
+    use(refusals)
+
+
+def test_credentials_that_were_just_accepted_are_used_in_all_processes() -> None:
+    clock = Ticker()
+    refusals = Refusals(clock)
+    use(refusals)
+    with used_elsewhere(refusals):
+        use(refusals)
+    clock.now += 10
+    with used_elsewhere(refusals), pytest.raises(Unavailable):
+        use(refusals)
 
 
 def test_credentials_are_used_in_one_thread_at_a_time() -> None:
