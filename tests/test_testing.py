@@ -229,6 +229,7 @@ FOLDED = "test_a_nickname_in_another_case_is_found_if_case_is_folded"
 AT = "test_a_nickname_stored_with_at_is_found_or_an_error"
 BLOCKS = "test_nothing_blocks_the_event_loop"
 FAILING = "test_a_failing_source_is_never_not_found"
+TAIL = "test_a_source_that_lost_its_tail_is_never_not_found"
 
 LIARS: dict[type[Honest], set[str]] = {
     NoneWhenFailing: {FAILING},
@@ -277,7 +278,7 @@ async def failed(backend: Callable[[Sequence[User] | None], AnyBackend]) -> set[
 def test_every_test_of_the_suite_is_tried_here() -> None:
     tests = {name for name in dir(BackendConformance) if name.startswith("test_")}
     basic = {FOUND_BY_NICKNAME, FOUND_BY_CARD, ABSENT, EMPTY, AT_ONCE, TWICE, FAILING}
-    assert tests == {*basic, TWO_USERS, AT, FOLDED, BLOCKS}
+    assert tests == {*basic, TWO_USERS, AT, FOLDED, BLOCKS, TAIL}
 
 
 @pytest.mark.parametrize("backend", [Honest, RefusesToOpen])
@@ -295,6 +296,14 @@ async def test_a_backend_that_lies_fails(backend: type[Honest], names: set[str])
 async def test_a_backend_that_keeps_its_source_locked_fails() -> None:
     OpensOnce.opened.clear()
     assert TWICE in await failed(OpensOnce)
+
+
+async def test_a_backend_that_takes_a_lost_tail_for_an_absence_fails() -> None:
+    test = getattr(SUITE, TAIL)
+    for backend in (None, Honest(None), Honest(BackendConformance.users)):
+        await test(backend)
+    with pytest.raises(AssertionError):
+        await test(Honest(BackendConformance.users[:1]))
 
 
 class Silent(Honest):

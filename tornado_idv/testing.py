@@ -103,7 +103,9 @@ class BackendConformance:
 
     A subclass named ``Test…`` gives two fixtures: ``make_backend``, which returns a
     function from users to an unopened backend that knows just these, and
-    ``failing_backend``, an unopened backend whose source cannot be asked.
+    ``failing_backend``, an unopened backend whose source cannot be asked. Where a part of the
+    source can be lost, as of a file that is cut, it gives ``truncated_backend`` as well: an
+    unopened backend whose source had ``users``, and lost its tail.
     """
 
     users: ClassVar[Sequence[User]] = (ALICE, BOB, NO)
@@ -222,6 +224,24 @@ class BackendConformance:
             async with open_backends([backend]):
                 await _find(backend, ByNickname("alice"))
         assert not calls, f"in the event loop: {calls}"
+
+    @pytest.fixture
+    def truncated_backend(self) -> AnyBackend | None:
+        """Return no backend: this kind of source is there as a whole, or not at all."""
+        return None
+
+    async def test_a_source_that_lost_its_tail_is_never_not_found(
+        self, truncated_backend: AnyBackend | None
+    ) -> None:
+        """It refuses to open, or lookups of users in the tail raise; ``None`` would be a lie."""
+        if truncated_backend is None:
+            return
+        with suppress(StartError, LookupFailed):
+            async with open_backends([truncated_backend]) as (backend,):
+                for user in self.users:
+                    for query in (ByNickname(user.nickname), ByCard(user.card_number)):
+                        with suppress(LookupFailed):
+                            assert await _find(backend, query) == user
 
     async def test_a_failing_source_is_never_not_found(self, failing_backend: AnyBackend) -> None:
         """It refuses to open, or its lookups raise; ``None`` would be a lie."""

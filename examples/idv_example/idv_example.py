@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tornado_idv import (
     ConfigPath,
     Query,
     StartError,
+    Unavailable,
     User,
     hookimpl,
 )
@@ -42,12 +44,20 @@ class CsvBackend(Backend[CsvOptions]):
 
 
 def read(path: Path, *, fold: bool) -> Mapping[Query, User]:
-    """Return the users by nickname and by card number; with ``fold`` nicknames in lower case."""
+    """Return the users by nickname and by card number; with ``fold`` nicknames in lower case.
+
+    Raises `Unavailable` for a file that ends within a line: it is being written, or was cut.
+    """
     users: dict[Query, User] = {}
     try:
         # Spreadsheets write a byte order mark, which "utf-8" would read as part of a column's name.
         with path.open(newline="", encoding="utf-8-sig") as file:
-            for line, row in enumerate(csv.DictReader(file), start=2):
+            text = file.read()
+            if not text.endswith("\n"):
+                raise Unavailable(f"{path}: the last line has no end; the file may be cut")
+            for line, row in enumerate(csv.DictReader(io.StringIO(text, newline="")), start=2):
+                if None in row.values():
+                    raise Unavailable(f"{path}: line {line}: fields are missing; it may be cut")
                 nickname = row["nickname"].removeprefix("@")
                 user = User(row["plan"], row["card_number"], nickname)
                 by_nickname = ByNickname(nickname.lower() if fold else nickname)

@@ -21,5 +21,12 @@ class TestCsv(BackendConformance):
         return make
 
     @pytest.fixture
+    def truncated_backend(self, make_backend, tmp_path):
+        backend = make_backend(self.users)
+        text = (tmp_path / "users.csv").read_bytes()
+        (tmp_path / "users.csv").write_bytes(text[: len(text) * 3 // 4])
+        return backend
+
+    @pytest.fixture
     def failing_backend(self, tmp_path):
         return make_backend(CsvBackend, tmp_path, path="missing.csv")

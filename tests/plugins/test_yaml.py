@@ -74,6 +74,13 @@ class TestConformance(BackendConformance):
         return make
 
     @pytest.fixture
+    def truncated_backend(self, make_backend: MakeBackend, tmp_path: Path) -> AnyBackend:
+        backend = make_backend(self.users)
+        text = f"count: {len(self.users)}\n{fixture(*self.users)}"
+        write(tmp_path / "users.yaml", text[: text.rindex("- ")])
+        return backend
+
+    @pytest.fixture
     def failing_backend(self, tmp_path: Path) -> AnyBackend:
         return make_backend(YamlBackend, tmp_path, path="absent.yaml")
 
