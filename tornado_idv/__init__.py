@@ -43,10 +43,9 @@ if TYPE_CHECKING:
     from tornado_idv.interfaces.shared import SharedLimits as SharedLimits
     from tornado_idv.interfaces.shared import SharedLimitsOptions as SharedLimitsOptions
     from tornado_idv.interfaces.shared import SharedResult as SharedResult
-    from tornado_idv.interfaces.user_store import ImportResult as ImportResult
-    from tornado_idv.interfaces.user_store import NumberedUser as NumberedUser
-    from tornado_idv.interfaces.user_store import ReviewImport as ReviewImport
+    from tornado_idv.interfaces.user_store import StoredRow as StoredRow
     from tornado_idv.interfaces.user_store import UserStore as UserStore
+    from tornado_idv.interfaces.user_store import UserTransaction as UserTransaction
     from tornado_idv.keys.location import KeyStoreLocation as KeyStoreLocation
     from tornado_idv.model import Answer as Answer
     from tornado_idv.model import BackendResult as BackendResult
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from tornado_idv.options import Duration as Duration
     from tornado_idv.options import Options as Options
     from tornado_idv.options import Pattern as Pattern
+    from tornado_idv.options import Percentage as Percentage
     from tornado_idv.options import Secret as Secret
     from tornado_idv.options import Size as Size
     from tornado_idv.options import WholeNumber as WholeNumber
@@ -75,10 +75,10 @@ _NAMES = {
     "interfaces.hookspecs": "hookimpl",
     "interfaces.shared": "LimitUse Purge SharedCache SharedCacheOptions SharedLimits "
     "SharedLimitsOptions SharedResult",
-    "interfaces.user_store": "ImportResult NumberedUser ReviewImport UserStore",
+    "interfaces.user_store": "StoredRow UserStore UserTransaction",
     "keys.location": "KeyStoreLocation",
     "model": "Answer BackendResult ByCard ByNickname Query SharedAnswer User",
-    "options": "ConfigPath Duration Options Pattern Secret Size WholeNumber",
+    "options": "ConfigPath Duration Options Pattern Percentage Secret Size WholeNumber",
     "": "mapping strict_json trace_context yaml_loader",
 }
 """The public names of each module, and those of modules; type checkers read the imports above."""

@@ -23,7 +23,14 @@ from pydantic import (
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from tornado_idv.files import FileSecret
-from tornado_idv.units import DURATION, SIZE, parse_duration, parse_size
+from tornado_idv.units import (
+    DURATION,
+    PERCENTAGE,
+    SIZE,
+    parse_duration,
+    parse_percentage,
+    parse_size,
+)
 from tornado_idv.yaml_loader import FileText
 
 _TEN_YEARS = 10 * 365 * 86400.0
@@ -95,6 +102,11 @@ def _pattern(text: str) -> str:
     return text
 
 
+def _percentage(text: str) -> str:
+    parse_percentage(text)
+    return text
+
+
 def _secret(value: object) -> object:
     return FileSecret(value, value.path) if isinstance(value, FileText) else value
 
@@ -129,6 +141,9 @@ Duration = Annotated[
 
 Size = Annotated[int, _from_text(parse_size), Field(ge=0), text_schema(SIZE, "16KiB")]
 """Bytes, written ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``."""
+
+Percentage = Annotated[str, AfterValidator(_percentage), text_schema(PERCENTAGE, "5%")]
+"""A percentage as text, from ``0%`` to ``100%``."""
 
 ConfigPath = Annotated[
     Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string", "minLength": 1})

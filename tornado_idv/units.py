@@ -1,4 +1,4 @@
-"""Durations, sizes and rates, read and printed with a unit as in `config.yaml`.
+"""Durations, sizes, rates and percentages, read and printed with a unit as in `config.yaml`.
 
 Digits are bounded: Python refuses to convert thousands of them, with an error of its own.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|s|m|h|d)", re.ASCII)
 SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB)", re.ASCII)
 RATE = re.compile(
     r"([0-9]{1,10})/(?:([0-9]{1,9}) ?)?(s|m|h|d|seconds?|minutes?|hours?|days?)", re.ASCII
 )
+PERCENTAGE = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,9})?|100)%", re.ASCII)
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _BYTES = {"GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
@@ -57,6 +59,17 @@ def format_size(count: int) -> str:
         if count >= length and count % length == 0:
             return f"{count // length}{unit}"
     return f"{count}B"
+
+
+def parse_percentage(text: str) -> Decimal:
+    """Return the number of ``5%`` or ``0.5%``.
+
+    Raises `ValueError` with a message that does not repeat the text.
+    """
+    match = PERCENTAGE.fullmatch(text)
+    if match is None:
+        raise ValueError("not a percentage; write one from 0% to 100%, such as 5%")
+    return Decimal(match[1])
 
 
 @dataclass(frozen=True, slots=True)

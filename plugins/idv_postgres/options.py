@@ -11,7 +11,16 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from tornado_idv import BackendOptions, ByCard, ByNickname, Options, Query, Secret, WholeNumber
+from tornado_idv import (
+    BackendOptions,
+    ByCard,
+    ByNickname,
+    Options,
+    Percentage,
+    Query,
+    Secret,
+    WholeNumber,
+)
 
 _ROLES = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
 _HOST = r"(?:\[[^\]@/?#,]*\]|[^@/?#,:\[\]]*)(?::[0-9]{0,5})?"
@@ -134,6 +143,8 @@ class PostgresOptions(BackendOptions):
     """Whether statements are prepared once for each connection; false behind a pooler."""
     notify: NotifyOptions | None = None
     """Notifications by which the database purges cached answers; off unless given."""
+    max_removed: Percentage = "2%"
+    """The share of the users that ``tornado-idv users import`` may remove."""
 
     @model_validator(mode="after")
     def _table_or_queries(self) -> Self:

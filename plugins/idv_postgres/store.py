@@ -1,46 +1,48 @@
 """All users of a PostgreSQL table at once, for ``tornado-idv users``: the only code that writes it.
 
-Imported users are copied into a temporary table, where duplicates are found, and applied from
-there in the same transaction. Lookups see the old rows until its commit: nothing is truncated.
+Changes are copied into a temporary table, and applied from there in the same transaction. Lookups
+see the old rows until its commit: nothing is truncated.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
+from asyncpg.transaction import Transaction
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
 from idv_postgres.options import PostgresOptions
 from idv_postgres.schema import quoted
-from idv_postgres.staging import ImportSql, Selection
+from idv_postgres.staging import ImportSql
 from idv_postgres.table import read_columns, select_users, to_user
 from tornado_idv import (
     Broken,
-    DaemonThread,
-    ImportResult,
-    LookupFailed,
-    NumberedUser,
-    ReviewImport,
+    StoredRow,
     Unavailable,
     User,
     UserStore,
+    UserTransaction,
 )
+
+T = TypeVar("T")
 
 _CONNECT_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 1.0
-_CHECK_INTERVAL = 10.0
-"""Seconds between two checks whether the server has the session."""
 _ROWS_AT_ONCE = 5000
 _ROWS_BETWEEN_PAUSES = 200
-# Between two batches the file is read, which may be a pipe. PostgreSQL has transaction_timeout from
-# version 17 on.
+# Between statements the list is compared. PostgreSQL has transaction_timeout from version 17 on.
 _SETTINGS = """
 SET LOCAL lock_timeout = '10s';
 SET LOCAL row_security = off;
@@ -48,13 +50,11 @@ SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN (
     'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'
 )
 """
-_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _UNCERTAIN = (
     "the server did not confirm the commit, and whether the users were changed could not be "
     "determined; import them again"
 )
-_NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
 
 
 class PostgresUserStore(UserStore):
@@ -68,13 +68,13 @@ class PostgresUserStore(UserStore):
         self._connector = Connector(
             options.primary_dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",)
         )
-        self._is_committing = False
+        self.max_removed = options.max_removed
 
     def count(self) -> int:
         """Return the number of rows."""
 
         async def count() -> int:
-            async with self._transaction(readonly=True) as connection:
+            async with self._reading() as connection:
                 columns = await read_columns(connection, self._options)
                 return int(await connection.fetchval(ImportSql(self._options, columns).count))
 
@@ -83,180 +83,166 @@ class PostgresUserStore(UserStore):
 
     def records(self) -> Iterator[User]:
         """Yield all users, from one transaction."""
-        chunks = self._chunks()
-        with asyncio.Runner() as runner, _mapped_errors(), suppress(StopAsyncIteration):
+
+        async def chunks() -> AsyncGenerator[list[asyncpg.Record], None]:
+            options = self._options
+            async with self._reading() as connection:
+                columns = await read_columns(connection, options)
+                key = f'u.{quoted(options.columns.nickname)}::text COLLATE "C"'
+                order = f"lower({key})" if options.folds_nicknames else key
+                select = f"{select_users(options, columns)} ORDER BY {order}"
+                async for rows in _chunks(connection, select):
+                    yield rows
+
+        with asyncio.Runner() as runner, _mapped_errors():
+            yield from map(to_user, _run_all(runner, chunks()))
+
+    @contextmanager
+    def transaction(self, *, in_place: bool) -> Iterator[PostgresTransaction]:  # noqa: ARG002
+        """Change the users in one transaction."""
+        with asyncio.Runner() as runner:
+            with _mapped_errors(self._options.table):
+                connection, transaction = runner.run(self._begin())
+            # Without a commit the server rolls back as the connection is closed: after a signal
+            # during COPY, it cannot send a ROLLBACK, and the error would hide the signal.
             try:
-                while True:
-                    yield from map(to_user, runner.run(chunks.__anext__()))
+                changes = PostgresTransaction(self, self._options, runner, connection, transaction)
+                yield changes
             finally:
-                runner.run(chunks.aclose())
-
-    def replace(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
-        """Replace all users, in one transaction."""
-        return self._run(self._write(users, review, replaces=True))
-
-    def merge(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
-        """Add or update users, in one transaction."""
-        return self._run(self._write(users, review, replaces=False))
-
-    def _run(self, write: Coroutine[Any, Any, ImportResult]) -> ImportResult:
-        self._is_committing = False
-        with asyncio.Runner() as runner, _mapped_errors(self._options.table):
-            try:
-                return runner.run(write)
-            except BaseException as error:  # a signal, too
-                is_refused = isinstance(error, asyncpg.PostgresError) and not is_disconnect(error)
-                if self._is_committing and not is_refused:
-                    raise Unavailable(_UNCERTAIN) from None
-                raise
-
-    async def _write(
-        self, users: Iterable[NumberedUser], review: ReviewImport, *, replaces: bool
-    ) -> ImportResult:
-        async with self._transaction() as connection:
-            sql = ImportSql(self._options, await read_columns(connection, self._options))
-            rejected: list[tuple[int, str]] = []
-            await connection.execute(sql.create)
-            rows = _rows(users, rejected, has_url=sql.has_url)
-            await connection.copy_records_to_table("idv_staged", records=rows)
-            await connection.execute(sql.analyze)
-            for each in sql.duplicates:
-                rejected += await _delete(connection, each)
-            await connection.execute(sql.lock)
-            if not replaces:
-                blocked = _blocked(await connection.fetch(sql.card_moves))
-                rejected += await _delete(connection, sql.taken_cards, blocked)
-            stored = await connection.fetchval(sql.count)
-            removed = await _execute(connection, sql.delete_others) if replaces else 0
-            review(rejected, removed, stored)
-            imported = await connection.fetchval("SELECT count(*) FROM idv_staged")
-            moved, updated, added = [await _execute(connection, each) for each in sql.changes]
-            if self._options.notify is not None:
-                channel = self._options.notify.channel
-                await connection.execute("SELECT pg_notify($1::text, '*')", channel)
-            return ImportResult(imported, added - moved, updated + moved, removed)
-
-    async def _chunks(self) -> AsyncGenerator[list[asyncpg.Record], None]:
-        options = self._options
-        async with self._transaction(readonly=True) as connection:
-            columns = await read_columns(connection, options)
-            key = f'u.{quoted(options.columns.nickname)}::text COLLATE "C"'
-            order = f"lower({key})" if options.folds_nicknames else key
-            cursor = await connection.cursor(f"{select_users(options, columns)} ORDER BY {order}")
-            while rows := await cursor.fetch(_ROWS_AT_ONCE):
-                yield rows
+                connection.terminate()
 
     @asynccontextmanager
-    async def _transaction(self, *, readonly: bool = False) -> AsyncIterator[asyncpg.Connection]:
+    async def _reading(self) -> AsyncIterator[asyncpg.Connection]:
+        connection, transaction = await self._begin(readonly=True)
+        try:
+            yield connection
+            await transaction.commit()
+            await _close(connection)
+        finally:
+            connection.terminate()
+
+    async def _begin(self, *, readonly: bool = False) -> tuple[asyncpg.Connection, Transaction]:
         connection = await self._connector.connect(statement_cache_size=0)
-        # Without a commit the server rolls back as the connection is closed: after a signal during
-        # COPY, the connection cannot send a ROLLBACK, and the error would hide the signal.
         try:
             # With any other isolation, statements after a lock see the rows of before it.
             transaction = connection.transaction(isolation="read_committed", readonly=readonly)
             async with asyncio.timeout(_CONNECT_TIMEOUT):
                 await transaction.start()
                 await connection.execute(_SETTINGS)
-                process = await connection.fetchval("SELECT pg_backend_pid()")
-            async with self._watched(connection, process):
-                yield connection
-                self._is_committing = not readonly
-                await transaction.commit()
-            if not readonly:
-                self.ignore_signals()
-            with suppress(Exception):  # nothing that fails now changes the result
-                await connection.close(timeout=_CLOSE_TIMEOUT)
-        finally:
-            connection.terminate()
-
-    @asynccontextmanager
-    async def _watched(self, connection: asyncpg.Connection, process: int) -> AsyncIterator[None]:
-        """Raise `Unavailable` if the server does not respond any more, or has lost the session.
-
-        The kernel of a machine whose server is frozen confirms what it receives, so that neither
-        TCP nor asyncpg reports an error, and a statement that takes long looks the same. So a
-        second connection is made every few seconds: in a thread, as this one reads the users too.
-        """
-        task, thread = asyncio.current_task(), DaemonThread("idv_postgres session check")
-        is_lost = False
-
-        async def watch() -> None:
-            nonlocal is_lost
-            while not is_lost:
-                await asyncio.sleep(_CHECK_INTERVAL)
-                with suppress(Exception):  # a check that fails here says nothing of the server
-                    is_lost = not await thread(_has_session, self._connector, process)
-            connection.terminate()
-            if task is not None:
-                task.cancel()  # COPY does not end by itself
-
-        watching = asyncio.create_task(watch())
-        try:
-            yield
         except BaseException:
-            if is_lost:
-                raise Unavailable("the server does not respond any more") from None
-            raise
-        finally:
-            watching.cancel()
-
-
-def _has_session(connector: Connector, process: int) -> bool:
-    with asyncio.Runner() as runner:  # whose loop may be one file too many
-        return runner.run(_find_session(connector, process))
-
-
-async def _find_session(connector: Connector, process: int) -> bool:
-    query = f"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {process})"  # noqa: S608 - a number
-    try:
-        connection = await connector.connect(statement_cache_size=0)
-        try:
-            return bool(await connection.fetchval(query, timeout=_CONNECT_TIMEOUT))
-        finally:
             connection.terminate()
-    except (asyncpg.PostgresError, LookupFailed) as error:  # such as too many connections
-        return not isinstance(error, asyncpg.PostgresConnectionError)
-    except _ERRORS as error:
-        return getattr(error, "errno", None) in _OUT_OF_FILES
+            raise
+        return connection, transaction
 
 
-async def _rows(
-    users: Iterable[NumberedUser], rejected: list[tuple[int, str]], *, has_url: bool
-) -> AsyncIterator[tuple[object, ...]]:
-    for number, (line, user) in enumerate(users):
-        if number % _ROWS_BETWEEN_PAUSES == 0:
-            await asyncio.sleep(0)  # let a signal end the import
-        if has_url or user.profile_url is None:
-            yield line, user.nickname, user.card_number, user.plan, user.profile_url
-        else:
-            rejected.append((line, _NO_COLUMN))
+class PostgresTransaction(UserTransaction):
+    """The change of a table, which is locked from the beginning."""
+
+    def __init__(
+        self,
+        store: PostgresUserStore,
+        options: PostgresOptions,
+        runner: asyncio.Runner,
+        connection: asyncpg.Connection,
+        transaction: Transaction,
+    ) -> None:
+        self._ignore_signals, self._options = store.ignore_signals, options
+        self._runner, self._connection = runner, connection
+        self._transaction = transaction
+
+        async def lock() -> ImportSql:
+            sql = ImportSql(options, await read_columns(connection, options))
+            await connection.execute(sql.create)
+            await connection.execute(sql.lock)
+            return sql
+
+        self._sql = self._run(lock())
+        self.has_profile_url = "profile_url" in self._sql.columns
+
+    def stored(self) -> Iterator[StoredRow]:
+        """Yield all rows, as text."""
+        with _mapped_errors(self._options.table):
+            yield from _run_all(self._runner, _chunks(self._connection, self._sql.stored))
+
+    def delete(self, keys: Iterable[object]) -> int:
+        """Delete rows by one statement."""
+        return self._run(self._apply(self._sql.delete, ["key"], ((key,) for key in keys)))
+
+    def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
+        """Update rows by one statement."""
+        return self._run(self._apply(self._sql.update(fields), [*fields, "key"], rows))
+
+    def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
+        """Add rows by one statement."""
+        return self._run(self._apply(self._sql.insert(fields), fields, rows))
+
+    def commit(self) -> None:
+        """Notify the services and commit."""
+        notify, is_committing = self._options.notify, False
+
+        async def commit() -> None:
+            nonlocal is_committing
+            if notify is not None:
+                query = "SELECT pg_notify($1::text, '*')"
+                await self._connection.execute(query, notify.channel)
+            is_committing = True
+            await self._transaction.commit()
+            self._ignore_signals()
+            await _close(self._connection)
+
+        with _mapped_errors(self._options.table):
+            try:
+                self._runner.run(commit())
+            except BaseException as error:  # a signal, too
+                is_refused = isinstance(error, asyncpg.PostgresError) and not is_disconnect(error)
+                if is_committing and not is_refused:
+                    raise Unavailable(_UNCERTAIN) from None
+                raise
+
+    async def _apply(
+        self, statement: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+    ) -> int:
+        """Stage rows, and return how many the statement has changed, the end of its command tag."""
+        connection = self._connection
+
+        async def pausing() -> AsyncIterator[Sequence[object]]:
+            for number, row in enumerate(rows):
+                if number % _ROWS_BETWEEN_PAUSES == 0:
+                    await asyncio.sleep(0)  # let a signal end the import
+                yield row
+
+        await connection.execute("TRUNCATE idv_staged")
+        await connection.copy_records_to_table("idv_staged", records=pausing(), columns=columns)
+        await connection.execute(self._sql.analyze)
+        return int((await connection.execute(statement)).split()[-1])
+
+    def _run(self, change: Coroutine[Any, Any, T]) -> T:
+        with _mapped_errors(self._options.table):
+            return self._runner.run(change)
 
 
-async def _delete(
-    connection: asyncpg.Connection, selection: Selection, *values: object
-) -> list[tuple[int, str]]:
-    statement, reason = selection
-    return [(row["line"], reason) for row in await connection.fetch(statement, *values)]
+async def _chunks(
+    connection: asyncpg.Connection, select: str
+) -> AsyncGenerator[list[asyncpg.Record], None]:
+    cursor = await connection.cursor(select)
+    while rows := await cursor.fetch(_ROWS_AT_ONCE):
+        yield rows
 
 
-async def _execute(connection: asyncpg.Connection, statement: str) -> int:
-    """Return the number of rows that a statement has changed, the end of its command tag."""
-    return int((await connection.execute(statement)).split()[-1])
+def _run_all(
+    runner: asyncio.Runner, chunks: AsyncGenerator[list[asyncpg.Record], None]
+) -> Iterator[asyncpg.Record]:
+    with suppress(StopAsyncIteration):
+        try:
+            while True:
+                yield from runner.run(chunks.__anext__())
+        finally:
+            runner.run(chunks.aclose())
 
 
-def _blocked(moves: Iterable[Sequence[str | None]]) -> list[str | None]:
-    """Return the users who cannot have their card numbers, as a stored one keeps it.
-
-    ``moves`` are pairs of nicknames, see `ImportSql.card_moves`. A user who is blocked keeps a
-    card number as well, so that another one who takes that is blocked, too.
-    """
-    takers: defaultdict[str | None, list[str | None]] = defaultdict(list)
-    for taker, holder in moves:
-        takers[holder].append(taker)
-    blocked = takers.pop(None, [])
-    for each in blocked:  # which grows
-        blocked += takers.pop(each, [])
-    return blocked
+async def _close(connection: asyncpg.Connection) -> None:
+    with suppress(Exception):  # nothing that fails now changes the result
+        await connection.close(timeout=_CLOSE_TIMEOUT)
 
 
 @contextmanager

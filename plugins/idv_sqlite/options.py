@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tornado_idv import BackendOptions, ConfigPath, Options, WholeNumber
+from tornado_idv import BackendOptions, ConfigPath, Options, Percentage, WholeNumber
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -35,3 +35,5 @@ class SqliteOptions(BackendOptions):
     """The names of the table's columns, where they are not the usual ones."""
     readers: Annotated[WholeNumber, Field(ge=1, le=16)] = 1
     """Connections for lookups; more than one helps only where queries are slow."""
+    max_removed: Percentage = "2%"
+    """The share of the users that ``tornado-idv users import`` may remove."""

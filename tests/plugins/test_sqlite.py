@@ -50,6 +50,13 @@ class TestConformance(BackendConformance):
         return make
 
     @pytest.fixture
+    def truncated_backend(self, make_backend: MakeBackend, tmp_path: Path) -> AnyBackend:
+        backend = make_backend(self.users)
+        path = tmp_path / "users.db"
+        os.truncate(path, path.stat().st_size // 2)
+        return backend
+
+    @pytest.fixture
     def failing_backend(self, tmp_path: Path) -> AnyBackend:
         return make_backend(SqliteBackend, tmp_path, path="absent.db")
 
@@ -624,5 +631,11 @@ def test_the_readme_has_its_headings_and_every_option() -> None:
     assert headings == ["Name", "Description", "Options", "Failures", "Examples"]
     fields = SqliteBackend.options_type.model_fields
     columns = fields["columns"].default
-    own = {"path", "table", "readers", *(f"columns.{name}" for name in type(columns).model_fields)}
+    own = {
+        "path",
+        "table",
+        "readers",
+        "max_removed",
+        *(f"columns.{name}" for name in type(columns).model_fields),
+    }
     assert set(re.findall(r"^\| `([a-z_.]+)` \|", README, re.MULTILINE)) == own

@@ -6,29 +6,50 @@ Lookups do not use it: a kind of backend offers it with `Backend.user_store`, if
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from tornado_idv.interfaces.commands import ignore_signals
 from tornado_idv.model import User
 
-NumberedUser = tuple[int, User]
-"""A user and the line of the imported file that it comes from."""
-
-ReviewImport = Callable[[Iterable[tuple[int, str]], int, int], None]
-"""Takes the rejected lines, the number of users to be removed, and that of all stored before.
-
-Each line has a reason that contains no value of it. Raises an error to refuse the import.
-"""
+StoredRow = tuple[object, ...]
+"""The values of a row in the order of the fields, and its key, a number or text."""
 
 
-class ImportResult(NamedTuple):
-    """The number of users that were read and not rejected, and what changed in the store."""
+class UserTransaction(ABC):
+    """A change of users that becomes visible as a whole, with `commit`, or not at all.
 
-    imported: int
-    added: int
-    updated: int
-    removed: int
+    Other writers wait for its end. Fields are nickname, card_number, plan and, unless the list
+    does not have it, profile_url; other columns are not written. `delete`, `update` and `insert`
+    return the number of rows.
+    """
+
+    has_profile_url: bool
+    """Whether the table has a column of profile URLs."""
+
+    @abstractmethod
+    def stored(self) -> Iterator[StoredRow]:
+        """Yield all rows with all four fields, of which any may be ``None``."""
+
+    @abstractmethod
+    def delete(self, keys: Iterable[object]) -> int:
+        """Delete the rows with these keys."""
+
+    @abstractmethod
+    def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
+        """Set the fields of the rows with these keys, which other tables may refer to."""
+
+    @abstractmethod
+    def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
+        """Add rows with these fields."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Make the changes visible.
+
+        Raises `Unavailable`, with a reason that says so, if it could not be determined whether
+        they are.
+        """
 
 
 class UserStore(ABC):
@@ -38,11 +59,14 @@ class UserStore(ABC):
     for data that cannot be served.
     """
 
+    max_removed: str = "2%"
+    """The share of the users that an import may remove."""
+
     @staticmethod
     def ignore_signals() -> None:
         """Ignore SIGINT and SIGTERM up to the end of the command, in the main thread.
 
-        `replace` and `merge` call it when the commit cannot be undone any more, so that a signal
+        A `UserTransaction` calls it when its commit cannot be undone any more, so that a signal
         does not hide from the user that it is done.
         """
         ignore_signals()
@@ -59,19 +83,8 @@ class UserStore(ABC):
         """
 
     @abstractmethod
-    def replace(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
-        """Replace all users by these.
+    def transaction(self, *, in_place: bool) -> AbstractContextManager[UserTransaction]:
+        """Begin a change of users, which is undone at the end of the block unless committed.
 
-        A user whose nickname or card number is that of an earlier line is rejected. ``review`` is
-        called once, before the commit. If it raises, or the iteration of ``users`` does, or the
-        process ends, then nothing is changed. Raises `Unavailable`, with a reason that says so,
-        if it could not be determined whether users were changed.
-        """
-
-    @abstractmethod
-    def merge(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
-        """Add these users, in place of those with the same nicknames; as `replace` otherwise.
-
-        One with the card number of a stored user whose nickname is not among ``users`` is
-        rejected too.
+        With ``in_place`` the source itself is changed, where another way would be to replace it.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import inspect
 import json
@@ -13,6 +14,7 @@ import sqlite3
 import termios
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -53,7 +55,8 @@ def lines(*users: User) -> str:
 def changes(done: Result) -> tuple[int, ...]:
     """Return how many users were imported, added, updated and removed, and rows rejected."""
     assert done.exit_code == 0, done.output
-    ok, *numbers = json.loads(done.stdout).values()
+    ok, *numbers, _, notes = json.loads(done.stdout).values()
+    assert notes
     assert ok is True
     return tuple(numbers)
 
@@ -62,41 +65,43 @@ def test_import_reports_what_it_changed(users: Users, source: Source, path: Path
     sqlite_databases.write(path, *map(user, range(5)))
     file = source(lines(user(1), user(2), user(3, "Pro"), user(5), user(6)))
     done = users("import", file, "--to", "people")
-    said = "Imported 5 users into people: 2 added, 1 updated, 2 removed.\n"
+    said = "Imported 5 users into people: 2 added, 1 updated, 2 removed.\nPlans: Pro 1, Free 4.\n"
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", said)
     done = users("import", source(lines(ALICE)), "--to", "people", "--json", "--merge")
     assert changes(done) == (1, 1, 0, 0, 0)
     done = users("import", source(lines(ALICE)), "--to", "people")
-    assert done.stderr == "Imported 1 user into people: 0 added, 0 updated, 5 removed.\n"
+    said = "Imported 1 user into people: 0 added, 0 updated, 5 removed.\nPlans: Free 1.\n"
+    assert done.stderr == said
     assert json.loads(users("count", "--from", "people", "--json").stdout)["users"] == 1
 
 
 REJECTED = {
-    "nickname": ("bad nick,1,Free,", "nickname: not in a valid format"),
+    "nickname": ("bad nick,1,Free,", "nickname: contains blanks"),
     "card": ("carl,12x,Free,", "card_number: not in a valid format"),
     "long card": (f"carl,{'1' * 33},Free,", "card_number: not in a valid format"),
-    "plan": ("carl,1, ,", "plan: not 1 to 256 characters"),
+    "plan": ("carl,1, ,", "plan: empty"),
     "NUL": ("carl,1,a\0b,", "plan: not 1 to 256 characters without control"),
     "line separator": ("carl,1,a\u2028b,", "plan: not 1 to 256 characters without control"),
     "delete": ("carl,1,Free,https://x/\x7f", "profile_url: not an http:// or https:// URL"),
     "open quote": ('"carl,1,Free,', "not CSV: a quote is not closed on its line"),
     "open quote at the end": ('carl,1,Free,"', "not CSV: a quote is not closed on its line"),
     "text after a quote": ('"carl"x,1,Free,', "not CSV: a quote is not closed on its line"),
-    "not UTF-8": ("carl,1,a\udcffb,", "plan: not 1 to 256 characters"),
+    "not UTF-8": ("carl,1,a\udcffb,", "plan: not UTF-8; if the list has another encoding, add"),
     "address": ("carl,1,Free,ftp://x", "profile_url: not an http:// or https:// URL"),
     "address with a blank": ("carl,1,Free,https://x/a b", "profile_url: not an http:// or"),
     "address that is not UTF-8": ("carl,1,Free,https://x/\udcff", "profile_url: not an http:// or"),
     "two @": ("@@carl,1,Free,", "nickname: not in a valid format"),
     "few fields": ("carl,1,Free", "3 fields instead of 4"),
-    "same nickname": ("@alice,1,Free,", "the nickname is that of an earlier line"),
-    "same card": (f"carl,{ALICE.card_number},Free,", "the card number is that of an earlier line"),
+    "same nickname": ("@alice,1,Free,", "the nickname is also that of line 2"),
+    "same card": (f"dora,{ALICE.card_number},Free,", "the card number is also that of line 2"),
 }
 VALID_ROWS = 250
 
 
 def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) -> None:
     """Among valid rows, which are validated together."""
-    made = generated_users(VALID_ROWS * len(REJECTED), seed=1)
+    made = [*generated_users(VALID_ROWS * len(REJECTED), seed=1)]
+    plans = sorted((count, plan) for plan, count in Counter(each.plan for each in made).items())
     valid = [f"{each.nickname},{each.card_number},{each.plan},\n" for each in made]
     text = "".join(
         "".join([*valid[index :: len(REJECTED)], f"{row}\n"])
@@ -107,11 +112,12 @@ def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) 
     assert (done.exit_code, done.stdout) == (0, "")
     rejected = Path(f"{csv}.rejected")
     assert done.stderr == (
-        f"Imported {1 + len(valid)} users into people: {1 + len(valid)} added, 0 updated, "
-        f"0 removed.\nRejected {len(REJECTED)} rows; see {rejected}.\n"
+        f"Imported {len(valid)} users into people: {len(valid)} added, 0 updated, "
+        f"0 removed.\nRejected {1 + len(REJECTED)} rows; see {rejected}.\n"
+        f"Plans: {', '.join(f'{plan} {count:,}' for count, plan in plans)}.\n"
     )
     reasons = rejected.read_text().splitlines()
-    assert len(reasons) == len(REJECTED)
+    assert len(reasons) == 1 + len(REJECTED)
     for number, (_, reason) in enumerate(REJECTED.values(), start=1):
         start_of_line = f"{csv}:{2 + number * (VALID_ROWS + 1)}: {reason}"
         assert sum(each.startswith(start_of_line) for each in reasons) == 1
@@ -121,41 +127,42 @@ def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) 
 
 
 def test_rejected_rows_are_in_the_order_of_the_list(users: Users, source: Source) -> None:
-    """Those that only the store rejects come last. No row spans lines."""
+    """No row spans lines."""
     given = [user(0), user(1), User("Free", "0", "carl"), User("Free", "9", "user0")]
     csv = source(lines(*given, User("", "8", "x")) + f'x,1,"Free\nand\r\nmore",\n{ALICE_ROW}')
-    assert changes(users("import", csv, "--to", "people", "--json")) == (3, 3, 0, 0, 6)
+    assert changes(users("import", csv, "--to", "people", "--json")) == (1, 1, 0, 0, 0)
     rejected = Path(f"{csv}.rejected").read_text().splitlines()
-    assert [line.removeprefix(f"{csv}:")[0] for line in rejected] == [*"678945"]
+    assert [line.removeprefix(f"{csv}:")[0] for line in rejected] == [*"23456789"]
 
 
-BAD, SAME, TAKEN = User("Free", "x", "bad"), user(1), User("Free", "1", "carl")
+BAD, TAKEN = User("Free", "x", "bad"), User("Free", "1", "carl")
+WORSE, WORST = User("", "901", "worse"), User("Free", "y", "worst")
 NEW, ANY = [user(number) for number in range(100, 200)], "--max-rejected 100%"
+REMOVED = "users would be removed, more than 2%; if that is right, which --dry-run shows, add"
 
 
 @pytest.mark.parametrize(
     ("same", "others", "options", "expected"),
     [
-        (198, [BAD, SAME], "", 198),
-        (
-            197,
-            [BAD, SAME, BAD],
-            "",
-            "3 of 200 rows are rejected, more than 1%; the first for line 1",
-        ),
-        (197, [BAD, SAME, SAME], "", "3 of 200 rows are rejected, more than 1%; the first for"),
-        (99, [SAME], "--max-rejected 0.9%", "1 of 100 rows are rejected, more than 0.9%"),
-        (99, [SAME], "--max-rejected 1.0%", 99),
-        (99, [SAME], "--strict", "1 of 100 rows are rejected, more than 0%"),
-        (99, [SAME], "--strict --merge", "1 of 100 rows are rejected, more than 0%"),
+        (198, [BAD, WORSE], "", 198),
+        (197, [BAD, WORSE, WORST], "", "3 of 200 rows are rejected, more than 1%; the first for"),
+        (198, [user(1), BAD], "--expect-rows 200", "3 of 200 rows are rejected, more than 1%; the"),
+        (99, [BAD], "--max-rejected 0.9%", "1 of 100 rows are rejected, more than 0.9%"),
+        (99, [BAD], "--max-rejected 1.0%", 99),
+        (99, [BAD], "--strict", "1 of 100 rows are rejected, more than 0%"),
+        (99, [BAD], "--strict --merge", "1 of 100 rows are rejected, more than 0%"),
+        (99, [BAD], "--expect-rows 99", "has 100 rows, and not the 99 of --expect-rows; nothing"),
         (0, [], ANY, "has no valid user; nothing was changed"),
         (0, [BAD], ANY, "has no valid user; the first for line 2: card_number: not in a valid"),
         (0, [TAKEN], f"{ANY} --merge", "has no valid user; the first for line 2: the card number"),
-        (7, NEW, "", "3 of 10 users would be removed, and only 7 stay; nothing was changed"),
-        (0, NEW, "", "10 of 10 users would be removed, and only 0 stay"),
-        (8, [], "", 8),
+        (7, NEW, "", f"3 of 10 {REMOVED} --max-removed 30%"),
+        (0, NEW, "", f"10 of 10 {REMOVED} --max-removed 100%"),
+        (8, [], "", f"2 of 10 {REMOVED} --max-removed 20%"),
+        (8, [], "--max-removed 20%", 8),
+        (9, [], "--max-removed 0%", "1 of 10 users would be removed, more than 0%"),
+        (9, [], "--expect-rows 9", 9),
         (1, [], "--merge", 10),
-        (1, [], "--allow-shrink", 1),
+        (1, [], "--max-removed 100%", 1),
     ],
 )
 def test_list_that_looks_wrong_is_refused(
@@ -180,8 +187,104 @@ def test_list_that_looks_wrong_is_refused(
         assert (done.exit_code, expected in done.stderr) == (1, True), done.stderr
         assert "nothing was changed" in done.stderr
         assert path.read_bytes() == before
-        hint = "--allow-shrink" if others == NEW else f"; see {file}.rejected; nothing"
-        assert (hint in done.stderr) == bool(others)
+        assert ("rejected" in done.stderr) == (f"; see {file}.rejected; nothing" in done.stderr)
+
+
+def test_backend_says_how_many_users_may_be_removed(
+    source: Source, config: Callable[..., Path], invoke: Invoke
+) -> None:
+    file = config("name: people, kind: sqlite, path: people.db, max_removed: 50%")
+    sqlite_databases.write(file.with_name("people.db"), *map(user, range(10)))
+    list_file = source(lines(*map(user, range(5))))
+    for option, code in (("--max-removed=2%", 1), ("--merge", 0), ("--json", 0), ("--json", 0)):
+        done = invoke("users", "import", list_file, "--to", "people", option, "--config", file)
+        assert done.exit_code == code
+    assert changes(done) == (5, 0, 0, 0, 0)
+
+
+def test_dry_run_lists_who_would_change_and_changes_nothing(
+    users: Users, source: Source, path: Path
+) -> None:
+    """Also where the import would be refused. Its list is for its owner only."""
+    sqlite_databases.write(path, *map(user, range(5)))
+    before = path.read_bytes()
+    moved, bad = User("Free", "22", "user2"), User("Free", "x", "user3")
+    file = source(lines(user(0), user(1, "Pro"), moved, bad, user(7)))
+    listed = [
+        "added @user7",
+        "changed @user1: plan",
+        "changed @user2: card_number",
+        "kept @user3: line 5 is rejected",
+        "removed @user4",
+    ]
+    for options in (), ("--max-removed", "0%"):
+        done = users("import", file, "--to", "people", "--dry-run", *options)
+        assert done.exit_code == bool(options)
+        assert ("This was a dry run: nothing was changed; see" in done.stderr) == (not options)
+        report = Path(f"{file}.changes")
+        assert report.stat().st_mode & 0o777 == 0o600
+        assert sorted(report.read_text().splitlines()) == listed
+        report.unlink()
+        assert path.read_bytes() == before
+
+
+def test_users_whose_rows_are_rejected_are_kept_and_counted(
+    users: Users, source: Source, path: Path
+) -> None:
+    """A row that names no user may be any of those who are not in the list: all of them stay."""
+    sqlite_databases.write(path, *map(user, range(4)))
+    rows = f"{csv_row(user(0))}user1,4.0001E+15,Free,\nuser\udcff,2,Free,\n"
+    done = users("import", source(HEADER + rows), "--to", "people")
+    assert "0 added, 0 updated, 1 removed.\nKept 2 users whose rows were rejected.\n" in done.stderr
+    rows = f"{csv_row(user(0))}user1,1-,Free,\nuser\udcff,77,Free,\n"
+    done = users("import", source(HEADER + rows), "--to", "people")
+    assert "0 removed.\nKept 1 user whose row was rejected.\nRejected 2 rows; see" in done.stderr
+    said = "Removed no user: 1 rejected row may be of any of the 1 who are not in the list; correct"
+    assert said in done.stderr
+
+
+def test_card_number_that_cannot_pass_through_an_unused_one_is_refused(
+    users: Users, source: Source, path: Path
+) -> None:
+    """The table lets only the two in; the message has both lines."""
+    sqlite_databases.write(path, ALICE, BOB)
+    cards = f"'{ALICE.card_number}', '{BOB.card_number}'"
+    sqlite_databases.run(
+        path,
+        "ALTER TABLE users RENAME TO old; CREATE TABLE users (nickname TEXT, plan TEXT, "
+        f"card_number TEXT UNIQUE CHECK (card_number IN ({cards})), profile_url TEXT);"
+        "INSERT INTO users SELECT nickname, plan, card_number, profile_url FROM old",
+    )
+    before = path.read_bytes()
+    rows = [User("Free", BOB.card_number, "alice"), User("Free", ALICE.card_number, "bob")]
+    done = users("import", source(lines(*rows)), "--to", "people")
+    assert (done.exit_code, path.read_bytes()) == (1, before)
+    assert done.stderr.startswith("lines 2 and 3: a card number passes from one user to the other")
+    assert "nothing was changed" in done.stderr
+
+
+def test_file_that_is_mounted_by_itself_is_named(
+    users: Users, source: Source, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_databases.write(path, ALICE)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(Path, "replace", fail)
+    done = users("import", source(lines(ALICE)), "--to", "people")
+    assert (done.exit_code, "mounted by itself" in done.stderr, "--merge" in done.stderr) == (
+        *(3, True, True),
+    )
+
+
+def test_utf_16_file_of_sqlite_is_imported_into(users: Users, source: Source, path: Path) -> None:
+    sqlite_databases.run(path, "PRAGMA encoding = 'UTF-16le'")
+    sqlite_databases.write(path, BOB)
+    plan = User("Grö\U0001f600", "5", "carl")
+    assert users("import", source(lines(BOB, plan)), "--to", "people").exit_code == 0
+    assert users("import", source(lines(ALICE)), "--to", "people", "--merge").exit_code == 0
+    assert users("export", "--from", "people").stdout == lines(ALICE, BOB, plan)
 
 
 def test_terminated_import_says_and_changes_nothing(users: Users, folder: Path, path: Path) -> None:
@@ -336,7 +439,7 @@ def test_standard_input_is_read_as_a_file(
     done = users("import", "-", "--to", "people", "--format", "csv", stdin=content)
     assert done.exit_code == 0
     assert users("export", "--from", "people").stdout == HEADER + ALICE_ROW
-    assert Path("stdin.rejected").read_text().startswith("standard input:3: plan: not 1 to 256")
+    assert Path("stdin.rejected").read_text().startswith("standard input:3: plan: not UTF-8")
 
 
 def test_wrong_use_names_what_is_right(users: Users, source: Source) -> None:
@@ -441,15 +544,16 @@ def test_import_shows_its_progress_on_a_terminal(
     file = source(invoke("users", "generate", "--count", 5000).stdout)
     seen = on_terminal("users", "import", file, "--to", "people", "--config", path)
     shown, _, left = seen.rpartition("\x1b[?25h")
-    assert re.search(r"Importing .*#.*\d+% .*5,000 rows, [\d,]+/s", shown)
-    assert left.strip() == "Imported 5000 users into people: 5000 added, 0 updated, 0 removed."
+    assert all(len(line) <= 80 for line in re.split(r"[\r\n]+", shown))
+    assert re.search(r"Importing .*#.*\d+% .*4,800 rows, [\d,]+/s", shown)
+    assert left.strip().startswith("Imported 5000 users into people: 5000 added, 0 updated, 0 ")
 
 
 def on_terminal(*arguments: object) -> str:
     """Run a command whose standard error is a terminal; return what it wrote there."""
     terminal, end = pty.openpty()
     with Path(os.devnull).open("w") as output, os.fdopen(terminal, "rb", buffering=0) as screen:
-        env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
         process = fork(*map(str, arguments), stdout=output.fileno(), stderr=end, env=env)
         os.close(end)
         seen = b""

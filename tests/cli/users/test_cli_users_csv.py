@@ -15,7 +15,7 @@ from support.databases.user_lists import HEADER, csv_row
 Users = Callable[..., Result]
 LIST = HEADER + csv_row(ALICE) + csv_row(BOB)
 WORKBOOK = "this is an Excel workbook; save it as CSV UTF-8"
-UTF_16 = "this is UTF-16; save it as CSV UTF-8, or convert it: iconv -f UTF-16 -t UTF-8"
+UTF_16 = "this is UTF-16; add --encoding utf-16"
 CASE = "case and blanks count in the names of columns; add --map"
 NO_HEADER = (
     "the header has no column nickname, card_number, plan, and may be a user; write the names of "
@@ -25,8 +25,9 @@ OTHER_NAMES = (
     "no column nickname, plan; it has Gr\\udcf6\\udcdfe, card_number, tier\\t2, profile_url;"
 )
 NO_QUOTE = "the header is not CSV: a quote is not closed"
-BLANKS = "has no valid user; the first for line 2: card_number: contains blanks; only digits"
-EXPONENT = "has no valid user; the first for line 2: card_number: in exponential notation, by which"
+CARD = "has no valid user; the first for line 2: card_number: "
+EXPONENT = f"{CARD}in exponential notation, by which"
+DIGITS = "; only digits are allowed"
 LATIN = "Gr\udcf6\udcdfe"
 """Größe as it is in Latin-1."""
 REFUSED = {
@@ -48,7 +49,7 @@ REFUSED = {
     "no header, an empty cell": ("alice,,Free\n", NO_HEADER),
     "no header, blanks in front": ("alice, 0012,Free\n", NO_HEADER),
     "UTF-16": (LIST.encode("utf-16"), UTF_16),
-    "UTF-16, big-endian, no byte order mark": (LIST.encode("utf-16-be"), UTF_16),
+    "UTF-16, big-endian, no byte order mark": (LIST.encode("utf-16-be"), f"{UTF_16}-be"),
     "xlsx": (b"PK\x03\x04\x14\0\x06\0\x08\0\0\0!\0", WORKBOOK),
     "xls": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0\0", WORKBOOK),
     "empty": ("", "the file is empty"),
@@ -58,8 +59,21 @@ REFUSED = {
         LIST.replace("profile_url", "note,note"),
         "the header has two columns note",
     ),
-    "blanks in a card number": (f"{HEADER}alice,4000 1234,Free,\n", BLANKS),
-    "no-break spaces in a card number": (f"{HEADER}alice,4000\u00a01234,Free,\n", BLANKS),
+    "separator of Excel": (f"sep=;\n{LIST}", "names the delimiter for a spreadsheet; delete it"),
+    "blanks in a card number": (f"{HEADER}alice,4 0012,Free,\n", f"{CARD}contains blanks{DIGITS}"),
+    "no-break spaces in a card number": (
+        f"{HEADER}alice,4\u00a00012,Free,\n",
+        f"{CARD}contains no-break spaces{DIGITS}",
+    ),
+    "dashes": (f"{HEADER}alice,4-0012,Free,\n", f"{CARD}contains dashes{DIGITS}"),
+    "apostrophe": (f"{HEADER}alice,'40012,Free,\n", f"{CARD}contains an apostrophe{DIGITS}"),
+    "decimals": (f"{HEADER}alice,40012.0,Free,\n", f"{CARD}a number with decimals; export"),
+    "no card number": (f"{HEADER}alice,,Free,\n", f"{CARD}empty; see"),
+    "no nickname": (f"{HEADER},40012,Free,\n", "line 2: nickname: empty; see"),
+    "not UTF-8": (
+        b"nickname,card_number,plan\nalice,1,Gr\xf6\n",
+        "plan: not UTF-8; if the list has",
+    ),
     "exponent in a card number": (f"{HEADER}alice,4.00012E+15,Free,\n", EXPONENT),
     "exponent with a decimal comma": (f'{HEADER}alice,"4,00012E+15",Free,\n', EXPONENT),
 }
@@ -121,3 +135,46 @@ def test_other_columns_may_have_no_name_and_any_order(
     names = ("--map", "nick=nickname", "--map", "card=card_number")
     assert users("import", file, "--to", "people", *names).exit_code == 0
     assert users("export", "--from", "people").stdout == f"{HEADER}alice,1,Free,\n"
+
+
+def test_list_in_another_encoding_is_read(users: Users, folder: Path) -> None:
+    for encoding, number in (("cp1252", 1), ("utf-16", 2)):
+        file = folder / "list.csv"
+        file.write_bytes(f"nickname,card_number,plan\nalice,{number},Grö\n".encode(encoding))
+        assert users("import", file, "--to", "people", "--encoding", encoding).exit_code == 0
+        assert users("export", "--from", "people").stdout == f"{HEADER}alice,{number},Grö,\n"
+    done = users("import", file, "--to", "people", "--encoding", "klingon")
+    assert (done.exit_code, "unknown encoding" in done.stderr) == (2, True)
+    done = users("import", file, "--to", "people", "--encoding", "ascii")
+    assert done.exit_code == 1
+
+
+def test_rows_without_a_value_are_none(users: Users, source: Callable[..., Path]) -> None:
+    """As a spreadsheet writes rows that were cleared."""
+    file = source(LIST + " ,,,\n" + ",,\n" * 1247 + "\n")
+    done = users("import", file, "--to", "people", "--strict", "--expect-rows", 2)
+    assert (done.exit_code, "Imported 2 users" in done.stderr) == (0, True)
+    assert not Path(f"{file}.rejected").exists()
+
+
+def test_array_of_json_is_named(users: Users, source: Callable[..., Path]) -> None:
+    done = users("import", source('[\n{"nickname": "a"}]', "list.json"), "--to", "people")
+    assert (done.exit_code, "this is a JSON array; write one object in each" in done.stderr) == (
+        1,
+        True,
+    )
+
+
+def test_plans_are_counted_and_one_that_is_seen_once_is_named(
+    users: Users, source: Callable[..., Path]
+) -> None:
+    plans = ("Free", "Pro") * 1000
+    rows = "".join(f"u{number},{number},{plan},\n" for number, plan in enumerate(plans))
+    done = users("import", source(f"{HEADER}{rows}x,9999,Fre,\n"), "--to", "people")
+    assert done.stderr.splitlines()[1:] == [
+        "Plans: Fre 1, Free 1,000, Pro 1,000.",
+        "Warning: only line 2002 has the plan Fre; see if it is spelt right.",
+    ]
+    many = "".join(f"u{number},{number},plan{number},\n" for number in range(21))
+    done = users("import", source(HEADER + many), "--to", "people")
+    assert done.stderr.splitlines()[1:] == ["Plans: 21 different ones."]

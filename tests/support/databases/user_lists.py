@@ -5,7 +5,7 @@ from __future__ import annotations
 from tornado_idv import User
 
 HEADER = "nickname,card_number,plan,profile_url\n"
-ANY_LIST = ("--max-rejected", "100%", "--allow-shrink")
+ANY_LIST = ("--max-rejected", "100%", "--max-removed", "100%")
 """Import also a list of a few users, most of which are rejected, in place of all others."""
 
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
 
-from tornado_idv import ImportResult, User, UserStore
+from tornado_idv import User, UserStore, UserTransaction
+from tornado_idv.cli.users.formats import Row
+from tornado_idv.cli.users.import_users import Import, Result
+from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import AnyBackend
 
 Mode = Literal["replace", "merge"]
-Row = tuple[str | None, ...]
-Done = tuple[ImportResult, list[tuple[int, str]], int]
-"""The result of an import, the rejected lines, and the number of users that were stored before."""
+Cells = tuple[str | None, ...]
+Done = tuple[tuple[int, int, int, int], list[tuple[int, str]]]
+"""How many users were imported, added, updated and removed, and the rejected lines."""
 UNIQUE = """nickname TEXT PRIMARY KEY, card_number TEXT NOT NULL UNIQUE, plan TEXT NOT NULL,
  profile_url TEXT"""
 LOOSE = "nickname TEXT, card_number TEXT, plan TEXT, since TEXT DEFAULT 'now'"
@@ -31,6 +35,8 @@ class UserTable(ABC):
     kind: ClassVar[type[AnyBackend]]
     caseless: ClassVar[str]
     """The collation by which a column of it ignores case."""
+    row_id: ClassVar[str]
+    """A column that numbers the rows, which other tables may refer to."""
     unreachable: ClassVar[Mapping[str, str]]
     """Options of a source that is not there."""
 
@@ -39,7 +45,7 @@ class UserTable(ABC):
         self.options = options
 
     @abstractmethod
-    def run(self, script: str) -> list[Row]:
+    def run(self, script: str) -> list[Cells]:
         """Run SQL, and return the rows of one SELECT; an empty text is returned as ``None``."""
 
     @abstractmethod
@@ -76,19 +82,53 @@ class UserTable(ABC):
         meanwhile: Callable[[], object] = lambda: None,
         **options: Any,
     ) -> Done:
-        """Import users, by default from line 2 on; ``meanwhile`` is called by the review."""
-        reviews: list[tuple[list[tuple[int, str]], int, int]] = []
+        """Import users, by default from line 2 on; ``meanwhile`` is called before the commit."""
+        rows = (
+            (line, (user.nickname, user.card_number, user.plan, user.profile_url or ""))
+            for line, user in zip(lines or count(2), users, strict=False)
+        )
+        result, rejected, _ = self.load_rows(rows, mode, meanwhile=meanwhile, **options)
+        return result[:4], rejected
 
-        def review(rejected: Iterable[tuple[int, str]], removed: int, stored: int) -> None:
-            meanwhile()
-            reviews.append((sorted(rejected), removed, stored))
+    def load_rows(
+        self,
+        rows: Iterable[Row],
+        mode: Mode = "replace",
+        *,
+        meanwhile: Callable[[], object] = lambda: None,
+        fold: bool = False,
+        **options: Any,
+    ) -> tuple[Result, list[tuple[int, str]], list[str]]:
+        """Import the rows of a list; return the result, the rejected lines, and the notes."""
+        store = self.store(fold=fold, **options)
+        begin = store.transaction
 
-        store = self.store(**options)
-        write = store.replace if mode == "replace" else store.merge
-        result = write(zip(lines or count(2), users, strict=False), review)
-        ((rejected, removed, stored),) = reviews
-        assert result.removed == removed
-        return result, rejected, stored
+        @contextmanager
+        def transaction(*, in_place: bool) -> Iterator[UserTransaction]:
+            with begin(in_place=in_place) as changes:
+                commit = changes.commit
+
+                def act_and_commit() -> None:
+                    meanwhile()
+                    commit()
+
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(changes, "commit", act_and_commit)
+                    yield changes
+
+        sites = [ProfileSite.parse("https://profiles.example")]
+        identifiers = Identifiers(sites, nickname_case="fold" if fold else "preserve")
+        file = str(self.folder / "list")
+        job = Import(
+            file, Decimal(100), Decimal(100), None, merges=mode == "merge", is_dry_run=False
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "transaction", transaction)
+            result, notes = job.run(iter(rows), identifiers, store)
+        path = job.beside("rejected")
+        reasons = path.read_text().splitlines() if path.exists() else []
+        lines = [each.removeprefix(f"{file}:").split(": ", 1) for each in reasons]
+        return result, [(int(line), reason) for line, reason in lines], notes
 
     def configure(self, *others: str) -> Path:
         """Write a configuration with the backend ``people`` over the table, and these ones."""
@@ -99,7 +139,7 @@ class UserTable(ABC):
         )
         return config
 
-    def create(self, columns: str, *rows: Row) -> None:
+    def create(self, columns: str, *rows: Cells) -> None:
         """Replace the table by one with these columns and rows."""
         self.run(f"DROP TABLE users; CREATE TABLE users ({columns}); {_insert(rows)}")
 
@@ -114,7 +154,7 @@ class UserTable(ABC):
         return {User(*row) for row in rows}
 
 
-def _insert(rows: Collection[Row]) -> str:
+def _insert(rows: Collection[Cells]) -> str:
     values = ", ".join(f"({', '.join(map(_literal, row))})" for row in rows)
     return f"INSERT INTO users VALUES {values}" if rows else ""
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
-from typing import IO
 
 import click
 
@@ -22,11 +18,11 @@ from tornado_idv.cli.common import (
     json_option,
     parsed_by,
     report,
-    require_regular,
     show,
 )
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.cli.users.compare import compare
+from tornado_idv.cli.users.files import open_source, replaced_file
 from tornado_idv.cli.users.formats import (
     DELIMITERS,
     FIELDS,
@@ -36,16 +32,12 @@ from tornado_idv.cli.users.formats import (
     read_rows,
     write_users,
 )
-from tornado_idv.cli.users.import_users import (
-    RejectedRows,
-    importable,
-    open_source,
-    validated,
-    with_progress,
-)
+from tornado_idv.cli.users.import_users import Import, with_progress
+from tornado_idv.cli.users.rows import importable
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.errors import StartError
 from tornado_idv.model import User
+from tornado_idv.units import parse_percentage
 
 _PLANS = ("Free", "Pro", "Team")
 _CARDS = 10**16
@@ -65,12 +57,6 @@ def generated_users(count: int, seed: int) -> Iterator[User]:
         yield User(plan, f"{card:016d}", f"{name}{card % 7}_{number:07d}")
 
 
-def _percentage(text: str) -> Decimal:
-    if not re.fullmatch(r"(\d{1,2}(\.\d+)?|100)%", text, re.ASCII):
-        raise ValueError("write a percentage from 0% to 100%, such as 5%")
-    return Decimal(text.removesuffix("%"))
-
-
 def _columns(_context: object, _parameter: object, pairs: Sequence[str]) -> dict[str, str]:
     """Return the column of each of our fields."""
     columns = {field: field for field in FIELDS}
@@ -81,6 +67,14 @@ def _columns(_context: object, _parameter: object, pairs: Sequence[str]) -> dict
             raise click.UsageError(f"--map: write COLUMN=FIELD; the fields are {fields}")
         columns[field] = column
     return columns
+
+
+def _encoding(name: str) -> str:
+    try:
+        "".encode(name)
+    except LookupError:
+        raise ValueError("unknown encoding; write one such as utf-8, cp1252 or utf-16") from None
+    return name
 
 
 _from_option = click.option(
@@ -140,12 +134,32 @@ users.add_command(compare)
     metavar="PERCENT",
     default="1%",
     show_default=True,
-    callback=parsed_by(_percentage),
+    callback=parsed_by(parse_percentage),
     help="Change nothing if more rows are rejected, such as 5%.",
 )
 @click.option("--strict", is_flag=True, help="Change nothing if any row is rejected.")
 @click.option(
-    "--allow-shrink", is_flag=True, help="Also if fewer than 80% of the stored users stay."
+    "--max-removed",
+    metavar="PERCENT",
+    callback=parsed_by(parse_percentage),
+    help="Change nothing if more of the stored users would be removed.  [default: 2%]",
+)
+@click.option(
+    "--expect-rows",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Change nothing if FILE has another number of rows.",
+)
+@click.option(
+    "--encoding",
+    metavar="NAME",
+    default="utf-8",
+    show_default=True,
+    callback=parsed_by(_encoding),
+    help="The encoding of FILE, such as cp1252 or utf-16.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Change nothing; write who would change to FILE.changes."
 )
 @config_option
 @json_option
@@ -159,7 +173,10 @@ def import_users(
     delimiter: str,
     max_rejected: Decimal,
     strict: bool,
-    allow_shrink: bool,
+    max_removed: Decimal | None,
+    expect_rows: int | None,
+    encoding: str,
+    dry_run: bool,
     config_path: Path,
     as_json: bool,
 ) -> None:
@@ -167,9 +184,9 @@ def import_users(
 
     FILE may be - for standard input. Its fields are nickname, card_number, plan and, if a user
     has one of their own, profile_url. Rows that are not valid are not imported: FILE.rejected
-    has their lines, with the reasons. All other rows become visible at once, or, after an error
-    or an interruption, none. A list that looks truncated or wrong is refused: see --max-rejected
-    and --allow-shrink.
+    has their lines, with the reasons, and the users that they name stay as they are. All other
+    rows become visible at once, or, after an error or an interruption, none. A list that looks
+    truncated or wrong is refused: see --max-rejected and --max-removed.
     """
     form = form or format_of(file)
     if form is None:
@@ -178,23 +195,22 @@ def import_users(
         stores = Stores.of_config(config_path)
         store = stores.store(name)
         limit = Decimal(0) if strict else max_rejected
+        job = Import(file, limit, max_removed, expect_rows, merges=merge, is_dry_run=dry_run)
         with (
-            RejectedRows(file, limit, allow_shrink=allow_shrink) as rejected,
-            open_source(file) as text,
+            open_source(file, encoding) as text,
             closing(
-                with_progress(read_rows(text, form, rejected.source, columns, delimiter), text)
+                with_progress(read_rows(text, form, job.source, columns, delimiter), text)
             ) as rows,
         ):
-            write = store.merge if merge else store.replace
-            result = write(validated(rows, stores.identifiers, rejected), rejected.review)
+            result, notes = job.run(rows, stores.identifiers, store)
         done = (
             f"Imported {counted(result.imported, 'user')} into {name}: {result.added} added, "
             f"{result.updated} updated, {result.removed} removed."
         )
-        if rejected.count:
-            done += f"\nRejected {counted(rejected.count, 'row')}; see {rejected.path}."
-        record = {"ok": True, **result._asdict(), "rejected": rejected.count}
-        report(done, record, as_json=as_json)
+        if dry_run:
+            done = f"{done}\nThis was a dry run: nothing was changed; see {job.beside('changes')}."
+        record = {"ok": True, **result._asdict(), "notes": notes}
+        report("\n".join([done, *notes]), record, as_json=as_json)
 
 
 @users.command()
@@ -250,27 +266,3 @@ def _print_users(form: Format, records: Iterable[User]) -> None:
     except OSError as error:
         discard_output()
         raise StartError(f"standard output cannot be written: {error.strerror}") from None
-
-
-@contextmanager
-def replaced_file(path: Path) -> Iterator[IO[str]]:
-    """Open a new file in the folder of this one, which is renamed over it at the end.
-
-    Only its owner can read it, since it has card numbers, and its name is random. A symbolic link
-    stays, and a device or a pipe is an error.
-    """
-    try:
-        target = Path(os.path.realpath(path))
-        require_regular(target)
-        descriptor, beside = tempfile.mkstemp(prefix=".export-", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            Path(beside).replace(target)
-        except BaseException:
-            Path(beside).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StartError(f"{path}: cannot be written: {error.strerror}") from None

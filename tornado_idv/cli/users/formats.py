@@ -1,4 +1,7 @@
-"""Users in files: CSV, JSON Lines and YAML, read row by row with line numbers, and written."""
+"""Users in files: CSV, JSON Lines and YAML, read row by row with line numbers, and written.
+
+A file that ends within a row is refused: it may have lost many more rows than this one.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,37 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import attrgetter, itemgetter
 from pathlib import PurePath
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import click
 
 from tornado_idv import strict_json, yaml_loader
-from tornado_idv.cli.common import RefusedError
+from tornado_idv.cli.common import RefusedError, counted
 from tornado_idv.errors import ConfigError
 from tornado_idv.interfaces.commands import printable
 from tornado_idv.model import User
 
 Format = Literal["csv", "jsonl", "yaml"]
-Fields = Sequence[object]
+Fields = tuple[object, ...]
 """The values of a row in the order of `FIELDS`; ``None`` is missing."""
-Row = tuple[int, Fields | str]
-"""A line number, and the row that begins there, or why there is none."""
+
+
+class Unreadable(NamedTuple):
+    """A row that is not of the format, and the texts in it that may be its values."""
+
+    reason: str
+    cells: Sequence[str] = ()
+
+
+class Unfinished(NamedTuple):
+    """The last row of a file without a line break at its end, which may have cut this field."""
+
+    fields: Fields
+    field: str
+
+
+Row = tuple[int, Fields | Unreadable | Unfinished]
+"""A line number, and the row that begins there."""
 
 FIELDS = ("nickname", "card_number", "plan", "profile_url")
 REQUIRED = FIELDS[:3]
@@ -34,11 +53,25 @@ DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
 _WORKBOOKS = ("PK\x03\x04", "\udcd0\udccf\x11")
 """How an ``.xlsx`` begins, and an ``.xls`` that was opened as text."""
+_SEPARATOR = re.compile(r"sep=(.)\s*")
+"""The first line by which a spreadsheet learns the delimiter."""
+_TRAILER = re.compile(
+    r"(?:total|sum|count|number|of|rows?|records?|users|lines|selected|affected|end|eof|[\W\d_])+",
+    re.IGNORECASE,
+)
+"""Words of a last line that is no row, such as ``Total;5000``."""
+_CUT = (
+    "the file ends within this row, so that more rows may be missing; nothing was changed; if this "
+    "line is no row, delete it"
+)
+_LETTER = re.compile(r"[^\W\d_]")
+_JSON_TEXT = re.compile(r'[^\s"{}\[\]:,]+')
 # A card number begins like this, also as spreadsheets write it: ="0012", 4E+15, 4000 1234.
 _VALUE = re.compile(r"[\W_]*\d|@|https?://")
 _EXTENSIONS: Mapping[str, Format] = {
     ".csv": "csv",
     ".xlsx": "csv",  # its reader says what to do with a workbook
+    ".json": "jsonl",  # its reader says what to do with an array
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".yaml": "yaml",
@@ -57,11 +90,11 @@ def read_rows(
     """Yield the rows of a file that was opened with ``errors="surrogateescape"``.
 
     ``columns`` are the names that our fields have in the file. Raises `RefusedError` for a file
-    that is not of this format at all.
+    that is not of this format at all, or ends within a row.
     """
     if form == "csv":
         return _read_csv(file, name, columns, DELIMITERS[delimiter])
-    return _read_jsonl(file, columns) if form == "jsonl" else _read_yaml(file, name, columns)
+    return (_read_jsonl if form == "jsonl" else _read_yaml)(file, name, columns)
 
 
 def write_users(file: IO[str], form: Format, users: Iterable[User]) -> None:
@@ -71,49 +104,86 @@ def write_users(file: IO[str], form: Format, users: Iterable[User]) -> None:
         writer.writerow(FIELDS)
         writer.writerows(map(attrgetter(*FIELDS), users))
     elif form == "jsonl":
-        file.writelines(f"{json.dumps(_fields(user), ensure_ascii=False)}\n" for user in users)
+        rows = ({name: getattr(user, name) for name in FIELDS} for user in users)
+        file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
     else:
         heading = "users:\n"
         for user in users:
-            fields = {**_fields(user), "nickname": f"@{user.nickname}"}
-            members = ", ".join(f"{name}: {_yaml_text(text)}" for name, text in fields.items())
+            values = (f"@{user.nickname}", user.card_number, user.plan, user.profile_url)
+            fields = zip(FIELDS, values, strict=True)
+            members = ", ".join(f"{name}: {_yaml_text(text)}" for name, text in fields if text)
             file.write(f"{heading}  - {{{members}}}\n")
             heading = ""
         if heading:
             file.write("users: []\n")
 
 
-def _fields(user: User) -> dict[str, str]:
-    fields = {name: getattr(user, name) for name in REQUIRED}
-    return fields if user.profile_url is None else {**fields, "profile_url": user.profile_url}
-
-
 def _read_csv(
     file: IO[str], name: str, columns: Mapping[str, str], delimiter: str
 ) -> Iterator[Row]:
     csv.field_size_limit(min(sys.maxsize, 2**17))
-    line = file.readline()
+    first_line = file.readline()
+    header = _header(first_line, name, columns, delimiter)
+    width = len(header)
+    # Only the last field may have no column: it is read from a cell that is added to each row.
+    missing: list[Any] = [] if columns[FIELDS[-1]] in header else [None]
+    names = [*header, columns[FIELDS[-1]]]
+    select = itemgetter(*(names.index(columns[field]) for field in FIELDS))
+    last: Row | None = None
+    first, count, text, tail = 2, 0, "", ""
+    while lines := list(islice(file, 200)):
+        for number, cells in enumerate(_parse_lines(lines, delimiter), start=first):
+            if not (cells is None or (cells and cells[0].strip()) or any(map(str.strip, cells))):
+                continue
+            if last is not None:
+                count += 1
+                yield last
+            text = lines[number - first]
+            if cells is None:
+                last = number, Unreadable(_NOT_CSV, text.replace('"', "").split(delimiter))
+            elif len(cells) == width:
+                last = number, select(cells + missing)
+            else:
+                last = number, Unreadable(f"{len(cells)} fields instead of {width}", cells)
+        first, tail = first + len(lines), lines[-1]
+    if last is None or _is_trailer(f"{name}:{last[0]}", text, count):
+        return
+    sizes = [len(_parse_line(each, delimiter) or ()) for each in (text, tail)]
+    is_open = not tail.endswith(("\n", "\r"))
+    if sizes[0] < width or (is_open and sizes[1] != width) or _lacks_line_feed(first_line, tail):
+        raise RefusedError(f"{name}:{last[0]}: {_CUT}")
+    # Of a row whose last column is not ours, no field can be cut.
+    fields = [field for field in FIELDS if columns[field] == header[-1]]
+    if is_open and text is tail and fields and not text.endswith('"'):
+        last = last[0], Unfinished(last[1], fields[0])
+    yield last
+
+
+def _header(line: str, name: str, columns: Mapping[str, str], delimiter: str) -> Sequence[str]:
+    """Return the names of the columns; raises `RefusedError`."""
     header = _parse_line(line, delimiter)
     error = _file_error(line)
     if header is None or error:
         raise RefusedError(f"{name}:1: {error or f'the header is {_NOT_CSV}'}")
     if error := _header_error(line, header, columns):
         raise RefusedError(f"{name}:1: {printable(error)}")
-    width = len(header)
-    # Only the last field may have no column: it is read from a cell that is added to each row.
-    header.append(columns[FIELDS[-1]])
-    select = itemgetter(*(header.index(columns[field]) for field in FIELDS))
-    first = 2
-    while lines := list(islice(file, 200)):
-        for number, cells in enumerate(_parse_lines(lines, delimiter), start=first):
-            if cells is None:
-                yield number, _NOT_CSV
-            elif len(cells) == width:
-                cells.append("")
-                yield number, select(cells)
-            elif cells:
-                yield number, f"{len(cells)} fields instead of {width}"
-        first += len(lines)
+    return header
+
+
+def _is_trailer(place: str, line: str, count: int) -> bool:
+    """Return whether a last line is no row; raises `RefusedError` if it has another count."""
+    numbers = re.findall(r"\d+", re.sub(r"(?<=\d)[.,'](?=\d{3})", "", line))
+    if len(numbers) > 1 or not (_LETTER.search(line) and _TRAILER.fullmatch(line)):
+        return False
+    if numbers and int(numbers[0]) != count:
+        text = f"the last line has the number {numbers[0]}, and {counted(count, 'row')} before it"
+        raise RefusedError(f"{place}: {text}; rows are missing; nothing was changed")
+    return True
+
+
+def _lacks_line_feed(first: str, last: str) -> bool:
+    """Return whether a file was cut within the line break of its last line."""
+    return first.endswith("\r\n") and last.endswith("\r")
 
 
 def _file_error(line: str) -> str | None:
@@ -121,7 +191,12 @@ def _file_error(line: str) -> str | None:
     if line.startswith(_WORKBOOKS):
         return "this is an Excel workbook; save it as CSV UTF-8"
     if "\0" in line:
-        return "this is UTF-16; save it as CSV UTF-8, or convert it: iconv -f UTF-16 -t UTF-8"
+        encoding = "utf-16-be" if line.startswith("\0") else "utf-16"
+        return f"this is UTF-16; add --encoding {encoding}, or save it as CSV UTF-8"
+    if separator := _SEPARATOR.fullmatch(line):
+        option = next((each for each, text in DELIMITERS.items() if text == separator[1]), "tab")
+        advice = f"delete it, and add --delimiter {shlex.quote(option)}"
+        return f"this line names the delimiter for a spreadsheet; {advice}"
     return None if line else "the file is empty"
 
 
@@ -169,20 +244,34 @@ def _parse_line(line: str, delimiter: str) -> list[str] | None:
         return None
 
 
-def _read_jsonl(file: IO[str], columns: Mapping[str, str]) -> Iterator[Row]:
+def _read_jsonl(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    first, line, invalid = "", "", None
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
+        if not first and line.lstrip().startswith("["):
+            advice = f"write one object in each line: jq -c '.[]' {shlex.quote(name)}"
+            raise RefusedError(f"{name}:{number}: this is a JSON array; {advice}")
+        first = first or line
+        if invalid is not None:
+            yield invalid
+            invalid = None
         try:
             value = strict_json.loads(line)
         except ValueError:
-            yield number, "not a line of JSON"
+            invalid = number, Unreadable("not a line of JSON", _JSON_TEXT.findall(line))
             continue
-        yield number, _by_field(value, columns) if isinstance(value, dict) else "not a JSON object"
+        if isinstance(value, dict):
+            yield number, _by_field(value, columns)
+        else:
+            yield number, Unreadable("not a JSON object", _JSON_TEXT.findall(line))
+    if invalid is not None or _lacks_line_feed(first, line):
+        raise RefusedError(f"{name}:{number}: {_CUT}")
 
 
 def _read_yaml(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[Row]:
-    content = file.read().encode("utf-8", "surrogateescape")
+    text = file.read()
+    content = text.encode("utf-8", "surrogateescape")
     try:
         root = yaml_loader.read(content, name, quotes_span_lines=False)
     except ConfigError as error:
@@ -194,15 +283,25 @@ def _read_yaml(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator
     count = members.get("count")
     if count is not None and count != str(len(items)):
         raise RefusedError(f"{name}: count is not the number of users; the file may be truncated")
+    is_flow = text.rstrip().endswith(("}", "]"))
+    names = {column: field for field, column in columns.items()}
     for item in items:
-        is_user = isinstance(item, yaml_loader.Mapping)
-        yield item.mark.line, _by_field(item, columns) if is_user else "not a mapping"
+        if not isinstance(item, yaml_loader.Mapping):
+            yield item.mark.line, Unreadable("not a mapping")
+            continue
+        fields: Fields | Unfinished = _by_field(item, columns)
+        is_open = None in fields[:3] or not text.endswith(("\n", '"', "'"))
+        if item is items[-1] and is_open and not is_flow:
+            fields = Unfinished(fields, names.get(next(reversed(item)), ""))
+        yield item.mark.line, fields
 
 
-def _by_field(members: Mapping[str, object], columns: Mapping[str, str]) -> Fields:
+def _by_field(members: Mapping[Any, Any], columns: Mapping[str, str]) -> Fields:
     values = [members.get(columns[field]) for field in FIELDS]
+    if values[-1] is None and columns[FIELDS[-1]] in members:
+        values[-1] = ""
     # Values of YAML are a subclass of str, which databases refuse.
-    return [str(value) if isinstance(value, str) else value for value in values]
+    return tuple(str(value) if isinstance(value, str) else value for value in values)
 
 
 def _yaml_text(text: str) -> str:

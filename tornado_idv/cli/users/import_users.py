@@ -1,125 +1,206 @@
-"""Input and report of ``tornado-idv users import``: the file, its valid and rejected rows."""
+"""``tornado-idv users import``: from the rows of a list to the changes of a store."""
 
 from __future__ import annotations
 
 import os
-import re
+import sqlite3
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
-from decimal import Decimal
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
 from itertools import repeat
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, NamedTuple
 
 import click
 
-from tornado_idv.cli.common import RefusedError
-from tornado_idv.cli.users.formats import FIELDS, Fields, Row
-from tornado_idv.errors import InvalidFormat, StartError
-from tornado_idv.identifiers import (
-    PLAN_FORMAT,
-    PROFILE_URL_FORMAT,
-    Identifiers,
-    is_plan,
-    is_profile_url,
-)
-from tornado_idv.interfaces.user_store import NumberedUser
-from tornado_idv.model import User
+from tornado_idv.cli.common import RefusedError, counted
+from tornado_idv.cli.users.files import replaced_file
+from tornado_idv.cli.users.formats import Row, Unfinished, Unreadable
+from tornado_idv.cli.users.rows import is_nickname, named_users, parse_user
+from tornado_idv.cli.users.staging import ListedRow, Staging
+from tornado_idv.errors import StartError
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.interfaces.user_store import UserStore
+from tornado_idv.units import parse_percentage
 
-_EXPONENT = re.compile(r"\d([.,]\d+)?[eE]\+?\d+")
+_LISTED_PLANS = 20
+"""Plans that are listed: more of them may be values of users in the wrong column."""
+_COMMON = 1000
+"""Users of all plans, beside which a plan of one user looks misspelt or cut."""
 
 
-class RejectedRows:
-    """The file of rejected rows: a line number and a reason each, and no value.
+class Result(NamedTuple):
+    """The number of users that were read and not rejected, and what changed in the store."""
 
-    It is created with the first row, and one of an earlier import is deleted. If more than
-    ``max_percent`` of the rows are rejected, the import is refused after all have been read, and
-    without ``allow_shrink`` if fewer than 80 % of the stored users would stay. ``valid`` is the
-    number of users that were read and not rejected.
-    """
+    imported: int
+    added: int
+    updated: int
+    removed: int
+    kept: int
+    rejected: int
 
-    def __init__(self, file: str, max_percent: Decimal, *, allow_shrink: bool) -> None:
-        self.source = "standard input" if file == "-" else file
-        self.path = Path("stdin.rejected" if file == "-" else f"{file}.rejected")
-        self.max_percent = max_percent
-        self.allow_shrink = allow_shrink
-        self.count = self.valid = 0
-        self._first = ""
-        self._file: IO[str] | None = None
 
-    def __enter__(self) -> Self:
-        """Delete the file of an earlier import."""
-        with self._located():
-            self.path.unlink(missing_ok=True)
-        return self
+@dataclass(frozen=True, slots=True)
+class Import:
+    """A list, and the conditions under which it is imported."""
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    file: str
+    max_rejected: Decimal
+    max_removed: Decimal | None
+    expect_rows: int | None
+    merges: bool
+    is_dry_run: bool
 
-    def add(self, line: int, reason: str) -> None:
-        """Write a row; raises `StartError`."""
-        with self._located():
-            if self._file is None:
-                self._file = self.path.open("w", encoding="utf-8")
-                self._first = f"; the first for line {line}: {reason}; see {self.path}"
-            self._file.write(f"{self.source}:{line}: {reason}\n")
-        self.count += 1
+    @property
+    def source(self) -> str:
+        """The name of the list in messages."""
+        return "standard input" if self.file == "-" else self.file
 
-    def review(self, rows: Iterable[tuple[int, str]], removed: int, stored: int) -> None:
-        """Write rows that were valid, as the last ones; refuse an import that should not be made.
+    def beside(self, suffix: str) -> Path:
+        """Return the path of a report; none can be beside what a shell names ``/dev/fd/63``."""
+        path = Path(self.file)
+        if self.file == "-" or path.absolute().parts[1] in {"dev", "proc"}:
+            return Path(f"stdin.{suffix}")
+        return path.with_name(f"{path.name}.{suffix}")
 
-        The file is complete then: what cannot be written is an error before users are changed.
+    def run(
+        self, rows: Iterator[Row], identifiers: Identifiers, store: UserStore
+    ) -> tuple[Result, list[str]]:
+        """Change the store; return what was done, and notes for the operator.
+
+        Nothing is changed if this raises, or the process ends. Raises `RefusedError`.
         """
-        for row in sorted(rows):
-            self.add(*row)
-            self.valid -= 1
-        self.close()
-        self.check()
-        if removed * 5 > stored and not self.allow_shrink:
-            raise RefusedError(
-                f"{self.source}: {removed} of {stored} users would be removed, and only "
-                f"{stored - removed} stay; nothing was changed; if that is right, add "
-                "--allow-shrink, or --merge to keep them"
-            )
+        self._write_rejected(())
+        try:
+            with closing(Staging(folds=identifiers.nickname_case == "fold")) as staging:
+                count = self._stage(staging, rows, identifiers)
+                with store.transaction(in_place=self.merges) as target:
+                    has_url = target.has_profile_url
+                    staging.compare(target.stored(), has_url=has_url, merges=self.merges)
+                    rejected = [*staging.rejected()]
+                    self._write_rejected(rejected)
+                    if self.is_dry_run:
+                        with replaced_file(self.beside("changes")) as file:
+                            file.writelines(staging.changes())
+                    self._review(staging, count, rejected, parse_percentage(store.max_removed))
+                    changed = staging.apply(target)
+                    if not self.is_dry_run:
+                        target.commit()
+                numbers = count - len(rejected), *changed, staging.kept, len(rejected)
+                return Result(*numbers), [*self._notes(staging, len(rejected))]
+        except sqlite3.Error as error:
+            raise StartError(f"temporary files, see SQLITE_TMPDIR: {error}") from None
+        except UnicodeError:
+            raise RefusedError(f"{self.source}: is not in this encoding; see --encoding") from None
 
-    def check(self) -> None:
-        """Raise `RefusedError` where too many rows are rejected, or no user is left.
+    def _stage(self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers) -> int:
+        """Stage all rows, and return their number; refuse a list that is not complete."""
+        count = 0
+        last: Unfinished | None = None
+
+        def listed() -> Iterator[ListedRow]:
+            nonlocal count, last
+            for count, (line, row) in enumerate(rows, start=1):
+                if isinstance(row, Unreadable):
+                    named = named_users(row.cells, row.cells, identifiers)
+                    staging.reject(count, line, row.reason, named, is_unclear=True)
+                    continue
+                fields = row
+                if isinstance(row, Unfinished):
+                    fields, last = row.fields, row
+                user = parse_user(fields, identifiers)
+                if isinstance(user, str):
+                    named = named_users(fields[:1], fields[1:2], identifiers)
+                    is_clear = is_nickname(str(fields[0] or "").removeprefix("@"), identifiers)
+                    staging.reject(count, line, user, named, is_unclear=not is_clear)
+                else:
+                    url = user.profile_url or (None if fields[3] is None else "")
+                    nickname, card_number = user.nickname, user.card_number
+                    yield count, line, nickname, card_number, user.plan, url
+
+        staging.fill(listed())
+        if last is not None and not staging.is_whole(count, last.field):
+            raise RefusedError(
+                f"{self.source}: the last line has no line break, and its {last.field or 'row'} "
+                "may be cut; nothing was changed; if it is complete, add a line break at its end"
+            )
+        if self.expect_rows not in {None, count}:
+            raise RefusedError(
+                f"{self.source}: has {counted(count, 'row')}, and not the {self.expect_rows} of "
+                "--expect-rows; nothing was changed"
+            )
+        return count
+
+    def _write_rejected(self, rejected: Sequence[tuple[int, str]]) -> None:
+        """Write a line number and a reason each, or delete the file of an earlier import."""
+        path = self.beside("rejected")
+        try:
+            if rejected:
+                with path.open("w", encoding="utf-8") as file:
+                    lines = (f"{self.source}:{line}: {reason}\n" for line, reason in rejected)
+                    file.writelines(lines)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StartError(f"{path}: cannot be written: {error.strerror}") from None
+
+    def _review(
+        self,
+        staging: Staging,
+        rows: int,
+        rejected: Sequence[tuple[int, str]],
+        max_removed: Decimal,
+    ) -> None:
+        """Refuse an import that should not be made.
 
         To replace all users by none is no import, but a wrong or truncated file.
         """
-        rows = self.valid + self.count
-        if self.count * 100 > self.max_percent * rows:
-            problem = f"{self.count} of {rows} rows are rejected, more than {self.max_percent}%"
-        elif not self.valid:
-            problem = "has no valid user"
+        removed, stored = staging.removed, staging.stored
+        seen = ""
+        if rejected:
+            line, reason = rejected[0]
+            seen = f"; the first for line {line}: {reason}; see {self.beside('rejected')}"
+        percent = max_removed if self.max_removed is None else self.max_removed
+        allowed = (stored * percent / 100).to_integral_value(ROUND_CEILING)
+        if len(rejected) * 100 > self.max_rejected * rows:
+            more = f"more than {self.max_rejected}%"
+            problem = f"{len(rejected)} of {rows} rows are rejected, {more}{seen}"
+        elif len(rejected) == rows:
+            problem = f"has no valid user{seen}"
+        elif removed > allowed:
+            share = -(-removed * 100 // stored)
+            problem = (
+                f"{removed} of {stored} users would be removed, more than {percent}%; if that "
+                f"is right, which --dry-run shows, add --max-removed {share}%, or --merge to keep "
+                "them"
+            )
         else:
             return
-        raise RefusedError(f"{self.source}: {problem}{self._first}; nothing was changed")
+        raise RefusedError(f"{self.source}: {problem}; nothing was changed")
 
-    def close(self) -> None:
-        if self._file is not None:
-            with self._located():
-                self._file.close()
-
-    @contextmanager
-    def _located(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
-
-
-def open_source(file: str) -> IO[str]:
-    """Open a file, or standard input for ``-``; invalid UTF-8 becomes surrogates.
-
-    Raises `StartError`.
-    """
-    try:
-        return click.open_file(file, encoding="utf-8-sig", errors="surrogateescape")
-    except OSError as error:
-        raise StartError(f"{file}: cannot be read: {error.strerror}") from None
+    def _notes(self, staging: Staging, rejected: int) -> Iterator[str]:
+        if staging.kept:
+            whose = "whose row was" if staging.kept == 1 else "whose rows were"
+            yield f"Kept {counted(staging.kept, 'user')} {whose} rejected."
+        if rejected:
+            yield f"Rejected {counted(rejected, 'row')}; see {self.beside('rejected')}."
+        if staging.held:
+            yield (
+                f"Removed no user: {counted(staging.unclear, 'rejected row')} may be of any of the "
+                f"{staging.held} who are not in the list; correct or delete them."
+            )
+        plans = staging.plans()
+        if len(plans) > _LISTED_PLANS:
+            yield f"Plans: {len(plans)} different ones."
+            return
+        yield f"Plans: {', '.join(f'{plan} {count:,}' for plan, count in plans.items())}."
+        if sum(plans.values()) > _COMMON:
+            for plan in (plan for plan, count in plans.items() if count == 1):
+                line = staging.line_of(plan)
+                yield f"Warning: only line {line} has the plan {plan}; see if it is spelt right."
 
 
 def with_progress(rows: Iterator[Row], source: IO[str]) -> Generator[Row]:
@@ -130,7 +211,12 @@ def with_progress(rows: Iterator[Row], source: IO[str]) -> Generator[Row]:
     size = os.fstat(source.fileno()).st_size  # 0 for a pipe
     started = time.monotonic()
     with click.progressbar(
-        repeat(""), size or None, "Importing", item_show_func=lambda text: text, file=sys.stderr
+        repeat(""),
+        size or None,
+        "Importing",
+        item_show_func=lambda text: text,
+        width=20,  # all of it in 80 columns
+        file=sys.stderr,
     ) as bar:
         for number, row in enumerate(rows, start=1):
             yield row
@@ -138,64 +224,3 @@ def with_progress(rows: Iterator[Row], source: IO[str]) -> Generator[Row]:
                 rate = number / max(time.monotonic() - started, 1e-3)
                 done = os.lseek(source.fileno(), 0, os.SEEK_CUR) if size else number
                 bar.update(done - bar.pos, f"{number:,} rows, {rate:,.0f}/s")
-
-
-def validated(
-    rows: Iterator[Row], identifiers: Identifiers, rejected: RejectedRows
-) -> Iterator[NumberedUser]:
-    """Yield the valid users, and reject the other rows; at the end `RejectedRows.check` them."""
-    for line, fields in rows:
-        user = fields if isinstance(fields, str) else parse_user(fields, identifiers)
-        if isinstance(user, str):
-            rejected.add(line, user)
-        else:
-            rejected.valid += 1
-            yield line, user
-    rejected.check()
-
-
-def importable(users: Iterable[User], identifiers: Identifiers) -> Iterator[User]:
-    """Yield users that an import would not reject; raises `RefusedError` for another one."""
-    for number, user in enumerate(users, start=1):
-        fields = (user.nickname, user.card_number, user.plan, user.profile_url)
-        reason = parse_user(fields, identifiers)
-        if isinstance(reason, str):
-            raise RefusedError(
-                f"user {number} in the order of nicknames: {reason}; an import would reject this "
-                "user; correct the table, then export again"
-            )
-        yield user
-
-
-def parse_user(fields: Fields, identifiers: Identifiers) -> User | str:
-    """Return the user, or the reason why there is none, which contains no value."""
-    nickname, card_number, plan, url = fields
-    if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):
-        values = zip(FIELDS, fields, strict=True)
-        name, value = next(each for each in values if not isinstance(each[1], str))
-        return f"{name}: missing" if value is None else f"{name}: not text; write it in quotes"
-    user = User(plan, card_number, nickname.removeprefix("@"))
-    if not (identifiers.accepts(user) and user.nickname.isprintable()):
-        return _invalid_identifier(user, identifiers)
-    if not is_plan(plan):
-        return f"plan: not {PLAN_FORMAT}"
-    if url is None or url == "":
-        return user
-    if is_profile_url(url):
-        return User(plan, card_number, user.nickname, url)
-    return f"profile_url: not {PROFILE_URL_FORMAT}"
-
-
-def _invalid_identifier(user: User, identifiers: Identifiers) -> str:
-    if not user.nickname.isprintable():
-        return "nickname: contains a control character"
-    try:
-        identifiers.parse_nickname(user.nickname)
-    except InvalidFormat:
-        return "nickname: not in a valid format; see identifiers.nickname_pattern"
-    if re.search(r"\s", user.card_number):
-        return "card_number: contains blanks; only digits are allowed"
-    if _EXPONENT.fullmatch(user.card_number):
-        text = "card_number: in exponential notation, by which a spreadsheet has lost digits; "
-        return f"{text}export the column as text"
-    return "card_number: not in a valid format; see identifiers.card_length"

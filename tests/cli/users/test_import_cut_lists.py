@@ -1,0 +1,181 @@
+"""``tornado-idv users import`` of a list that lost its tail: refused, or only whole rows of it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from support.databases.user_lists import HEADER
+from tornado_idv import StoredRow, User, UserStore, UserTransaction
+from tornado_idv.cli.common import RefusedError
+from tornado_idv.cli.users.formats import FIELDS, Format, read_rows
+from tornado_idv.cli.users.import_users import Import
+from tornado_idv.identifiers import Identifiers, ProfileSite
+
+IDENTIFIERS = Identifiers([ProfileSite.parse("https://profiles.example")])
+SITE = "https://elsewhere.example"
+COLUMNS = {name: name for name in FIELDS}
+ROWS = [
+    ("ana", "4000", "Free", ""),
+    ("ben", "4001", "Free", f"{SITE}/b"),
+    ("carl", "4002", "Professional", ""),
+    ("dora", "4003", "Professional", ""),
+    ("emil", "4004", "Pro", f"{SITE}/emil"),
+]
+CSV = "".join(f"{','.join(row)}\n" for row in [FIELDS, *ROWS])
+PLAN_LAST = "".join(f"{url},{name},{card},{plan}\n" for name, card, plan, url in [FIELDS, *ROWS])
+CARD_LAST = "".join(f"{name};{plan};{card}\n" for name, card, plan, _ in [FIELDS, *ROWS])
+QUOTED = "".join(",".join(f'"{cell}"' for cell in row[:3]) + "\n" for row in [FIELDS, *ROWS])
+JSONL = "".join(
+    f'{{"nickname": "{name}", "plan": "{plan}", "card_number": "{card}", "profile_url": "{url}"}}\n'
+    for name, card, plan, url in ROWS
+)
+BLOCK = "users:\n" + "".join(
+    f"  - nickname: {name}\n    card_number: {card}\n    plan: {plan}\n"
+    for name, card, plan, _ in ROWS
+)
+FLOW = "users:\n" + "".join(
+    f"  - {{nickname: {name}, card_number: {card}, plan: {plan}}}\n" for name, card, plan, _ in ROWS
+)
+LISTS: dict[str, tuple[str, Format, str]] = {
+    "csv": (CSV, "csv", ","),
+    "csv, plan last": (PLAN_LAST, "csv", ","),
+    "csv, card number last": (CARD_LAST, "csv", ";"),
+    "csv, quoted": (QUOTED, "csv", ","),
+    "csv, lines of Windows": (PLAN_LAST.replace("\n", "\r\n"), "csv", ","),
+    "jsonl": (JSONL, "jsonl", ","),
+    "jsonl, lines of Windows": (JSONL.replace("\n", "\r\n"), "jsonl", ","),
+    "yaml": (BLOCK, "yaml", ","),
+    "yaml, flow": (FLOW, "yaml", ","),
+}
+
+
+class MemoryStore(UserStore, UserTransaction):
+    """No users before, and those that were inserted."""
+
+    has_profile_url = True
+
+    def __init__(self) -> None:
+        self.users: set[tuple[object, ...]] = set()
+
+    def count(self) -> int:
+        return len(self.users)
+
+    def records(self) -> Iterator[User]:
+        raise NotImplementedError
+
+    @contextmanager
+    def transaction(self, *, in_place: bool) -> Iterator[UserTransaction]:
+        assert in_place
+        yield self
+
+    def stored(self) -> Iterator[StoredRow]:
+        return iter(())
+
+    def delete(self, keys: Iterable[object]) -> int:
+        return len(list(keys))
+
+    def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
+        assert fields
+        return len(list(rows))
+
+    def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
+        assert fields
+        self.users = {tuple(row[:3]) for row in rows}
+        return len(self.users)
+
+    def commit(self) -> None:
+        pass
+
+
+def load(folder: Path, text: str, form: Format, delimiter: str) -> set[tuple[object, ...]]:
+    """Import a list with whatever rejects; return the users."""
+    job = Import(
+        str(folder / "list"), Decimal(100), Decimal(100), None, merges=True, is_dry_run=False
+    )
+    file, store = io.StringIO(text, newline=""), MemoryStore()
+    job.run(read_rows(file, form, "list", COLUMNS, delimiter), IDENTIFIERS, store)
+    return store.users
+
+
+@pytest.mark.parametrize(("text", "form", "delimiter"), LISTS.values(), ids=LISTS)
+def test_list_that_is_cut_anywhere_gives_whole_rows_or_is_refused(
+    tmp_path: Path, text: str, form: Format, delimiter: str
+) -> None:
+    """Also with --merge and --max-rejected 100%. Of a row that is not whole, nothing is taken."""
+    whole = [row[:3] for row in ROWS]
+    assert load(tmp_path, text, form, delimiter) == {*whole}
+    ends = [end for end in range(len(text)) if text[:end].endswith("\n")]
+    refused = 0
+    for size in range(1, len(text)):
+        try:
+            users = load(tmp_path, text[:size], form, delimiter)
+        except RefusedError:
+            refused += 1
+            continue
+        assert users == {*whole[: len(users)]}, text[:size]
+    assert refused >= (len(text) - len(ends)) * 0.8
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "ana,1,Free\nben,2,Free",
+        "ana,1,Free\nben,2,Pro\ncarl,3,Free",
+        'ana,1,Free\nben,2,"Pro"',
+        "ana,1,Free\nben,2,Free\nTotal,2\n",
+        "ana,1,Free\nben,2,Free\n(2 rows)\n",
+        "ana,1,Free\nben,2,Free\nTotal;2",
+        "ana,1,Free\nben,2,Free\nTotal,2,\n",
+        "ana,1,Free\nben,2,Free\nEOF\n\n",
+    ],
+)
+def test_list_that_is_whole_is_imported(tmp_path: Path, rows: str) -> None:
+    """Its last row may lack a line break, and its last line may be no row."""
+    users = load(tmp_path, f"nickname,card_number,plan\n{rows}", "csv", ",")
+    assert {"ana", "ben"} <= {nickname for nickname, *_ in users} <= {"ana", "ben", "carl"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("ana,1,Free,\nTotal,5000\n", "the last line has the number 5000, and 1 row before it"),
+        ("ana,1,Free,\n(2 rows)", "the last line has the number 2, and 1 row before"),
+        ("ana,1,Free,\nben,2\n", ":3: the file ends within this row, so that more rows may be"),
+        ('ana,1,Free,\nben,"2\n', ":3: the file ends within this row"),
+        ("ana,1,Free,\nben,2,Pro", ":3: the file ends within this row"),
+        (
+            f"ana,1,Free,{SITE}/a\nben,2,Pro,http",
+            "the last line has no line break, and its profile_",
+        ),
+        (f"ana,1,Free,{SITE}/a\nben,2,Pro,", "has no line break, and its profile_url may be cut"),
+    ],
+)
+def test_cut_list_is_named(
+    users: Callable[..., Result], source: Callable[..., Path], rows: str, message: str
+) -> None:
+    done = users("import", source(HEADER + rows), "--to", "people", "--merge")
+    assert (done.exit_code, message in done.stderr) == (1, True), done.stderr
+    assert "nothing was changed" in done.stderr
+    assert "ben" not in done.stderr
+
+
+def test_rejected_rows_of_a_descriptor_are_in_the_current_folder(
+    users: Callable[..., Result], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in ``import <(command)``, whose file the shell names /dev/fd/63."""
+    monkeypatch.chdir(folder)
+    with (folder / "list.csv").open("w+") as file:
+        file.write(f"{HEADER}ana,1,Free,\nben,x,Free,\ncarl,2,Free,\n")
+        file.seek(0)
+        path = f"/dev/fd/{file.fileno()}"
+        done = users("import", path, "--to", "people", "--format", "csv", "--dry-run")
+    assert (done.exit_code, "see stdin.rejected" in done.stderr) == (0, True)
+    assert Path("stdin.rejected").read_text().startswith(f"{path}:3: card_number: ")
+    assert Path("stdin.changes").read_text() == "added @ana\nadded @carl\n"

@@ -1,0 +1,54 @@
+"""Files of users: opened to be read, and replaced as a whole."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+import click
+
+from tornado_idv.cli.common import require_regular
+from tornado_idv.errors import StartError
+
+
+def open_source(file: str, encoding: str = "utf-8") -> IO[str]:
+    """Open a file, or standard input for ``-``, with its line breaks as they are.
+
+    Invalid bytes become surrogates. Raises `StartError`.
+    """
+    # A byte order mark is skipped.
+    encoding = "utf-8-sig" if encoding.lower() in {"utf-8", "utf8"} else encoding
+    try:
+        binary = cast(io.BufferedReader, click.open_file(file, "rb"))
+        return io.TextIOWrapper(binary, encoding, errors="surrogateescape", newline="")
+    except OSError as error:
+        raise StartError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[IO[str]]:
+    """Open a new file in the folder of this one, which is renamed over it at the end.
+
+    Only its owner can read it, since it has card numbers, and its name is random. A symbolic link
+    stays, and a device or a pipe is an error.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        require_regular(target)
+        descriptor, beside = tempfile.mkstemp(prefix=".export-", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            Path(beside).replace(target)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StartError(f"{path}: cannot be written: {error.strerror}") from None

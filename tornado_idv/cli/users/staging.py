@@ -1,0 +1,307 @@
+"""The rows of a list in a temporary database, and what an import of them changes in a store.
+
+The database is that of SQLite, which keeps it on disk and deletes it. Rejected rows stay in it:
+they name users, who must not be removed.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, islice
+from typing import Any
+
+from tornado_idv.cli.common import RefusedError
+from tornado_idv.cli.users.formats import FIELDS
+from tornado_idv.cli.users.rows import Named
+from tornado_idv.errors import LookupFailed
+from tornado_idv.interfaces.user_store import StoredRow, UserTransaction
+
+ListedRow = tuple[int, int, str, str, str, str | None]
+"""The number of a row, its line, and its fields.
+
+A profile URL is empty for none, ``None`` if the list says nothing of it.
+"""
+_CACHE = -64 * 1024
+"""Of pages, in KiB."""
+_ROWS_AT_ONCE = 400
+"""Rows of one statement: one by one would take twice as long."""
+_TRIES = 20
+"""Numbers that are tried in place of so many last digits of a card number."""
+_NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
+_SCHEMA = """
+CREATE TABLE listed (row, line, nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT,
+  profile_url TEXT, reason TEXT, is_unclear);
+CREATE TABLE stored (nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT, profile_url TEXT,
+  key, stays INTEGER, line);
+"""
+_DUPLICATES = """
+UPDATE listed AS l SET reason = 'the {1} is also that of line ' || (SELECT o.line
+  FROM listed AS o WHERE o.{0} = l.{0} AND o.row IS NOT l.row ORDER BY o.row LIMIT 1)
+WHERE reason IS NULL AND {0} IN
+  (SELECT {0} FROM listed WHERE {0} IS NOT NULL GROUP BY {0} HAVING min(row) < max(row))
+"""
+_KEEP_NAMED = """
+UPDATE stored SET stays = 0, line = l.line FROM (
+  SELECT s.rowid AS id, l.line FROM listed AS l CROSS JOIN stored AS s
+  ON s.nickname = l.nickname WHERE l.reason IS NOT NULL
+  UNION ALL
+  SELECT s.rowid, l.line FROM listed AS l CROSS JOIN stored AS s
+  ON s.card_number = l.card_number WHERE l.reason IS NOT NULL AND NOT EXISTS
+    (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL)
+) AS l WHERE stored.rowid = l.id
+"""
+_UNCLEAR = """
+SELECT count(DISTINCT row) FROM listed WHERE is_unclear AND reason IS NOT NULL AND row NOT IN (
+  SELECT l.row FROM listed AS l CROSS JOIN stored AS s ON s.nickname = l.nickname
+  WHERE l.is_unclear AND l.reason IS NOT NULL
+  UNION ALL
+  SELECT l.row FROM listed AS l CROSS JOIN stored AS s ON s.card_number = l.card_number
+  WHERE l.is_unclear AND l.reason IS NOT NULL)
+"""
+_IS_UNLISTED = """s.stays IS NULL AND NOT EXISTS
+  (SELECT 1 FROM listed AS l WHERE l.nickname = s.nickname AND l.reason IS NULL)"""
+_KEEP_UNLISTED = f"UPDATE stored AS s SET stays = 0 WHERE {_IS_UNLISTED}"  # noqa: S608 - constants
+_TAKEN_CARDS = """
+UPDATE listed SET reason = 'the card number is that of ' || CASE WHEN s.line IS NULL
+  THEN 'a stored user who is not in the list'
+  ELSE 'the stored user of line ' || s.line || ', which is rejected' END
+FROM stored AS s WHERE s.stays = ? AND listed.card_number = s.card_number
+  AND listed.reason IS NULL AND listed.nickname IS NOT s.nickname
+RETURNING listed.line, listed.nickname
+"""
+# Of a user who is removed, the new values are NULL.
+_CHANGED = """
+CREATE TABLE changed AS
+SELECT s.key, l.line, l.nickname, l.card_number, l.plan, iif(l.profile_url IS NULL, s.profile_url,
+    nullif(l.profile_url, '')) AS profile_url, s.nickname AS old_nickname,
+  s.card_number AS old_card_number, s.plan AS old_plan, s.profile_url AS old_profile_url
+FROM stored AS s LEFT JOIN listed AS l ON l.nickname = s.nickname AND l.reason IS NULL
+WHERE iif(l.line IS NULL, s.stays IS NULL, l.nickname COLLATE BINARY IS NOT s.nickname
+  OR l.card_number IS NOT s.card_number OR l.plan IS NOT s.plan
+  OR l.profile_url IS NOT NULL AND nullif(l.profile_url, '') IS NOT s.profile_url)
+"""
+_ADDED = """
+SELECT {} FROM listed AS l WHERE l.reason IS NULL AND NOT EXISTS
+  (SELECT 1 FROM stored AS s WHERE s.nickname = l.nickname)
+"""
+_NEW = """
+SELECT (SELECT count(*) FROM listed WHERE reason IS NULL) - count(*)
+  + (SELECT count(*) FROM changed WHERE line IS NULL) FROM stored WHERE stays IS NULL
+"""
+_MOVED_CARDS = """
+SELECT c.line, o.line, c.old_nickname, c.old_card_number, c.old_plan, c.old_profile_url, c.key
+FROM changed AS c CROSS JOIN changed AS o ON o.card_number = c.old_card_number
+WHERE c.card_number <> c.old_card_number
+"""
+_CHANGES = f"""
+SELECT 'removed', old_nickname, '' FROM changed WHERE line IS NULL UNION ALL
+SELECT 'kept', nickname, ': line ' || line || ' is rejected' FROM stored WHERE line IS NOT NULL
+UNION ALL SELECT 'changed', nickname, ':'
+  || iif(card_number IS NOT old_card_number, ' card_number', '')
+  || iif(plan IS NOT old_plan, ' plan', '')
+  || iif(profile_url IS NOT old_profile_url, ' profile_url', '') FROM changed
+WHERE line IS NOT NULL UNION ALL SELECT * FROM ({_ADDED.format("'added', l.nickname, ''")})
+"""  # noqa: S608 - constants
+
+
+class Staging:
+    """A list and a store, which are compared once each is complete."""
+
+    def __init__(self, *, folds: bool) -> None:
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._run(f"PRAGMA cache_size = {_CACHE}")
+        # Comparisons take the collation of their left side.
+        self._database.executescript(_SCHEMA.format("NOCASE" if folds else "BINARY"))
+        self.unclear = self.held = 0
+        """Rejected rows that may be any user's, and the users who stay because of them."""
+
+    def close(self) -> None:
+        """Delete the database."""
+        self._database.close()
+
+    def reject(
+        self, row: int, line: int, reason: str, named: Iterable[Named], *, is_unclear: bool
+    ) -> None:
+        """Stage a rejected row, with an entry for each value that may be its user's."""
+        for nickname, card_number in [*named] or [(None, None)]:
+            self._run(
+                "INSERT INTO listed (row, line, nickname, card_number, reason, is_unclear) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                *(row, line, nickname, card_number, reason, is_unclear),
+            )
+
+    def fill(self, rows: Iterable[ListedRow]) -> None:
+        """Stage the valid rows of the list, and reject those with one nickname or card number.
+
+        ``rows`` may call `reject`.
+        """
+        self._insert("listed (row, line, nickname, card_number, plan, profile_url)", 6, rows)
+        for column, name in (("nickname", "nickname"), ("card_number", "card number")):
+            if not self._index("listed", column):
+                self._run(_DUPLICATES.format(column, name))
+        self._run("CREATE INDEX rejected ON listed (row) WHERE reason IS NOT NULL")
+
+    def compare(self, stored: Iterable[StoredRow], *, has_url: bool, merges: bool) -> None:
+        """Find what the list changes in a store; rejects rows with card numbers that stay there.
+
+        Users stay who are named by a rejected row, and with ``merges`` all that are not listed.
+        """
+        self._insert("stored (nickname, card_number, plan, profile_url, key)", 5, stored)
+        if not self._index("stored", "nickname"):
+            self._run(
+                "UPDATE listed SET reason = 'two stored users have the nickname; correct the table'"
+                " WHERE reason IS NULL AND nickname IN (SELECT nickname FROM stored "
+                "WHERE nickname IS NOT NULL GROUP BY nickname HAVING count(*) > 1)"
+            )
+        if not has_url:
+            self._run("UPDATE listed SET reason = ? WHERE profile_url > ''", _NO_COLUMN)
+        if self._number("SELECT EXISTS (SELECT 1 FROM listed WHERE reason IS NOT NULL)"):
+            self._index("stored", "card_number")
+            self._run(_KEEP_NAMED)
+            self.unclear = self._number(_UNCLEAR)
+        if merges or self.unclear:
+            held = self._run(_KEEP_UNLISTED).rowcount
+            self.held = 0 if merges else held
+        for step in count():
+            taken = self._run(_TAKEN_CARDS, step).fetchall()
+            if not taken:
+                break
+            # These keep their own card numbers, which others may have been given.
+            self._database.executemany(
+                f"UPDATE stored SET stays = {step + 1}, line = ? "  # noqa: S608 - a number
+                "WHERE nickname = ? AND stays IS NULL",
+                taken,
+            )
+        self._run(_CHANGED)
+
+    def rejected(self) -> Iterator[tuple[int, str]]:
+        """Yield the line of each rejected row, in their order, and the reason."""
+        return self._run(
+            "SELECT line, min(reason) FROM listed WHERE reason IS NOT NULL GROUP BY row"
+        )
+
+    @property
+    def kept(self) -> int:
+        """The number of stored users who stay because a rejected row names them."""
+        return self._number("SELECT count(*) FROM stored WHERE line IS NOT NULL")
+
+    @property
+    def removed(self) -> int:
+        """The number of users to be removed."""
+        return self._number("SELECT count(*) FROM changed WHERE line IS NULL")
+
+    @property
+    def stored(self) -> int:
+        """The number of users in the store."""
+        return self._number("SELECT count(*) FROM stored")
+
+    def plans(self) -> dict[str, int]:
+        """Return the number of rows that are not rejected, by plan."""
+        query = "SELECT plan, count(*) FROM listed WHERE reason IS NULL GROUP BY plan ORDER BY 2"
+        return dict(self._run(query).fetchall())
+
+    def line_of(self, plan: str) -> int:
+        """Return the line of a row with this plan."""
+        return self._number("SELECT line FROM listed WHERE reason IS NULL AND plan = ?", plan)
+
+    def is_whole(self, row: int, field: str) -> bool:
+        """Return whether the end of a row cannot be cut off, by what others have in that field.
+
+        Another row has the same value, and none a longer one that begins so, or all card numbers
+        have one length. A rejected row is not whole.
+        """
+        query = f"SELECT {field or 'nickname'}, reason FROM listed WHERE row = ?"  # noqa: S608
+        value, reason = self._run(query, row).fetchone()
+        if reason is not None or not field:
+            return reason is None
+        size = len(value)
+        ((same, longer, least, most),) = self._run(
+            f"SELECT sum({field} = ?), sum(length({field}) > ? AND substr({field}, 1, ?) = ?), "  # noqa: S608
+            f"min(length({field})), max(length({field})) FROM listed "
+            "WHERE reason IS NULL AND row IS NOT ?",
+            *(value, size, size, value, row),
+        )
+        is_of_length = field == "card_number" and size == least == most
+        return bool((same and not longer) or is_of_length)
+
+    def changes(self) -> Iterator[str]:
+        """Yield a line of text for each user who is removed, kept, changed or added."""
+        for row in self._run(_CHANGES):
+            yield "{} @{}{}\n".format(*row)
+
+    def apply(self, target: UserTransaction) -> tuple[int, int, int]:
+        """Change the store; return the numbers of added, updated and removed users.
+
+        Card numbers that pass from one user to another are set to unused ones first, since a unique
+        index is checked for each row. Raises `RefusedError` if the table does not accept that.
+        """
+        has_url = "SELECT EXISTS (SELECT 1 FROM listed WHERE profile_url IS NOT NULL)"
+        fields = FIELDS if target.has_profile_url and self._number(has_url) else FIELDS[:3]
+        names = ", ".join(fields)
+        removed = target.delete(
+            key for (key,) in self._run("SELECT key FROM changed WHERE line IS NULL")
+        )
+        if moved := self._run(_MOVED_CARDS).fetchall():
+            try:
+                target.update(fields, self._placeholders(moved, len(fields)))
+            except LookupFailed as error:
+                lines = " and ".join(map(str, sorted(moved[0][:2])))
+                raise RefusedError(
+                    f"lines {lines}: a card number passes from one user to the other, and the "
+                    f"table accepts no unused one meanwhile ({error.reason}); nothing was changed"
+                ) from None
+        changed = f"SELECT {names}, key FROM changed WHERE line IS NOT NULL"  # noqa: S608
+        updated = target.update(fields, self._run(changed))
+        values = ["l.nickname", "l.card_number", "l.plan", "nullif(l.profile_url, '')"]
+        query = _ADDED.format(", ".join(values[: len(fields)]))
+        # To look for those who are new takes long, and often there are none.
+        added = target.insert(fields, self._run(query)) if self._number(_NEW) else 0
+        return added, updated, removed
+
+    def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
+        used: set[str] = set()
+        for *_, nickname, card_number, plan, url, key in moved:
+            used.add(unused := self._unused(card_number, used))
+            yield *(nickname, unused, plan, url)[:width], key
+
+    def _unused(self, card_number: str, used: set[str]) -> str:
+        """Return a number that no user has, which differs in few of the last digits."""
+        query = (
+            "SELECT EXISTS (SELECT 1 FROM stored WHERE card_number = ?) "
+            "OR EXISTS (SELECT 1 FROM listed WHERE card_number = ?)"
+        )
+        tries = 0
+        while True:
+            size = tries // _TRIES + 1
+            tries += 1
+            digits = random.randrange(10**size)  # noqa: S311 - no secret
+            candidate = f"{card_number[:-size]}{digits:0{size}d}"
+            if candidate not in used and not self._number(query, candidate, candidate):
+                return candidate
+
+    def _index(self, table: str, column: str) -> bool:
+        """Create an index, and return whether no value comes twice; to count them takes longer."""
+        index = f"INDEX {table}_{column} ON {table} ({column})"
+        try:
+            self._run(f"CREATE UNIQUE {index}")
+        except sqlite3.IntegrityError:
+            self._run(f"CREATE {index}")
+            return False
+        return True
+
+    def _insert(self, table: str, width: int, rows: Iterable[Sequence[object]]) -> None:
+        values = f"({', '.join('?' * width)})"
+        rows = iter(rows)
+        self._run("BEGIN")
+        while chunk := list(islice(rows, _ROWS_AT_ONCE)):
+            inserted = ", ".join([values] * len(chunk))
+            self._run(f"INSERT INTO {table} VALUES {inserted}", *chain.from_iterable(chunk))  # noqa: S608
+        self._run("COMMIT")
+
+    def _number(self, query: str, *values: object) -> int:
+        return int(self._run(query, *values).fetchone()[0])
+
+    def _run(self, sql: str, *values: object) -> sqlite3.Cursor:
+        return self._database.execute(sql, values)
