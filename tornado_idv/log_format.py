@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ def _as_text(value: object) -> str:
 _encoder = Encoder(enc_hook=_as_text)
 _PLAIN = re.compile(r"[!#-<>-~]+")
 """A value that is readable without quotes: visible ASCII, no ``"`` and no ``=``."""
+_PRIORITIES = {"debug": 7, "warning": 4, "error": 3, "critical": 2}
+"""Those of syslog; journald's default is 6, for information."""
 _COLORS = {"debug": 34, "info": 32, "warning": 33, "error": 31, "critical": 31}
 
 
@@ -60,6 +63,20 @@ def text_lines(records: Sequence[Record]) -> str:
 def colored_lines(records: Sequence[Record]) -> str:
     """Return the same with the level in color, for a terminal."""
     return "".join(_text_line(record, "\x1b[{color}m{:<9}\x1b[0m") for record in records)
+
+
+def for_journal(text: str, level: str) -> str:
+    """Return text for standard error, with the priority of its level where journald reads that.
+
+    Each line has one, as sd-daemon(3) describes it.
+    """
+    priority, stream = _PRIORITIES.get(level), os.environ.get("JOURNAL_STREAM")
+    if priority is None or stream is None:
+        return text
+    status = os.fstat(2)
+    if stream != f"{status.st_dev}:{status.st_ino}":
+        return text
+    return re.sub(r"^(?=.)", f"<{priority}>", text, flags=re.MULTILINE)
 
 
 def _text_line(record: Record, level_format: str) -> str:

@@ -105,7 +105,7 @@ def _exit_on_failure() -> Iterator[None]:
             discard_output()
             print_message(f"standard output cannot be written: {error.strerror}")
         else:
-            print_message(f"unexpected error:\n{format_traceback(error)}")
+            print_message(f"unexpected error:\n{format_traceback(error)}", "error")
         sys.exit(Exit.UNDETERMINED)
 
 

@@ -151,8 +151,8 @@ def exit_on_error(
             print_json(record(error))
         elif isinstance(error, MissingConfigError):
             advice = "name another with --config, or write one with: tornado-idv init"
-            print_message(f"{error}; {advice}")
+            print_message(f"{error}; {advice}", "error")
         else:
-            print_message(str(error))
+            print_message(str(error), "error")
         codes = (other_codes or {}).items()
         sys.exit(next((other for kind, other in codes if isinstance(error, kind)), code))

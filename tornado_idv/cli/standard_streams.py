@@ -45,7 +45,9 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def print_message(text: str) -> None:
+def print_message(text: str, level: str = "info") -> None:
     """Print a line on standard error; where that fails, the exit code has to say it."""
+    from tornado_idv.log_format import for_journal  # noqa: PLC0415 - start-up time
+
     with suppress(OSError):
-        click.echo(text, err=True)
+        click.echo(for_journal(text, level), err=True)

@@ -17,6 +17,7 @@ from tornado_idv.errors import format_traceback
 from tornado_idv.log_format import (
     FormatLines,
     colored_lines,
+    for_journal,
     format_time,
     json_lines,
     text_lines,
@@ -96,10 +97,10 @@ def configure_logging(
 
     def describe_loss(lines: int) -> str:
         text = f"{lines} log lines dropped: standard error could not be written to in time"
-        return format_lines([_describe("warning", __name__, text)])
+        return _format_event(format_lines, _describe("warning", __name__, text))
 
     writer = LogWriter(write, describe_loss)
-    handler = LineHandler(lambda fields: writer.put(format_lines([fields])))
+    handler = LineHandler(lambda fields: writer.put(_format_event(format_lines, fields)))
     handler.folding = folding = Folding(handler.write_repeated)
     writer.on_tick = folding.expire
     _install(handler, level)
@@ -123,7 +124,8 @@ def configure_direct_logging(level: str, log_format: LogFormat) -> None:
         # A pipe takes a line of at most `PIPE_BUF` at once if it takes anything.
         if select.select([], [_STDERR], [], 0)[1]:
             with suppress(OSError):
-                os.write(_STDERR, format_lines([fields]).encode("utf-8", "backslashreplace"))
+                line = _format_event(format_lines, fields)
+                os.write(_STDERR, line.encode("utf-8", "backslashreplace"))
 
     _install(LineHandler(write), level)
 
@@ -165,6 +167,10 @@ class LineHandler(logging.Handler):
         """Write how often an event was repeated."""
         fields = _describe(fold.level, fold.logger, fold.event)
         self._write({**fields, "repeated": fold.repeated})
+
+
+def _format_event(format_lines: FormatLines, fields: dict[str, Any]) -> str:
+    return for_journal(format_lines([fields]), fields["level"])
 
 
 def _select_format(log_format: LogFormat) -> FormatLines:
