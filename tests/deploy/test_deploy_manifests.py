@@ -359,6 +359,37 @@ def test_unit_is_valid_and_hardened(tmp_path: Path) -> None:
     assert float(exposure[1]) <= 2.0
 
 
+def test_unit_for_port_443_is_valid_and_has_one_capability(tmp_path: Path) -> None:
+    text = UNIT.read_text(encoding="utf-8")
+    program = shlex.split(re.findall(r"^ExecStart=(.*)", text, re.MULTILINE)[0])[0]
+    (tmp_path / UNIT.name).write_text(text.replace(program, f"{sys.prefix}/bin/tornado-idv"))
+    folder = tmp_path / f"{UNIT.name}.d"
+    folder.mkdir()
+    shutil.copy(UNIT.parent / "port-443.conf", folder)
+    analyze = find_tool("systemd-analyze")
+    assert run(analyze, "verify", "--man=no", tmp_path / UNIT.name) == ""
+    drop_in = (UNIT.parent / "port-443.conf").read_text(encoding="utf-8")
+    capabilities = re.findall(
+        r"^(?:CapabilityBoundingSet|AmbientCapabilities)=(.*)", drop_in, re.MULTILINE
+    )
+    assert capabilities == ["CAP_NET_BIND_SERVICE"] * 2
+    assert re.search(r"^PrivateUsers=no$", drop_in, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", [UNIT.name, "notify-reload.conf"])
+def test_reload_of_a_wrong_file_fails(name: str, tmp_path: Path, invoke: Invoke) -> None:
+    """Before the signal, where the unit sends it: the service rejects the file, too."""
+    text = (UNIT.parent / name).read_text(encoding="utf-8")
+    commands = [shlex.split(each) for each in re.findall(r"^ExecReload=(.+)", text, re.MULTILINE)]
+    served = shlex.split(re.findall(r"^ExecStart=(.*)", UNIT.read_text(), re.MULTILINE)[0])
+    check, *others = commands
+    assert check == [served[0], "check", *served[2:]]
+    assert others == ([["/bin/kill", "-HUP", "$MAINPID"]] if name == UNIT.name else [])
+    config = tmp_path / "config.yaml"
+    config.write_text("server: {prot: 8080}\n")
+    assert invoke("check", "--config", config).exit_code == 1
+
+
 def test_drop_in_for_newer_systemd_replaces_what_the_unit_has() -> None:
     """Debian 12 does not know the type (systemd 252), so it is not in the unit."""
     text = UNIT.read_text(encoding="utf-8")
