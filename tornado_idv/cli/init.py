@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -34,7 +35,7 @@ auth: {{store: keys.db}}                      # see tornado-idv keys --help
 backends:                                   # queried in this order
 {backend}"""
 
-_USERS = """\
+_YAML_USERS = """\
 # Edits are visible at once. A program that rewrites this file should write a new one and
 # rename it over this one, with a first line like "count: 2": then a truncated copy is an error.
 users:
@@ -47,68 +48,57 @@ users:
 """
 
 
-_USERS_CSV = """\
+_CSV_USERS = """\
 nickname,card_number,plan
 alice,4000123412341234,Free
 bob,0012345670,Pro
 """
 
-_YAML = """\
-  - {name: users, kind: yaml, path: users.yaml}
-"""
-_SQLITE = """\
-  - {name: users, kind: sqlite, path: users.db}
-"""
-_POSTGRES = """\
+_BACKENDS = {
+    "yaml": "  - {name: users, kind: yaml, path: users.yaml}\n",
+    "sqlite": "  - {name: users, kind: sqlite, path: users.db}\n",
+    "postgres": """\
   - name: users
     kind: postgres
-    dsn: ${file:postgres.dsn}               # postgresql://idv:password@db.example.org/people
-    # table: users                          # or by_nickname and by_card: queries of your own
-    # columns: {nickname: nickname, card_number: card_number, plan: plan}
-"""
-_LDAP = """\
+    dsn: ${file:postgres.dsn}   # write that file: postgresql://idv:password@db.example.org/people
+    # table: users              # or by_nickname and by_card: queries of your own
+""",
+    "ldap": """\
   - name: users
     kind: ldap
     uris: [ldaps://ldap.example.org]
-    # tls: {ca_file: ca.pem}
-    bind: {dn: "cn=idv,ou=services,dc=example,dc=org", password: "${file:ldap.password}"}
+    bind: {dn: "cn=idv,dc=example,dc=org", password: "${file:ldap.password}"}   # write that file
     base_dn: "ou=people,dc=example,dc=org"
     by_nickname: {filter: "(&(objectClass=person)(uid={nickname}))"}
     by_card: {filter: "(&(objectClass=person)(employeeNumber={card_number}))"}
-    response:
-      nickname: uid
-      card_number: employeeNumber
-      plan: {path: title, default: Free}
+    response: {nickname: uid, card_number: employeeNumber, plan: {path: title, default: Free}}
 
-identifiers: {nickname_case: fold}          # as LDAP compares
-"""
-_UPSTREAM = """\
+identifiers: {nickname_case: fold}              # as LDAP compares
+""",
+    "upstream": """\
   - name: users
     kind: upstream
     base_url: https://crm.example.org/v2
-    auth: {kind: bearer, token: "${file:upstream.token}"}
+    auth: {kind: bearer, token: "${file:upstream.token}"}   # write that file
     by_nickname: {url: "/people/{nickname}"}
     by_card: {url: "/people", query: {card: "{card_number}", limit: "2"}}
     response:
-      select: not_null(items, @)            # a record, or a list of records
+      select: not_null(items, @)                # a record, or a list of records
       nickname: login
       card_number: card
       plan: subscription.level
       not_known_when: "error == 'no such person'"   # of a 404
-"""
-_EXAMPLES = {
-    "yaml": (_YAML, ""),
-    "sqlite": (_SQLITE, "tornado-idv users import {folder}/users.csv --to users --config {config}"),
-    "postgres": (_POSTGRES, "tornado-idv postgres init --apply --config {config}"),
-    "ldap": (_LDAP, "tornado-idv check --config {config}"),
-    "upstream": (_UPSTREAM, "tornado-idv check --config {config}"),
+""",
 }
-"""The backend of each kind, and the command to run before it is served."""
-_SECRETS = {
-    "postgres": ("postgres.dsn", "the connection string of your database"),
-    "ldap": ("ldap.password", "the password of your directory's account"),
-    "upstream": ("upstream.token", "the token for your directory"),
+_USERS = {"yaml": {"users.yaml": _YAML_USERS}, "sqlite": {"users.csv": _CSV_USERS}}
+_NEXT = {
+    "yaml": "",
+    "sqlite": "  tornado-idv users import {folder}/users.csv --to users --config {config}\n",
+    "postgres": "  tornado-idv postgres init --apply --config {config}\n",
+    "ldap": "  tornado-idv check --config {config}\n",
+    "upstream": "  tornado-idv check --config {config}\n",
 }
+"""The command to run before the backend is served, by its kind."""
 
 
 @click.command()
@@ -116,7 +106,7 @@ _SECRETS = {
 @click.option(
     "--from",
     "kind",
-    type=click.Choice(list(_EXAMPLES)),
+    type=click.Choice(list(_BACKENDS)),
     default="yaml",
     show_default=True,
     help="Where your users are.",
@@ -130,16 +120,14 @@ def init(folder: Path, kind: str) -> None:
 
     Nothing that exists is overwritten. The key is shown once: only its SHA-256 is kept.
     """
-    now, token = time.time(), issue("first")
+    token = issue("first")
     config = shlex.quote(str(folder / "config.yaml"))
     # A comment cannot hold a line break or bytes that are not text.
     shown = config if config.isprintable() else "config.yaml"
-    backend, command = _EXAMPLES[kind]
-    users = {"yaml": {"users.yaml": _USERS}, "sqlite": {"users.csv": _USERS_CSV}}
     schema = json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2)
     texts = {
-        "config.yaml": _CONFIG.format(config=shown, backend=backend),
-        **users.get(kind, {}),
+        "config.yaml": _CONFIG.format(config=shown, backend=_BACKENDS[kind]),
+        **_USERS.get(kind, {}),
         "config.schema.json": f"{schema}\n",
     }
     files = [folder / name for name in (*texts, "keys.db")]
@@ -147,32 +135,31 @@ def init(folder: Path, kind: str) -> None:
         existing = [str(path) for path in files if os.path.lexists(path)]
         if existing:
             raise StartError(f"{' and '.join(existing)}: already there; nothing was written")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in texts.items():
-                with (folder / name).open("x", encoding="utf-8") as file:
-                    file.write(text)
-        except OSError as error:
-            raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
-        with KeyStoreFile(files[-1]).creating() as database:
-            if database is None:
-                raise StartError(f"{files[-1]}: already there")
-            key = KeyRecord("first", now, (Token(digest(token), now),), owner="init")
-            KeyStore(database, str(files[-1])).add([key])
+        _write(folder, texts, token)
     try:
         click.echo(f"Wrote {', '.join(map(str, files))}.\n")
         click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
-        if kind in _SECRETS:
-            name, meaning = _SECRETS[kind]
-            click.echo(f"Write {meaning} into {folder / name}, and")
-            click.echo(f"what is different there into {folder / 'config.yaml'}.\n")
-        commands = (
-            [command.format(folder=shlex.quote(str(folder)), config=config)] if command else []
-        )
-        commands.append(f"tornado-idv serve --config {config}")
-        click.echo("Now run\n\n" + "".join(f"  {each}\n" for each in commands) + "\nand send\n")
+        command = _NEXT[kind].format(folder=shlex.quote(str(folder)), config=config)
+        click.echo(f"Now run\n\n{command}  tornado-idv serve --config {config}\n\nand send\n")
         click.echo(example_request("http://127.0.0.1:8080", token))
     except OSError:
         for path in files:  # their key is lost
             path.unlink()
         raise
+
+
+def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
+    """Write files, and a key store with this token; raises `StartError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            with (folder / name).open("x", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    now, path = time.time(), folder / "keys.db"
+    with KeyStoreFile(path).creating() as database:
+        if database is None:
+            raise StartError(f"{path}: already there")
+        key = KeyRecord("first", now, (Token(digest(token), now),), owner="init")
+        KeyStore(database, str(path)).add([key])
