@@ -25,7 +25,8 @@ class FilterTemplate:
 
     def __init__(self, text: str) -> None:
         self._parts = _PLACEHOLDER.split(text)
-        self.any = _PLACEHOLDER.sub("*", _ASSERTION.sub(r"(\1=*)", text))
+        present = _ASSERTION.sub(r"(\1=*)", text)
+        self.any = "(objectClass=*)" if _PLACEHOLDER.search(present) else present
         names = _WHOLE_VALUE.findall(text)
         self.attribute = names[0] if len(names) == len(self._parts) - 1 == 1 else None
         try:

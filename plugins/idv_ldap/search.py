@@ -28,6 +28,7 @@ class Search:
         self._base, self._scope = options.base_dn, SCOPES[options.scope]
         self.template = FilterTemplate(filter_)
         self._witness: str | None = None
+        self._has_found = False
         self._seen_at: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 
@@ -43,7 +44,7 @@ class Search:
         filter_ = self.template.render(value)
         found = await connection.search(self._base, self._scope, filter_, attributes)
         if found:
-            self._witness, self._seen_at[connection] = value, began
+            self._witness, self._seen_at[connection], self._has_found = value, began, True
         else:
             async with self._lock:
                 await self._confirm(connection)
@@ -58,18 +59,19 @@ class Search:
             attributes = [template.attribute] if template.attribute else []
             found = await self.first(connection, template.any, attributes)
             if not found:
-                if self._witness is None and not await self.first(connection, _ENTRY, []):
+                if not self._has_found and not await self.first(connection, _ENTRY, []):
                     return
                 raise Broken(
                     f"the filter finds no entry for any value ({template.any}): there is none, "
                     "or bind.dn may not read an attribute of the filter"
                 )
             for values in found[0].values():
-                if not await self._finds(connection, values[0].decode()):
+                self._witness = values[0].decode()
+                if not await self._finds(connection, self._witness):
                     failure = Broken(f"the server finds no {template.attribute} by its index")
                     connection.lose(failure)  # Samba may find it on another
                     raise failure
-        self._seen_at[connection] = now
+        self._seen_at[connection], self._has_found = now, True
 
     async def _finds(self, connection: Connection, value: str) -> bool:
         return bool(await self.first(connection, self.template.render(value), []))
