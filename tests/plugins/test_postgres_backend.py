@@ -407,12 +407,27 @@ async def test_rows_of_another_table_are_believed_after_a_check(
         first = asyncio.gather(*lookups)
         assert await first == ["not found"] * 6
         assert harness.count("inspect") == 1
+
+
+async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_second(
+    serving: Callable[..., Any],
+) -> None:
+    """After one check, whose error is that of all lookups that wait."""
+    lookups = Lookups({ByNickname: "nickname"}, relation=Relation(1, "public", "users", ()))
+    async with serving(lookups) as harness:
+
+        async def inspect() -> Lookups:
+            harness.database.calls.append("inspect")
+            await asyncio.sleep(3)
+            harness.database.has_connections = False
+            raise Broken("wrong table")
+
         harness.database.inspect = inspect  # type: ignore[method-assign]
-        harness.database.lookups = Broken("wrong table")
-        harness.database.rows = [other_table]
-        harness.database.has_connections = False
-        ended = await asyncio.gather(*(outcome(harness.backend) for _ in range(3)))
-        assert ended == ["broken: wrong table"] * 3
+        harness.database.rows = [(None, None, None, None)]
+        waiting = asyncio.gather(*(outcome(harness.backend) for _ in range(3)))
+        await harness.advance(3.5)
+        assert await waiting == ["broken: wrong table"] * 3
+        assert harness.count("inspect") == 1
         harness.repair()
-        await harness.advance(2.5)
+        await harness.advance(2)
         assert await outcome(harness.backend) == "found"
