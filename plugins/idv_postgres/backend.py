@@ -64,7 +64,12 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._tasks: list[asyncio.Task[None]] = []
         self._listener = None
         if options.notify is not None:
-            self._listener = listener.Listener(options, options.notify.channel, self.notify_changed)
+            self._listener = listener.Listener(
+                options,
+                options.notify.channel,
+                self.notify_changed,
+                lambda: self._inspected.relation,
+            )
 
     @classmethod
     def user_store(cls, options: PostgresOptions) -> PostgresUserStore:

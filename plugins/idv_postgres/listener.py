@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import asyncpg
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import to_lookup_failed
 from idv_postgres.options import PostgresOptions
+from idv_postgres.relation import TREE, Relation
 from tornado_idv import ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
+_FILES = f"""{
+    TREE.format(
+        roots="SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = $1 AND c.relname = $2"
+    )
+}SELECT array_agg(ARRAY[c.oid, c.relfilenode] ORDER BY c.oid) AS files, bool_or(EXISTS
+  (SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal)) AS has_triggers
+FROM tree JOIN pg_class AS c USING (oid)
+"""  # noqa: S608 - constants
 _MAX_USERS = 100
 """Users in one batch that are purged one by one; of more everything is purged."""
 
@@ -23,7 +33,9 @@ class Listener:
     """A connection of its own, which listens on the channel and is made again when it is lost.
 
     ``purge`` is called with queries for the users that changed, or without any for all users:
-    also after each time the connection was made, since what changed before is not known.
+    also after each time the connection was made, since what changed before is not known, and when
+    the files of ``relation()`` are others, since TRUNCATE or DETACH of a partition and an exchange
+    of tables fire no trigger.
     """
 
     check_interval: ClassVar[float] = 1.0
@@ -33,8 +45,15 @@ class Listener:
     batch_interval: ClassVar[float] = 0.25
     """Seconds for which changes are collected, because each purge drops every "not found"."""
 
-    def __init__(self, options: PostgresOptions, channel: str, purge: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        options: PostgresOptions,
+        channel: str,
+        purge: Callable[..., None],
+        relation: Callable[[], Relation | None],
+    ) -> None:
         self._name, self._channel, self._purge = options.name, channel, purge
+        self._relation = relation
         self._folds = options.folds_nicknames
         # A standby cannot LISTEN.
         self._connector = Connector(
@@ -51,6 +70,7 @@ class Listener:
                 try:
                     async with asyncio.timeout(self.check_interval):
                         await connection.add_listener(self._channel, self._receive)
+                        files = await self._read_files(connection)
                     self._purge()
                     if self._last_reason:
                         _log.info(
@@ -59,8 +79,17 @@ class Listener:
                         self._last_reason = ""
                     while True:
                         await asyncio.sleep(self.check_interval)
+                        before = files
                         async with asyncio.timeout(self.check_interval):
-                            await connection.execute("SELECT 1")
+                            files = await self._read_files(connection)
+                        if files[0] != before[0]:
+                            self._purge()
+                        if before[1] and not files[1]:
+                            _log.warning(
+                                "backend %s: the table has no trigger any more, and changes of "
+                                "rows are not seen; run tornado-idv postgres init --apply",
+                                self._name,
+                            )
                 finally:
                     connection.terminate()
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
@@ -70,6 +99,13 @@ class Listener:
                     _log.warning("%s: %s; trying again every %g s", where, reason, self.pause)
                 self._last_reason = reason
             await asyncio.sleep(self.pause)
+
+    async def _read_files(self, connection: asyncpg.Connection) -> Sequence[Any]:
+        """Return the relations that are read with their files, and whether there is a trigger."""
+        relation = self._relation()
+        names = (None, None) if relation is None else (relation.schema, relation.name)
+        row: Sequence[Any] = await connection.fetchrow(_FILES, *names)
+        return row
 
     def _receive(
         self, _connection: asyncpg.Connection, _pid: int, _channel: str, payload: str

@@ -99,25 +99,37 @@ CREATE TABLE IF NOT EXISTS {table} (
     {plan} text NOT NULL,
     {url} text
 );
-CREATE UNIQUE INDEX IF NOT EXISTS {nickname_index} ON {table} ({nickname_key});
-CREATE UNIQUE INDEX IF NOT EXISTS {card_index} ON {table} ({card});
+{_unique_index(nickname_index, f"{table} ({nickname_key})")}\
+{_unique_index(card_index, f"{table} ({card})")}\
 {_notifications(options, table, nickname, card)}COMMIT;
 """
 
 
-def _notifications(options: PostgresOptions, table: str, nickname: str, card: str) -> str:
-    """Return the statements for a notification of each user that a statement changes.
+def _unique_index(name: str, of: str) -> str:
+    """Return the statement for an index, which is unique unless a partition key forbids that."""
+    return f"""\
+DO $idv$ BEGIN
+    CREATE UNIQUE INDEX IF NOT EXISTS {name} ON {of};
+EXCEPTION WHEN feature_not_supported THEN
+    CREATE INDEX IF NOT EXISTS {name} ON {of};
+END $idv$;
+"""
 
-    Triggers of statements, not of rows: a change of a million rows is one notification.
-    """
+
+def _notifications(options: PostgresOptions, table: str, nickname: str, card: str) -> str:
+    """Return the statements for a notification of each user that a statement changes."""
     schema, dot, base = options.table.rpartition(".")
     function = quoted_table(f"{schema}{dot}{base}_notify")
     channel = (options.notify or NotifyOptions()).channel.replace("'", "''")
-    lines = f"""\
+    return f"""\
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $idv$
 DECLARE
     payloads text[];
 BEGIN
+    IF TG_OP = 'TRUNCATE' OR TG_LEVEL = 'ROW' THEN
+        PERFORM pg_notify('{channel}', '*');
+        RETURN NULL;
+    END IF;
     IF TG_OP IN ('UPDATE', 'DELETE') THEN
         SELECT array_agg(payload) INTO payloads FROM (
             SELECT unnest(ARRAY[{nickname}::text, 'card:' || {card}::text]) AS payload
@@ -128,7 +140,7 @@ BEGIN
             SELECT unnest(ARRAY[{nickname}::text, 'card:' || {card}::text]) AS payload
             FROM new_rows LIMIT {_MAX_ROWS * 2 + 1}) AS changed;
     END IF;
-    IF TG_OP = 'TRUNCATE' OR cardinality(payloads) > {_MAX_ROWS * 2} THEN
+    IF cardinality(payloads) > {_MAX_ROWS * 2} THEN
         PERFORM pg_notify('{channel}', '*');
     ELSE
         PERFORM pg_notify('{channel}',
@@ -137,18 +149,43 @@ BEGIN
     END IF;
     RETURN NULL;
 END $idv$;
-"""  # noqa: S608 - quoted
-    rows = {
-        "insert": "REFERENCING NEW TABLE AS new_rows ",
-        "update": "REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows ",
-        "delete": "REFERENCING OLD TABLE AS old_rows ",
-        "truncate": "",
+{_triggers(table, base, function)}"""  # noqa: S608 - quoted
+
+
+def _triggers(table: str, base: str, function: str) -> str:
+    """Return the statements for the triggers of a table, whose name is ``base``.
+
+    They are of statements, not of rows: a change of a million rows is one notification. But they
+    do not fire for statements on a partition: so a partitioned table has one of rows, which each
+    partition inherits. The server combines its notifications to one for each transaction.
+    """
+    clauses = {
+        "insert": f"INSERT ON {table} REFERENCING NEW TABLE AS new_rows",
+        "update": f"UPDATE ON {table} REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows",
+        "delete": f"DELETE ON {table} REFERENCING OLD TABLE AS old_rows",
+        "truncate": f"TRUNCATE ON {table}",
+        "row": f"INSERT OR UPDATE OR DELETE ON {table}",
     }
-    for event, referencing in rows.items():
-        trigger = quoted(f"{base}_notify_{event}")
-        lines += f"""\
-DROP TRIGGER IF EXISTS {trigger} ON {table};
-CREATE TRIGGER {trigger} AFTER {event.upper()} ON {table} {referencing}
-    FOR EACH STATEMENT EXECUTE FUNCTION {function}();
+    drop, create = "", {}
+    for event, clause in clauses.items():
+        name = quoted(f"{base}_notify_{event}")
+        level = "ROW" if event == "row" else "STATEMENT"
+        drop += f"DROP TRIGGER IF EXISTS {name} ON {table};\n"
+        # ALWAYS: also where session_replication_role is replica.
+        create[event] = f"""\
+    CREATE TRIGGER {name} AFTER {clause}
+        FOR EACH {level} EXECUTE FUNCTION {function}();
+    ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};
 """
-    return lines
+    of_rows, truncate = create.pop("row"), create.pop("truncate")
+    name = table.replace("'", "''")
+    return f"""\
+{drop}DO $idv$ BEGIN
+{truncate}
+    IF (SELECT relkind = 'p' FROM pg_class WHERE oid = '{name}'::regclass) THEN
+{of_rows}
+    ELSE
+{"".join(create.values())}
+    END IF;
+END $idv$;
+"""  # noqa: S608 - quoted

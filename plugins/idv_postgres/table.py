@@ -58,6 +58,11 @@ SELECT EXISTS (SELECT FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prola
   WHERE l.lanname NOT IN ('internal', 'c') AND p.pronamespace <> 'pg_catalog'::regnamespace
     AND strpos($1, lower(translate(p.proname, E' \t"\\\\', '')) || '(') > 0)
 """
+_PARTITION_KEYS = """
+SELECT pg_get_partkeydef(p.partrelid) AS key FROM pg_partition_tree($1::text::regclass) AS t
+  JOIN pg_partitioned_table AS p ON p.partrelid = t.relid
+"""
+_HOW = ("HASH", "LIST", "RANGE")
 _FOR_EACH_VALUE = (
     "SELECT k.place, q.* FROM unnest($1::text[]) WITH ORDINALITY AS k(value, place), LATERAL "
 )
@@ -306,11 +311,15 @@ async def _unique_warnings(
     if await connection.fetchval(query, table) not in {"r", "p"}:
         return []
     keys = {_plain(row["key"]) for row in await connection.fetch(_UNIQUE_KEYS, table)}
+    partition_keys = {_plain(row["key"]) for row in await connection.fetch(_PARTITION_KEYS, table)}
     warnings = []
     for name, folds in ((names.nickname, options.folds_nicknames), (names.card_number, False)):
         plain = _plain(quoted(name))
         any_case = folds and columns[name].type != "citext"
         if f"lower{plain}" in keys or (plain in keys and not any_case):
+            continue
+        # A unique index must have all columns of each partition key.
+        if partition_keys and (folds or not partition_keys <= {f"{how}{plain}" for how in _HOW}):
             continue
         index = quoted(f"{options.table.rpartition('.')[2]}_{name}{'_lower' if folds else ''}")
         key = f"lower({quoted(name)})" if folds else quoted(name)

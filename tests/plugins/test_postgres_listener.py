@@ -13,6 +13,7 @@ import pytest
 from idv_postgres.database import Connector
 from idv_postgres.listener import Listener
 from idv_postgres.options import PostgresOptions
+from idv_postgres.relation import Relation
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv import ByCard, ByNickname, Query
 
@@ -28,10 +29,11 @@ class Connection:
         assert channel == "idv_users"
         self.notify = lambda payload: callback(self, 1, channel, payload)
 
-    async def execute(self, sql: str) -> None:
-        assert sql == "SELECT 1"
+    async def fetchrow(self, _sql: str, schema: str, name: str) -> tuple[object, bool]:
+        assert (schema, name) == ("public", "users")
         self.server.checks += 1
         await self.server.respond()
+        return self.server.files, self.server.has_triggers
 
     def terminate(self) -> None:
         self.ended = True
@@ -45,6 +47,8 @@ class Server:
         self.error: Exception | None = None
         self.hangs = False
         self.checks = 0
+        self.files: object = [[1, 2]]
+        self.has_triggers = True
 
     async def connect(self) -> Connection:
         if self.error is not None:
@@ -95,7 +99,8 @@ def listening() -> Callable[..., Any]:
         given = {"name": "members", "kind": "postgres", "dsn": "postgresql://h/x"}
         context = {"nickname_case": "fold" if folds else "preserve"}
         options = PostgresOptions.model_validate(given, context=context)
-        listener = Listener(options, "idv_users", harness.purge)
+        relation = Relation(1, "public", "users", ())
+        listener = Listener(options, "idv_users", harness.purge, lambda: relation)
         listener._connector = cast(Connector, harness.server)
         task = asyncio.create_task(listener.run())
         await asyncio.sleep(0)
@@ -164,7 +169,7 @@ async def test_connection_is_checked_each_second_and_made_again(
     async with listening() as harness:
         harness.take()
         await harness.advance(3.5)
-        assert harness.server.checks == 3
+        assert harness.server.checks == 1 + 3
         harness.server.error = ConnectionRefusedError() if fault == "lost" else None
         harness.server.hangs = fault == "hanging"
         await harness.advance(6)
@@ -179,6 +184,24 @@ async def test_connection_is_checked_each_second_and_made_again(
     assert interrupted.startswith("backend members: notifications of changes are interrupted: ")
     assert interrupted.endswith("; trying again every 1 s")
     assert again == "backend members: notifications of changes are received again"
+
+
+async def test_everything_is_purged_when_the_files_of_the_table_are_others(
+    listening: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for each change; a table that has lost its triggers is a warning."""
+    async with listening() as harness:
+        harness.take()
+        for files in ([[1, 3]], [[1, 3], [4, 5]], None):
+            harness.server.files = files
+            await harness.advance(3)
+            assert harness.take() == [set()]
+        assert caplog.text == ""
+        harness.server.has_triggers = False
+        await harness.advance(3)
+        assert harness.take() == []
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert warning.startswith("backend members: the table has no trigger any more")
 
 
 async def test_next_outage_is_logged_again(

@@ -14,7 +14,7 @@ import pytest
 
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.listener import Listener
-from support.databases.postgres_server import ALICE, BOB, Database
+from support.databases.postgres_server import ALICE, BOB, USERS, Database
 from support.http.http_server import until
 from support.processes.process import Invoke, eventually
 from support.processes.service import CONFIG, Client, serving
@@ -55,6 +55,13 @@ class Changes:
         return self.calls.pop(0)
 
 
+def backend_at(database: Database, case: str = "preserve", **more: object) -> Any:
+    options = {"name": "members", "kind": "postgres", "dsn": database.dsn, **more}
+    context = {"nickname_case": case}
+    parsed: Any = PostgresBackend.options_type.model_validate(options, context=context)
+    return PostgresBackend(parsed)
+
+
 @pytest.fixture
 def listening(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """A backend with notifications, and its changes after it has begun to listen."""
@@ -64,11 +71,7 @@ def listening(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
     @asynccontextmanager
     async def run(case: str = "preserve", **notify: str) -> AsyncIterator[Changes]:
-        options = {"name": "members", "kind": "postgres", "dsn": database.dsn, "notify": notify}
-        context = {"nickname_case": case}
-        backend: Any = PostgresBackend(
-            PostgresBackend.options_type.model_validate(options, context=context)  # type: ignore[arg-type]
-        )
+        backend = backend_at(database, case, notify=notify)
         changes = Changes()
         backend.on_change(changes)
         async with open_backends([backend]):
@@ -76,6 +79,17 @@ def listening(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[.
             yield changes
 
     return run
+
+
+@pytest.fixture
+def apply_init(database: Database, tmp_path: Path, invoke: Invoke) -> Callable[[], Any]:
+    path = write_config(tmp_path, database)
+
+    async def apply() -> None:
+        done = await asyncio.to_thread(invoke, "postgres", "init", "--apply", "-c", path)
+        assert (done.stdout, done.stderr) == (APPLIED, "")
+
+    return apply
 
 
 def test_init_prints_sql_that_makes_a_table_without_warnings(
@@ -161,6 +175,13 @@ CHANGES: dict[str, tuple[str, set[Query]]] = {
         {ByNickname("bob"), ByCard(BOB.card_number)},
     ),
     "truncate": ("TRUNCATE users", set()),
+    "replica": (
+        (
+            "SET session_replication_role = replica; DELETE FROM users WHERE nickname = 'bob';"
+            "RESET session_replication_role"
+        ),
+        {ByNickname("bob"), ByCard(BOB.card_number)},
+    ),
     "many rows": (
         "INSERT INTO users SELECT 'u' || n, n::text, 'Free' FROM generate_series(1, 101) AS n",
         set(),
@@ -182,16 +203,22 @@ async def test_each_change_is_reported_for_the_users_it_is_about(
     path = write_config(tmp_path, database)
     done = await asyncio.to_thread(invoke, "postgres", "init", "--apply", "-c", path)
     assert done.exit_code == 0
+    enable = ";".join(
+        f"ALTER TABLE users ENABLE ALWAYS TRIGGER users_notify_{event}"
+        for event in ("insert", "update", "delete", "truncate")
+    )
     async with listening() as changes:
         for name, (sql, expected) in CHANGES.items():
-            database.run("ALTER TABLE users DISABLE TRIGGER USER; DELETE FROM users")
             database.run(
+                "BEGIN; ALTER TABLE users DISABLE TRIGGER USER; DELETE FROM users;"
                 f"INSERT INTO users VALUES ('alice', '{ALICE.card_number}', 'Free'), "
-                f"('bob', '{BOB.card_number}', 'Pro'); ALTER TABLE users ENABLE TRIGGER USER"
+                f"('bob', '{BOB.card_number}', 'Pro'); {enable}; COMMIT"
             )
             database.run("UPDATE users SET plan = plan WHERE false")
             database.run(sql)
             assert await changes.next() == expected, name
+            if "TRUNCATE" in sql:
+                assert await changes.next() == set()  # the file is another one
     assert changes.calls == []
 
 
@@ -211,7 +238,10 @@ async def test_everything_is_purged_after_a_lost_connection(
     """What changed in the meantime is not known."""
     database.write()
     caplog.set_level(logging.INFO)
-    listener = "SELECT {} FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query = 'SELECT 1'"
+    listener = (
+        "SELECT {} FROM pg_stat_activity WHERE query ~ '^LISTEN|pg_trigger' "
+        "AND usename = 'idv' AND datname = current_database()"
+    )
     async with listening() as changes:
         if cut == "terminated":
             database.run(listener.format("pg_terminate_backend(pid)"))
@@ -240,7 +270,7 @@ def test_an_edit_is_seen_in_a_response_within_a_second(
     database.run("INSERT INTO users VALUES ('alice', '1', 'Free'), ('bob', '2', 'Free')")
     with serving(path.read_text(), tmp_path) as service:
         client = Client(service.port)
-        listens = "SELECT true FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND state = 'idle'"
+        listens = "SELECT true FROM pg_stat_activity WHERE query ~ 'pg_trigger' AND state = 'idle'"
         eventually(lambda: database.run(listens) == "t")
 
         def plans() -> list[str]:
@@ -250,10 +280,104 @@ def test_an_edit_is_seen_in_a_response_within_a_second(
         assert client.by_input("@carol").status == 404
         assert plans() == ["Free", "Free", "Free"]
         database.run(
-            "ALTER TABLE users DISABLE TRIGGER USER; UPDATE users SET plan = 'Secret';"
-            "ALTER TABLE users ENABLE TRIGGER USER;"
+            "ALTER TABLE users DISABLE TRIGGER users_notify_update;"
+            "UPDATE users SET plan = 'Secret';"
+            "ALTER TABLE users ENABLE ALWAYS TRIGGER users_notify_update;"
             "UPDATE users SET plan = 'Pro' WHERE nickname = 'alice';"
             "INSERT INTO users VALUES ('carol', '3', 'Free')"
         )
         eventually(lambda: plans() == ["Pro", "Pro", "Free"])
         assert client.by_input("@carol").status == 200
+
+
+PARTITIONED = """
+CREATE TABLE users (nickname text, card_number text, plan text, profile_url text)
+  PARTITION BY LIST (plan);
+CREATE TABLE free PARTITION OF users FOR VALUES IN ('Free');
+CREATE TABLE pro PARTITION OF users FOR VALUES IN ('Pro');
+INSERT INTO users VALUES ('alice', '1', 'Free'), ('bob', '2', 'Pro');
+"""
+UNSEEN: dict[str, tuple[str, list[str]]] = {
+    "a partition": (
+        PARTITIONED,
+        [
+            "DELETE FROM pro WHERE nickname = 'bob'",
+            "INSERT INTO pro VALUES ('carol', '3', 'Pro')",
+            (
+                "SET session_replication_role = replica; UPDATE free SET card_number = '7';"
+                "RESET session_replication_role"
+            ),
+            "TRUNCATE free",
+            "UPDATE users SET plan = 'Free' WHERE nickname = 'carol'",
+            "ALTER TABLE users DETACH PARTITION pro",
+            "CREATE TABLE best PARTITION OF users FOR VALUES IN ('Best')",
+            "INSERT INTO best VALUES ('dave', '4', 'Best')",
+            "ALTER TABLE users ATTACH PARTITION pro FOR VALUES IN ('Pro')",
+            "DROP TABLE best",
+            "TRUNCATE users",
+        ],
+    ),
+    "another table": (
+        USERS,
+        [
+            (
+                "CREATE TABLE users_new (LIKE users INCLUDING ALL);"
+                "INSERT INTO users_new VALUES ('alice', '1', 'Free');"
+                "BEGIN; ALTER TABLE users RENAME TO users_old;"
+                "ALTER TABLE users_new RENAME TO users; COMMIT"
+            ),
+            "TRUNCATE users",
+            "CREATE TABLE more () INHERITS (users)",
+            "INSERT INTO users VALUES ('alice', '1', 'Free'); VACUUM FULL users",
+        ],
+    ),
+    "a view": (
+        (
+            "CREATE TABLE people (nickname text, card_number text, plan text);"
+            "CREATE VIEW users AS SELECT * FROM people;"
+        ),
+        ["TRUNCATE people"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "statements"), list(UNSEEN.values()), ids=list(UNSEEN))
+async def test_everything_is_purged_after_changes_past_the_triggers_of_the_table(
+    database: Database, apply_init: Callable[[], Any], listening: Any, script: str, statements: Any
+) -> None:
+    database.clear(script)
+    if "VIEW" not in script:
+        await apply_init()
+    async with listening() as changes:
+        for statement in statements:
+            await asyncio.sleep(0.05)
+            changes.calls.clear()
+            await asyncio.to_thread(database.run, statement)
+            async with asyncio.timeout(10):
+                while await changes.next():
+                    pass
+
+
+@pytest.mark.parametrize("key", ["LIST (plan)", "LIST (nickname)", "RANGE ((lower(nickname)))"])
+async def test_init_makes_what_a_partition_key_allows(
+    database: Database,
+    apply_init: Callable[[], Any],
+    caplog: pytest.LogCaptureFixture,
+    key: str,
+) -> None:
+    """And can be run again; the start advises nothing that cannot be run."""
+    columns = "nickname text, card_number text, plan text, profile_url text"
+    database.clear(
+        f"CREATE TABLE users ({columns}) PARTITION BY {key};"
+        "CREATE TABLE rest PARTITION OF users DEFAULT;"
+    )
+    async with open_backends([backend_at(database)]):
+        advised = [each.getMessage().partition("this one does: ")[2] for each in caplog.records]
+    assert sum("CREATE UNIQUE INDEX" in each for each in advised) == (key == "LIST (nickname)")
+    for statement in filter(None, advised):
+        await asyncio.to_thread(database.run, statement)
+    for _ in range(2):
+        await apply_init()
+    caplog.clear()
+    async with open_backends([backend_at(database)]):
+        assert caplog.text == ""

@@ -46,8 +46,8 @@ class PostgresSource(Source):
         """Change the first user without a notification."""
         self.marker = self._edited(self.marker)
         self._change(self.marker)
-        silence = "SET LOCAL session_replication_role = replica;"
-        self._commit(f"{silence} DELETE FROM users; {self._insert()}")
+        silence = "ALTER TABLE users DISABLE TRIGGER USER;"
+        self._commit(f"{silence} DELETE FROM users; {self._insert()} {self._schema}")
         self.reference.end()
 
     def _insert(self) -> str:
