@@ -38,6 +38,10 @@ _START_TIMEOUT = 5.0
 """Seconds in which the database must respond when the backend connects, or checks the table."""
 
 
+class _ReplacedError(Exception):
+    """A lookup found another table than the one that was checked."""
+
+
 class PostgresBackend(Backend[PostgresOptions]):
     """Users in one table or view of a PostgreSQL database, or behind two queries."""
 
@@ -112,35 +116,34 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     async def find(self, query: Query) -> User | None:
         """Query the database."""
+        if self._lookups is None:
+            raise self._error.copy()
+        lookup = self._lookups[type(query)]
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
+        may_have_at_sign = self._inspected.has_at_signs and isinstance(query, ByNickname)
         try:
-            rows = await self._find(type(query), value)
-            may_have_at_sign = self._inspected.has_at_signs and isinstance(query, ByNickname)
+            rows = await lookup(value)
             # Such a user exists, and "not found" would be wrong.
-            if not rows and may_have_at_sign and await self._find(ByNickname, f"@{value}"):
+            if not rows and may_have_at_sign and await lookup(f"@{value}"):
                 raise Broken("the nickname of a row is stored with @ in front")
         except asyncio.CancelledError:
             self._suspect.set()
             raise
+        except _ReplacedError:
+            await self._check_replaced(self._inspected)
+            return await self.find(query)
         return self._only_user(rows)
 
-    async def _find(self, kind: type[Query], value: str) -> Rows:
-        """Return the rows of a value; "not found" in another table only after a check of it."""
-        while True:
-            lookups = self._lookups
-            if lookups is None:
-                raise self._error.copy()
-            rows = await lookups[kind](value)
-            if not self._inspected.is_replaced(rows):
-                return rows
-            if len(rows) > 1:
-                return rows[:-1]
-            async with self._checking:
-                if self._lookups is lookups:
-                    try:
-                        await self._check()
-                    finally:
-                        self._suspect.set()  # the monitor connects again if it is down now
+    async def _check_replaced(self, inspected: Lookups) -> None:
+        """Validate the table that a lookup found in place of the one that was ``inspected``."""
+        async with self._checking:
+            if self._inspected is inspected and self._lookups is not None:
+                try:
+                    await self._check()
+                finally:
+                    self._suspect.set()  # the monitor connects again if it is down now
+                if self._inspected is inspected:
+                    raise Unavailable("the table is another one in each connection")
 
     async def _fetch(self, sql: str, value: str | list[str], *, repeated: bool = False) -> Rows:
         try:
@@ -150,6 +153,8 @@ class PostgresBackend(Backend[PostgresOptions]):
             is_lost = self._errors.is_disconnect(error) or self._errors.is_full(error)
             if is_timeout or is_lost:
                 self._suspect.set()
+            if not isinstance(value, list) and self._errors.is_replaced(error):
+                raise _ReplacedError from None
             if isinstance(value, list) and (is_timeout or not is_lost):
                 raise BatchFailed from None
             failure = self._errors.to_lookup_failed(error)

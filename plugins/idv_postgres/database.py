@@ -102,7 +102,7 @@ class Database:
         self.terminate()
         lookups = await self.inspect()
         connect = self._connect
-        if self._settings is not None:
+        if self._settings is not None and lookups.search_path:
             settings = {**self._settings, "search_path": lookups.search_path}
             connect = partial(connect, server_settings=settings)
         pool = Pool(connect, self._options.pool.max)
@@ -209,12 +209,13 @@ class Database:
         A pooler in transaction mode may use another session for each: so statement, value and time
         limit belong to one, and nothing of them is left in the session.
         """
-        path = "DEFAULT" if self._lookups is None else self._lookups.search_path
+        path = "" if self._lookups is None else self._lookups.search_path
+        set_path = path and f"; SET LOCAL search_path TO {path}"
         try:
             await connection.execute(
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
                 f"SET LOCAL statement_timeout = {self._limit}; "
-                f"SET LOCAL row_security = off; SET LOCAL search_path TO {path}"
+                f"SET LOCAL row_security = off{set_path}"
             )
             rows = await self._fetch(connection, sql, value)
             if repeated and not rows:

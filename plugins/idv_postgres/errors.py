@@ -12,6 +12,7 @@ from asyncpg.exceptions import (
     InterfaceError,
     InternalClientError,
     InvalidCachedStatementError,
+    InvalidTextRepresentationError,
     OutdatedSchemaCacheError,
     PostgresError,
     QueryCanceledError,
@@ -54,6 +55,8 @@ _REASONS = {
 }
 _REJECTED_PARAMETER = "unsupported startup parameter: "
 """What PgBouncer says, with the name of one of ours."""
+REPLACED = "idv: the table was replaced"
+"""What a lookup fails on in another table than the one that was checked."""
 _OF_CLIENT: dict[type[Exception], str] = {
     InvalidCachedStatementError: "the table was changed during the query",
     OutdatedSchemaCacheError: "the table was changed during the query",
@@ -90,6 +93,11 @@ def most_informative(errors: Sequence[Exception]) -> Exception:
         errors,
         key=lambda each: (not is_full(each), isinstance(each, TargetServerAttributeNotMatched)),
     )
+
+
+def is_replaced(error: BaseException) -> bool:
+    """Return whether the table is another one than the one that was checked."""
+    return isinstance(error, InvalidTextRepresentationError) and REPLACED in str(error)
 
 
 def is_timeout(error: BaseException) -> bool:

@@ -7,7 +7,6 @@ the column does, which can use its index, and then byte by byte.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,9 @@ from typing import Any
 
 from asyncpg import Connection
 
+from idv_postgres.errors import REPLACED
 from idv_postgres.options import PostgresOptions
+from idv_postgres.plans import calls_function, explain, reads_all
 from idv_postgres.relation import (
     Condition,
     Relation,
@@ -41,7 +42,8 @@ WITH RECURSIVE base AS (
   UNION ALL SELECT d.attnum, t.* FROM base AS d JOIN pg_type AS t ON t.oid = d.typbasetype)
 SELECT a.attname AS name, b.typname::text AS type, b.typtype = 'e' AS is_enum,
   b.oid::regtype::text AS type_sql,
-  quote_ident(n.nspname) || '.' || quote_ident(l.collname) AS collation
+  quote_ident(n.nspname) || '.' || quote_ident(l.collname) AS collation,
+  b.typname IN ('text', 'varchar', 'name') AND l.collisdeterministic AS compares_exactly
 FROM pg_attribute AS a JOIN base AS b ON b.attnum = a.attnum AND b.typtype <> 'd'
   LEFT JOIN pg_collation AS l ON l.oid = a.attcollation
   LEFT JOIN pg_namespace AS n ON n.oid = l.collnamespace
@@ -51,12 +53,6 @@ _UNIQUE_KEYS = """
 SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index
 WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
   AND indnkeyatts = 1
-"""
-# SQL functions that are part of the server read no tables.
-_CALLS_FUNCTION = """
-SELECT EXISTS (SELECT FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
-  WHERE l.lanname NOT IN ('internal', 'c') AND p.pronamespace <> 'pg_catalog'::regnamespace
-    AND strpos($1, lower(translate(p.proname, E' \t"\\\\', '')) || '(') > 0)
 """
 _PARTITION_KEYS = """
 SELECT pg_get_partkeydef(p.partrelid) AS key FROM pg_partition_tree($1::text::regclass) AS t
@@ -72,10 +68,12 @@ _FOR_EACH_VALUE = (
 class Lookups:
     """The statement of each kind of query, with the value as ``$1``; returns two rows at most.
 
-    The last row is all NULL if the table is another one than ``relation``. ``batch_sql`` are
-    statements for several values, as `Batches` needs them; not for every kind. ``warnings`` are
-    sentences for the log. ``has_at_signs`` is whether nicknames with @ in front were seen.
-    ``repeated`` are the kinds that `Database.fetch` must repeat.
+    It raises an error with the text `REPLACED` if the table is another one than ``relation``.
+    ``batch_sql`` are statements for several values, as `Batches` needs them; not for every kind.
+    ``warnings`` are sentences for the log. ``has_at_signs`` is whether nicknames with @ in front
+    were seen.
+    ``repeated`` are the kinds that `Database.fetch` must repeat. ``search_path`` is that of the
+    first start, empty if lookups do not depend on it.
     """
 
     sql: Mapping[type[Query], str]
@@ -85,10 +83,6 @@ class Lookups:
     repeated: Collection[type[Query]] = ()
     search_path: str = ""
     relation: Relation | None = None
-
-    def is_replaced(self, rows: Sequence[Sequence[Any]]) -> bool:
-        """Return whether the rows of a lookup are from another table than `relation`."""
-        return self.relation is not None and bool(rows) and rows[-1][1] is rows[-1][2] is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +94,7 @@ class Column:
     is_enum: bool
     type_sql: str
     collation: str | None
+    compares_exactly: bool | None
 
     def require_text(self, *, enum: bool = False) -> None:
         if self.type not in _COLUMN_TYPES and not (enum and self.is_enum):
@@ -139,39 +134,46 @@ async def inspect(
     path = await set_search_path(connection)
     known = None if before is None else before.relation
     relation = None if options.queries else await resolve(connection, options, known)
-    if before is not None:
+    if before is not None and before.search_path:
         path = before.search_path
         await connection.execute(f"SET LOCAL search_path TO {path}")
-    if relation is None:
-        queries = options.queries.items()
-        sql = {kind: await _own_query(connection, kind, query) for kind, query in queries}
-        lookups = Lookups(sql)
-    else:
-        lookups = await _of_table(connection, options, relation, known)
+    lookups = (
+        await _of_queries(connection, options)
+        if relation is None
+        else await _of_table(connection, options, relation, known)
+    )
     warnings = list(lookups.warnings)
     # For a table of a few rows the planner prefers to read them all.
     await connection.execute("SET LOCAL enable_seqscan = off")
-    plans = {kind: await _plan(connection, each, "x") for kind, each in lookups.sql.items()}
+    plans = {kind: await explain(connection, each, "x") for kind, each in lookups.sql.items()}
     batch_sql = {
         kind: each
         for kind, each in lookups.batch_sql.items()
         # One that reads the whole table for each value would take as long as all of them.
-        if not _reads_all(await _plan(connection, each, ["x"]))
+        if not reads_all(await explain(connection, each, ["x"]))
     }
     await connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
-    slow = [_NAMES[kind] for kind, plan in plans.items() if _reads_all(plan)]
+    slow = [_NAMES[kind] for kind, plan in plans.items() if reads_all(plan)]
     if slow:
         slow_ones = " or ".join(slow)
         warnings.insert(0, f"a lookup by {slow_ones} reads the whole table; an index is missing")
     repeated = {
         kind
         for kind, plan in plans.items()
-        if await _calls_function(connection, lookups.sql[kind] + json.dumps(plan))
+        if await calls_function(connection, lookups.sql[kind], plan)
     }
     await require_logged(connection)
+    # The operators of citext are found by it, too, while to set it takes time behind a pooler.
+    if not (options.queries or repeated or "citext" in "".join(lookups.sql.values())):
+        path = ""
     return replace(
         lookups, batch_sql=batch_sql, warnings=warnings, repeated=repeated, search_path=path
     )
+
+
+async def _of_queries(connection: Connection, options: PostgresOptions) -> Lookups:
+    queries = options.queries.items()
+    return Lookups({kind: await _own_query(connection, kind, query) for kind, query in queries})
 
 
 async def _of_table(
@@ -194,18 +196,24 @@ async def _of_table(
     if has_at_signs:
         warnings.append(_at_sign_warning(options))
     warnings += await _unique_warnings(connection, options, columns)
-    select = f"{select_users(options, columns, relation.sql)} WHERE"
-    # The name is resolved when the statement is planned, which locks the relation first. It has no
-    # such row, and the planner drops the condition, unless the relation is another one then.
-    name = relation.sql.replace("'", "''")
-    other = f"SELECT NULL, NULL, NULL, NULL WHERE '{name}'::regclass::oid <> {relation.oid}"
+    select = f"{select_users(options, columns, relation.sql)} WHERE {_same(relation)} AND"
     sql: dict[type[Query], str] = {}
     batch_sql: dict[type[Query], str] = {}
     for kind, equals in conditions.items():
-        one = "({} {} LIMIT 2) UNION ALL {}"
-        sql[kind] = one.format(select, equals("$1::text"), other)
-        batch_sql[kind] = f"{_FOR_EACH_VALUE}({one.format(select, equals('k.value'), other)}) AS q"
+        sql[kind] = f"{select} {equals('$1::text')} LIMIT 2"
+        batch_sql[kind] = f"{_FOR_EACH_VALUE}({select} {equals('k.value')} LIMIT 2) AS q"
     return Lookups(sql, batch_sql, warnings, has_at_signs, relation=relation)
+
+
+def _same(relation: Relation) -> str:
+    """Return a condition that is true if the name still means this relation, and else an error.
+
+    It costs nothing, since it is evaluated when the statement is planned, which is repeated after
+    each change of the relation. The name is resolved after the relation was locked.
+    """
+    name = relation.sql.replace("'", "''")
+    error = f"'{REPLACED}'::text::bool"
+    return f"CASE WHEN '{name}'::regclass = {relation.oid} THEN true ELSE {error} END"
 
 
 async def _own_query(connection: Connection, kind: type[Query], query: str) -> str:
@@ -270,6 +278,8 @@ async def _equals(connection: Connection, column: Column, *, folds: bool = False
     service does.
     """
     name = f"u.{quoted(column.name)}"
+    if not folds and column.compares_exactly:
+        return lambda value: f"{name} = {value}"
     if not folds:
         # The type named "character" is that of one character.
         cast = {"bpchar": "::bpchar", "citext": f"::{column.type_sql}"}.get(column.type, "")
@@ -282,24 +292,6 @@ async def _equals(connection: Connection, column: Column, *, folds: bool = False
     if column.type == "citext":
         return lambda value: f"{name} = {value}::{column.type_sql} AND {exact} = {value}"
     return lambda value: f"lower({name}) = {value} AND {exact} = {value}"
-
-
-async def _plan(connection: Connection, sql: str, value: str | list[str]) -> Mapping[str, Any]:
-    explain = f"EXPLAIN (VERBOSE, FORMAT JSON) {sql}"
-    (plan,) = json.loads(await connection.fetchval(explain, value))
-    return plan["Plan"]  # type: ignore[no-any-return]
-
-
-async def _calls_function(connection: Connection, text: str) -> bool:
-    """Return whether a statement and its plan have the name of a function that may read tables."""
-    text = re.sub(r'[\s"\\]', "", text).lower()
-    return bool(await connection.fetchval(_CALLS_FUNCTION, text))
-
-
-def _reads_all(node: Mapping[str, Any]) -> bool:
-    scan = str(node["Node Type"])
-    by_index = "Index" in scan and "Index Cond" not in node
-    return scan == "Seq Scan" or by_index or any(map(_reads_all, node.get("Plans", ())))
 
 
 async def _unique_warnings(

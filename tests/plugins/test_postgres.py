@@ -349,7 +349,7 @@ WARNINGS: dict[str, tuple[str, list[str]]] = {
         CREATE TABLE one PARTITION OF users FOR VALUES WITH (MODULUS 2, REMAINDER 0);
         CREATE TABLE two PARTITION OF users FOR VALUES WITH (MODULUS 2, REMAINDER 1);
         CREATE INDEX ON users (card_number);""",
-        ['CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")'],
+        [],  # PostgreSQL rejects a unique index without the partition key
     ),
     "view": (VIEW, []),
     "view without an index": (

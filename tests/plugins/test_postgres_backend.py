@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 from asyncpg import (
+    InvalidTextRepresentationError,
     PostgresError,
     QueryCanceledError,
     TooManyConnectionsError,
     UndefinedTableError,
 )
 
+from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
-from idv_postgres.relation import Relation
 from idv_postgres.table import Lookups
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
@@ -382,19 +383,16 @@ async def test_check_that_waits_for_a_lock_leaves_it_to_a_probe(
         assert await outcome(harness.backend) == "found"
 
 
+REPLACED = InvalidTextRepresentationError(f'invalid input syntax for boolean: "{errors.REPLACED}"')
+
+
 async def test_rows_of_another_table_are_believed_after_a_check(
     serving: Callable[..., Any],
 ) -> None:
-    """One check for all who wait, after which the lookups are repeated; a user is found at once."""
-    relation = Relation(1, "public", "users", ())
-    sql = {ByNickname: "nickname", ByCard: "card"}
-    other_table = (None, None, None, None)
-    async with serving(Lookups(sql, relation=relation)) as harness:
-        harness.database.rows = [ROW, other_table]
-        assert await outcome(harness.backend) == "found"
-        assert harness.count("inspect") == 0
-        harness.database.rows = [other_table]
-        harness.database.lookups = Lookups(sql, relation=Relation(2, "public", "users", ()))
+    """One check for all who wait, after which the lookups are repeated."""
+    async with serving() as harness:
+        harness.database.rows = REPLACED
+        harness.database.lookups = Lookups({ByNickname: "other", ByCard: "other"})
         inspect = harness.database.inspect
 
         async def inspect_and_repair() -> Lookups:
@@ -403,9 +401,20 @@ async def test_rows_of_another_table_are_believed_after_a_check(
             return await inspect()
 
         harness.database.inspect = inspect_and_repair  # type: ignore[method-assign]
-        lookups = [outcome(harness.backend, each) for each in [ByNickname("x"), ByCard("1")] * 3]
-        first = asyncio.gather(*lookups)
-        assert await first == ["not found"] * 6
+        queries = [ByNickname("x"), ByCard("1")] * 3
+        lookups = [outcome(harness.backend, each) for each in queries]
+        assert await asyncio.gather(*lookups) == ["not found"] * 6
+        assert harness.count("inspect") == 1
+
+
+async def test_table_that_a_check_does_not_find_replaced_is_unavailable(
+    serving: Callable[..., Any],
+) -> None:
+    """As where hosts of the dsn have different ones."""
+    async with serving() as harness:
+        harness.database.rows = REPLACED
+        reason = "the table is another one in each connection"
+        assert await outcome(harness.backend) == f"unavailable: {reason}"
         assert harness.count("inspect") == 1
 
 
@@ -413,8 +422,7 @@ async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_seco
     serving: Callable[..., Any],
 ) -> None:
     """After one check, whose error is that of all lookups that wait."""
-    lookups = Lookups({ByNickname: "nickname"}, relation=Relation(1, "public", "users", ()))
-    async with serving(lookups) as harness:
+    async with serving() as harness:
 
         async def inspect() -> Lookups:
             harness.database.calls.append("inspect")
@@ -423,7 +431,7 @@ async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_seco
             raise Broken("wrong table")
 
         harness.database.inspect = inspect  # type: ignore[method-assign]
-        harness.database.rows = [(None, None, None, None)]
+        harness.database.rows = REPLACED
         waiting = asyncio.gather(*(outcome(harness.backend) for _ in range(3)))
         await harness.advance(3.5)
         assert await waiting == ["broken: wrong table"] * 3
