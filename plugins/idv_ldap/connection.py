@@ -60,6 +60,8 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
     try:
         if options.start_tls:
             handle.start_tls_s()
+        elif uses_tls(options, uri):
+            _shake_hands(handle)
         with REFUSALS.attempt(options):
             try:
                 _bind(handle, options.bind)
@@ -72,6 +74,16 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
     has_context_csn = check_loaded(handle, options.base_dn, is_replica=is_replica)
     types = check_names(handle, options, EntryMapper(options).attributes)
     return Bound(handle, types, has_context_csn)
+
+
+def _shake_hands(handle: Any) -> None:
+    """Let libldap connect, so that a handshake that hangs keeps no other attempt to bind away."""
+    try:
+        handle.search_s("", ldap.SCOPE_BASE, attrlist=_NO_ATTRIBUTES)
+    except ldap.LDAPError as error:
+        details = error.args[0] if error.args else {}
+        if details.get("result", -1) < 0:  # of libldap, and not of a server that requires a bind
+            raise
 
 
 def _bind(handle: Any, bind: BindOptions | None) -> None:

@@ -1,7 +1,8 @@
-"""Replicas that are being loaded, and parts of the tree that are on other servers."""
+"""Replicas that are being loaded, trees of several servers, and a handshake that hangs."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from support.databases.ldap_server import (
 )
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
+from support.http.tcp_relay import Relay
 from tornado_idv import ByNickname
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
@@ -85,7 +87,7 @@ def backend_of(tmp_path: Path) -> Callable[..., LdapBackend]:
             **options,
         }
         uris = [each.uri for each in servers]
-        backend = make_backend(LdapBackend, tmp_path, uris=uris, **given)
+        backend = make_backend(LdapBackend, tmp_path, **{"uris": uris, **given})
         assert isinstance(backend, LdapBackend)
         return backend
 
@@ -176,6 +178,38 @@ async def test_controller_that_has_not_replicated_all_is_not_used(
     server = make(ALICE, options=f"{schema}rootDSE {root}")
     async with open_backends([backend_of(server)]) as (backend,):
         assert str(await outcome(backend, ByNickname("bob"))).startswith(expected)
+
+
+class HangingOnce(Relay):
+    """Passes nothing on of the second connection, as a balancer in front of a hung server."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.accepted == 1:
+            self.accepted += 1
+            self._writers.add(writer)
+        else:
+            await super().serve(reader, writer)
+
+
+@pytest.mark.parametrize("require", ["", "require authc"])
+async def test_handshake_that_hangs_does_not_block_the_next_attempt(
+    make: START, backend_of: Callable[..., LdapBackend], require: str
+) -> None:
+    """The first connection is a handshake of ours, and that of libldap may hang."""
+    server = make(ALICE, options=require)
+    relay = HangingOnce(server.tls_port)
+    listener = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
+    uri = f"ldaps://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    backend = backend_of(
+        uris=[uri], tls={"ca_file": f"{server.folder}/ca.pem"}, connect_timeout="200ms"
+    )
+    async with open_backends([backend]):
+        assert backend.problem is not None
+        await until(lambda: backend.problem is None)
+        assert await outcome(backend, ByNickname("alice")) == "found"
+        await until(lambda: len(backend._connections._open) == 2)
+    listener.close()
+    relay.cut()
 
 
 def reference(port: int) -> str:
