@@ -163,8 +163,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         signature = signature_of(self.options.path)
         if not signature.is_same_file(was.signature):
             # A path that now leads to a file of another name has other files beside it.
-            beside = sidecars_of(self.options.path.resolve())
-            if any(old is not None and old in beside for old in was.sidecars):
+            if was.sidecars & sidecars_of(self.options.path.resolve()):
                 raise Unavailable(_LEFT_SIDECAR)
             return False
         if file.has_lost_sidecar():

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import aiosqlite
 
-from idv_sqlite import indexes, table
+from idv_sqlite import table
 from idv_sqlite.errors import to_lookup_failed
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import BUSY_TIMEOUT, Reader, connect
@@ -27,18 +27,16 @@ from tornado_idv import Broken, FileSignature, Query, Unavailable, User
 CHECKED_SIZE = 64 * 1024**2
 """Bytes up to which every page and row of a file is checked; otherwise schema and counts."""
 
-Sidecars = tuple[tuple[int, int] | None, ...]
-"""Device and inode of the ``-wal`` and ``-shm`` files beside a file.
-
-An open connection keeps those that it has opened, while SQLite finds them by their names.
-"""
-
 
 class State(NamedTuple):
-    """State of a file that is compared from one check to the next."""
+    """State of a file that is compared from one check to the next.
+
+    ``sidecars`` are device and inode of the ``-wal`` and ``-shm`` files beside it. An open
+    connection keeps those that it has opened, while SQLite finds them by their names.
+    """
 
     signature: FileSignature
-    sidecars: Sidecars
+    sidecars: frozenset[tuple[int, ...]]
     data_version: int
     schema_version: int
 
@@ -99,10 +97,7 @@ class OpenFile:
     def has_lost_sidecar(self) -> bool:
         """Return whether the ``-wal`` or ``-shm`` file was removed or replaced."""
         before = self.state.sidecars
-        return any(before) and any(
-            old is not None and old != new
-            for old, new in zip(before, sidecars_of(self.real_path), strict=True)
-        )
+        return bool(before) and not before <= sidecars_of(self.real_path)
 
     def is_intact(self) -> bool:
         """Return whether the open connections still read the users of the last check."""
@@ -127,9 +122,36 @@ class OpenFile:
             await self.watcher.execute_fetchall("ROLLBACK")
 
     async def compare_indexes(self, *, every_row: bool = False) -> None:
-        """Raise `Broken` for an index that lacks rows, of any table if the users are a view."""
-        name = None if self.users.is_view else self.users.name
-        await indexes.compare(self.watcher, name, every_row=every_row)
+        """Raise `Broken` for an index that lacks rows, of any table if the users are a view.
+
+        Counting does not see a row that is under another value, but takes a hundredth of the time
+        of ``every_row``. ``PRAGMA quick_check`` does neither.
+        """
+        found = await self.watcher.execute_fetchall(
+            "SELECT t.name, i.name FROM sqlite_master AS t, pragma_index_list(t.name) AS i WHERE "
+            "t.type = 'table' AND t.rootpage > 0 AND ifnull(t.name = ? COLLATE NOCASE, TRUE) "
+            "AND NOT i.partial",
+            [None if self.users.is_view else self.users.name],
+        )
+        names = [(table.quoted(name), table.quoted(index)) for name, index in found]
+        statements = [
+            f"SELECT iif((SELECT count(*) FROM {name} NOT INDEXED) = "  # noqa: S608 - quoted
+            f"(SELECT count(*) FROM {name} INDEXED BY {index}), 'ok', '')"
+            for name, index in names
+        ]
+        if every_row:
+            statements += [f"PRAGMA integrity_check({name})" for name in dict(names)]
+        for statement in statements:
+            try:
+                ((verdict,), *_) = await self.watcher.execute_fetchall(statement)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_ERROR:
+                    raise
+                continue  # an index by a function that is not known here, which no lookup uses
+            if verdict != "ok":
+                raise Broken(
+                    "an index lacks rows of its table; repair it, by the statement REINDEX"
+                )
 
     async def find(self, query: Query) -> User | None:
         """Query the reader with the shortest queue; raises `Unavailable` or `Broken`."""
@@ -154,10 +176,10 @@ class OpenFile:
         await asyncio.gather(*closing)
 
 
-def sidecars_of(path: Path) -> Sidecars:
-    """Return the identities of the ``-wal`` and ``-shm`` files, ``None`` where there is none."""
+def sidecars_of(path: Path) -> frozenset[tuple[int, ...]]:
+    """Return device and inode of the ``-wal`` and ``-shm`` files that are there."""
     found = (FileSignature.find(Path(f"{path}{suffix}")) for suffix in ("-wal", "-shm"))
-    return tuple(None if each is None else each[:2] for each in found)
+    return frozenset(each[:2] for each in found if each is not None)
 
 
 def signature_of(path: Path) -> FileSignature:
