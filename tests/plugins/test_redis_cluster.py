@@ -237,6 +237,10 @@ async def test_a_marker_of_another_run_of_the_node_does_not_count(
             node.run("SET", marker, "0" * 40)
             assert "is of before the server was restarted" in await outcome(backend, stranger)
             assert await outcome(backend, ByNickname("user0")) == "found"
+            cluster.mark(node)
+            assert await outcome(backend, stranger) == "not found"
+            cluster.mark(node, command="DEL")
+            assert "is missing, so the users are not all" in await outcome(backend, stranger)
     finally:
         cluster.mark(node)
 

@@ -104,10 +104,10 @@ class RedisCluster:
                 "SET", f"card:{user.card_number}", user.nickname
             )
 
-    def mark(self, *nodes: RedisServer) -> None:
-        """Set the markers of all slots, or of those of some nodes."""
+    def mark(self, *nodes: RedisServer, command: str = "SET") -> None:
+        """Set or delete the markers of all slots, or of those of some nodes."""
         for node in nodes or self.nodes:
-            node.run("EVAL", self._script, "0", "", "SET")
+            assert int(node.run("EVAL", self._script, "0", "", command)[1:]) > 0
 
     def keys_beside(self, key: str) -> list[str]:
         """Return the keys in the slot of this one."""
