@@ -118,9 +118,9 @@ class PostgresBackend(Backend[PostgresOptions]):
         """Query the database."""
         if self._lookups is None:
             raise self._error.copy()
-        lookup = self._lookups[type(query)]
+        inspected, lookup = self._inspected, self._lookups[type(query)]
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
-        may_have_at_sign = self._inspected.has_at_signs and isinstance(query, ByNickname)
+        may_have_at_sign = inspected.has_at_signs and isinstance(query, ByNickname)
         try:
             rows = await lookup(value)
             # Such a user exists, and "not found" would be wrong.
@@ -130,7 +130,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             self._suspect.set()
             raise
         except _ReplacedError:
-            await self._check_replaced(self._inspected)
+            await self._check_replaced(inspected)
             return await self.find(query)
         return self._only_user(rows)
 

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 from pydantic import SecretStr
 
-from idv_postgres.errors import most_informative, to_lookup_failed
+from idv_postgres.errors import is_replaced, most_informative, to_lookup_failed
 from idv_postgres.options import Dsn, PostgresOptions
 from idv_postgres.pool import Pool
 from idv_postgres.table import Lookups, inspect
@@ -122,9 +122,12 @@ class Database:
         """
         connection = await self._connect()
         try:
-            async with connection.transaction(readonly=True):
-                await self._require_all_rows(connection)
-                self._lookups = await inspect(connection, self._options, self._lookups)
+            try:
+                self._lookups = await self._inspect(connection)
+            except asyncpg.InvalidTextRepresentationError as error:
+                if not is_replaced(error):
+                    raise
+                self._lookups = await self._inspect(connection)  # it was replaced meanwhile
             await connection.close(timeout=_MIN_CONNECT_TIMEOUT)
         except Broken:
             self.terminate()
@@ -133,14 +136,16 @@ class Database:
             connection.terminate()
         return self._lookups
 
-    async def _require_all_rows(self, connection: asyncpg.Connection) -> None:
-        if not self._options.prepared_statements:
-            await connection.execute("SET LOCAL row_security = off")
-        elif await connection.fetchval("SHOW row_security") != "off":
-            raise Broken(
-                "a pooler ignores the startup parameter row_security; remove it from "
-                "ignore_startup_parameters and write prepared_statements: false"
-            )
+    async def _inspect(self, connection: asyncpg.Connection) -> Lookups:
+        async with connection.transaction(readonly=True):
+            if not self._options.prepared_statements:
+                await connection.execute("SET LOCAL row_security = off")
+            elif await connection.fetchval("SHOW row_security") != "off":
+                raise Broken(
+                    "a pooler ignores the startup parameter row_security; remove it from "
+                    "ignore_startup_parameters and write prepared_statements: false"
+                )
+            return await inspect(connection, self._options, self._lookups)
 
     @property
     def has_connections(self) -> bool:
