@@ -32,11 +32,11 @@ class PostgresSource(Source):
         self.database = database
         options = {"name": letter, "kind": "postgres", "dsn": database.dsn, "notify": {}}
         schema = script(PostgresOptions.model_validate(options))
-        self._schema = schema.removeprefix("BEGIN;").rstrip().removesuffix("COMMIT;")
+        self.schema = schema.removeprefix("BEGIN;").rstrip().removesuffix("COMMIT;")
         super().__init__(letter, reference)
 
     def make(self) -> None:
-        table = f"DROP TABLE IF EXISTS users; {self._schema} GRANT SELECT ON users TO idv;"
+        table = f"DROP TABLE IF EXISTS users; {self.schema} GRANT SELECT ON users TO idv;"
         self._commit(table + self._insert())
 
     def write(self) -> None:
@@ -47,7 +47,7 @@ class PostgresSource(Source):
         self.marker = self._edited(self.marker)
         self._change(self.marker)
         silence = "ALTER TABLE users DISABLE TRIGGER USER;"
-        self._commit(f"{silence} DELETE FROM users; {self._insert()} {self._schema}")
+        self._commit(f"{silence} DELETE FROM users; {self._insert()} {self.schema}")
         self.reference.end()
 
     def _insert(self) -> str:
@@ -91,7 +91,7 @@ _RELOAD = """
 _SWAP = """
     BEGIN; CREATE TABLE new_users (LIKE users INCLUDING ALL); INSERT INTO new_users TABLE users;
     ALTER TABLE users RENAME TO old_users; ALTER TABLE new_users RENAME TO users;
-    GRANT SELECT ON users TO idv; DROP TABLE old_users; COMMIT
+    GRANT SELECT ON users TO idv; DROP TABLE old_users; {} COMMIT
 """
 
 
@@ -110,7 +110,7 @@ def of_table(source: PostgresSource) -> Iterator[Scenario]:
     again = "BEGIN; DROP TABLE users;" + _OTHER_TABLE.format("public") + "COMMIT"
     inject = injected(partial(source.database.run, again))
     yield Scenario("dropped and created empty", source, inject, blind=True)
-    yield _sql("exchanged for a copy", source, _SWAP, "SELECT")
+    yield _sql("exchanged for a copy", source, _SWAP.format(source.schema), "SELECT")
     inject = repeated(source.database.run, _RELOAD)
     yield Scenario("loaded again and again", source, inject, blind=False, harms_file=False)
 
