@@ -191,7 +191,11 @@ def test_keys_of_a_first_start_are_private(tmp_path: Path) -> None:
 
 
 def test_image_is_built_from_locked_versions_alone() -> None:
-    """Each installation takes a lock with digests, or a wheel made here with nothing fetched."""
+    """What is built is built by the locked setuptools, and what is installed was locked or built.
+
+    `deploy/docker/check-image.sh` builds it; pip takes the newest setuptools for each build that is
+    isolated.
+    """
     commands = [
         command
         for name, value in instructions()
@@ -199,12 +203,28 @@ def test_image_is_built_from_locked_versions_alone() -> None:
         for command in value.split("&&")
         if re.search(r" pip .*\b(install|wheel)\b", command)
     ]
-    locked = [re.search(r"--require-hashes --requirement (\S+)", each) for each in commands]
-    assert [each[1] for each in locked if each] == ["requirements.lock", "build.lock"]
-    others = [each for each, lock in zip(commands, locked, strict=True) if not lock]
-    assert len(others) == 2
-    assert all("--no-deps" in each for each in others)
-    assert "--no-build-isolation" in others[0]
+    tools, dependencies, ours, install = commands
+    assert "--require-hashes --only-binary :all: --requirement build.lock" in tools
+    assert "--require-hashes --only-binary :all: --no-binary python-ldap" in dependencies
+    assert "--requirement requirements.lock" in dependencies
+    for built in (dependencies, ours):
+        assert re.search(r"\bpip wheel\b.*--no-build-isolation.*--wheel-dir /wheel\b", built)
+    assert "--no-deps" in ours
+    assert "--no-index --no-deps --no-compile /wheel/*.whl" in install
+
+
+def test_image_says_what_it_is() -> None:
+    (labels,) = (shlex.split(value) for name, value in instructions() if name == "LABEL")
+    prefix = "org.opencontainers.image."
+    found = dict(each.removeprefix(prefix).split("=", 1) for each in labels)
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert f'version="{found["version"]}"' in setup
+    assert f'license="{found["licenses"]}"' in setup
+    assert {*found} == {"title", "description", "licenses", "version", "revision"}
+
+
+def test_check_of_the_image_is_a_valid_script() -> None:
+    run("sh", "-n", DEPLOY / "docker" / "check-image.sh")
 
 
 CONFIGURATIONS = [
