@@ -49,7 +49,7 @@ SELECT relation AS oid FROM pg_locks WHERE locktype = 'relation' AND pid = pg_ba
 """
 _UNLOGGED = f"""{TREE.format(roots=_LOCKED)}
 SELECT oid::regclass::text FROM tree JOIN pg_class USING (oid)
-WHERE relpersistence <> 'p' ORDER BY 1 LIMIT 1
+WHERE relpersistence <> 'p' AND relkind <> 'p' ORDER BY 1 LIMIT 1
 """  # noqa: S608 - constants
 _SAMPLE = 100
 Condition: TypeAlias = Callable[[str], str]

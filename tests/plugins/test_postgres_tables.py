@@ -79,6 +79,18 @@ async def test_table_that_a_crash_empties_stops_the_start(
         assert await outcome(backend, ByCard("1")) == "not found"
 
 
+async def test_partitioned_table_is_logged_if_its_partitions_are(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    """It has no rows of its own, and its persistence cannot be changed."""
+    if int(database.run("SHOW server_version_num")) >= 18_00_00:
+        pytest.skip("no partitioned table can be UNLOGGED")
+    script = PARTITIONS.replace("UNLOGGED TABLE pro", "TABLE pro")
+    backend = backend_of(script.replace("TABLE people", "UNLOGGED TABLE people"), table="people")
+    async with open_backends([backend]):
+        assert await outcome(backend) == "not found"
+
+
 async def test_table_that_becomes_unlogged_is_served_no_more(
     database: Database, backend_of: Callable[..., PostgresBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
