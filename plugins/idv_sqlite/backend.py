@@ -24,7 +24,7 @@ import sqlite3
 from typing import ClassVar
 
 from idv_sqlite.errors import is_locked
-from idv_sqlite.openfile import CHECKED_SIZE, OpenFile, sidecars_of, signature_of
+from idv_sqlite.openfile import CHECKED_SIZE, OpenFile, identities, sidecars_of, signature_of
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.store import SqliteUserStore
 from tornado_idv import (
@@ -94,7 +94,9 @@ class SqliteBackend(Backend[SqliteOptions]):
                 if self._file is file:
                     raise
                 continue  # the file was closed during the query: query what replaced it
-            if not file.is_unmodified() and (self._error is None or not file.is_intact()):
+            # A user who was found is one of before, if a sidecar was removed; a miss is uncertain.
+            is_current = file.is_unmodified() and (user is not None or not file.has_lost_sidecar())
+            if not is_current and (self._error is None or not file.is_intact()):
                 await self.check()
                 if self._closed:
                     raise Unavailable("the backend is closed")
@@ -162,8 +164,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         was = file.state
         signature = signature_of(self.options.path)
         if not signature.is_same_file(was.signature):
-            # A path that now leads to a file of another name has other files beside it.
-            if was.sidecars & sidecars_of(self.options.path.resolve()):
+            if was.sidecars & identities(sidecars_of(self.options.path)):
                 raise Unavailable(_LEFT_SIDECAR)
             return False
         if file.has_lost_sidecar():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import sqlite3
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ class OpenFile:
     """The connections to one file, opened and checked."""
 
     path: Path
-    real_path: Path
+    sidecars: tuple[Path, ...]
     users: table.Table
     readers: list[Reader]
     watcher: aiosqlite.Connection
@@ -79,7 +80,7 @@ class OpenFile:
                     await connection.execute_fetchall("PRAGMA schema_version")
                     await connection.execute_fetchall("PRAGMA busy_timeout = 0")
                     readers.append(await Reader.over(connection))
-                file = cls(path, path.resolve(), users, readers, watcher)
+                file = cls(path, sidecars_of(path), users, readers, watcher)
                 await file.compare_indexes(every_row=before.size <= CHECKED_SIZE)
                 file.state = await file.check()
                 if not file.state.signature.is_same_file(before):
@@ -91,13 +92,12 @@ class OpenFile:
 
     def is_unmodified(self) -> bool:
         """Return whether the file has not been written or replaced since `state` was read."""
-        is_same = FileSignature.find(self.path) == self.state.signature
-        return is_same and not self.has_lost_sidecar()
+        return FileSignature.find(self.path) == self.state.signature
 
     def has_lost_sidecar(self) -> bool:
         """Return whether the ``-wal`` or ``-shm`` file was removed or replaced."""
         before = self.state.sidecars
-        return bool(before) and not before <= sidecars_of(self.real_path)
+        return bool(before) and not before <= identities(self.sidecars)
 
     def is_intact(self) -> bool:
         """Return whether the open connections still read the users of the last check."""
@@ -116,7 +116,7 @@ class OpenFile:
         try:
             ((schema_version,),) = await self.watcher.execute_fetchall("PRAGMA schema_version")
             ((data_version,),) = await self.watcher.execute_fetchall("PRAGMA data_version")
-            sidecars = sidecars_of(self.real_path)
+            sidecars = identities(self.sidecars)
             return State(signature_of(self.path), sidecars, data_version, schema_version)
         finally:
             await self.watcher.execute_fetchall("ROLLBACK")
@@ -176,10 +176,14 @@ class OpenFile:
         await asyncio.gather(*closing)
 
 
-def sidecars_of(path: Path) -> frozenset[tuple[int, ...]]:
-    """Return device and inode of the ``-wal`` and ``-shm`` files that are there."""
-    found = (FileSignature.find(Path(f"{path}{suffix}")) for suffix in ("-wal", "-shm"))
-    return frozenset(each[:2] for each in found if each is not None)
+def sidecars_of(path: Path) -> tuple[Path, ...]:
+    """Return the paths of the ``-wal`` and ``-shm`` files, which are beside the file of a link."""
+    return tuple(Path(f"{path.resolve()}{suffix}") for suffix in ("-wal", "-shm"))
+
+
+def identities(paths: Iterable[Path]) -> frozenset[tuple[int, ...]]:
+    """Return device and inode of the files that are there."""
+    return frozenset(each[:2] for each in map(FileSignature.find, paths) if each is not None)
 
 
 def signature_of(path: Path) -> FileSignature:
