@@ -71,12 +71,9 @@ def for_journal(text: str, level: str) -> str:
     Each line has one, as sd-daemon(3) describes it.
     """
     priority, stream = _PRIORITIES.get(level), os.environ.get("JOURNAL_STREAM")
-    if priority is None or stream is None:
-        return text
-    status = os.fstat(2)
-    if stream != f"{status.st_dev}:{status.st_ino}":
-        return text
-    return re.sub(r"^(?=.)", f"<{priority}>", text, flags=re.MULTILINE)
+    if priority and stream and stream == "{0.st_dev}:{0.st_ino}".format(os.fstat(2)):
+        return re.sub(r"^(?=.)", f"<{priority}>", text, flags=re.MULTILINE)
+    return text
 
 
 def _text_line(record: Record, level_format: str) -> str:

@@ -16,8 +16,6 @@ from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
 
 _OPERATIONS = {"identify/url": "url", "identify/card": "card"}
-_REJECTED = "-", "overloaded"
-"""Route and code of a connection that is rejected before a request is read."""
 FAILURES = ("backend_unavailable", "internal", "overloaded")
 """Codes of responses with a status of 500 or more."""
 _SOON = 14 * 86400.0
@@ -79,8 +77,8 @@ def status(report: Report, keys: KeyRing) -> Record:
 
 
 def operation_of(route: str, code: str) -> str:
-    """Return the operation of a response, as metrics name it."""
-    return "connection" if (route, code) == _REJECTED else _OPERATIONS.get(route, "none")
+    """Return the operation of a response, as metrics name it; one before a request has no route."""
+    return _OPERATIONS.get(route, "connection" if (route, code) == ("-", "overloaded") else "none")
 
 
 def cache_lookups(counters: Counters) -> dict[str, int]:

@@ -99,7 +99,7 @@ class ServerSettings(Options):
     ] = ""
     """The prefix of every path of the API, such as ``/identity``."""
     health_path: Annotated[str, _HEALTH_PATH] | None = None
-    """The path at which ``GET`` says that the service is alive, such as ``/healthz``."""
+    """The path of a health check for load balancers, such as ``/healthz``."""
     docs: bool = False
     """Whether ``GET /docs`` and ``/openapi.json``, below ``base_path``, describe the API."""
     max_body: BodyLimit = 16 * 1024
@@ -121,7 +121,7 @@ class ServerSettings(Options):
     drain: DrainSettings = DrainSettings()
     """How the service stops."""
     watch_config: bool = False
-    """Whether the configuration is reloaded when this file changes."""
+    """Whether the configuration is reloaded when this file, or one that it names, changes."""
 
     @property
     def warning(self) -> str | None:

@@ -112,9 +112,8 @@ class Service(Summary):
         """Stop listening and wait for requests in flight; return whether all were answered.
 
         The service is not ready from now on. For ``server.drain.delay`` seconds, unless ``delay``
-        is false, new connections are still accepted, so that a load balancer notices the stop,
-        and each is closed after a response; then requests in flight have ``server.drain.timeout``
-        seconds. Without the delay another process serves in place of this one, or is gone, too.
+        is false, new connections are still accepted, so that a load balancer notices the stop;
+        then requests in flight have ``server.drain.timeout`` seconds.
         """
         limits = self.settings.server.drain
         self.state.draining = True
