@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,13 @@ INDEXES = f"{INDEX}\nindex entryUUID,entryCSN eq"
 BEING_LOADED = (
     f"the server is a replica that is being loaded: {SUFFIX} has no contextCSN "
     "(see require_context_csn)"
+)
+_REFUSED = b"\x65\x07\x0a\x01\x08\x04\x00\x04\x00"
+"""The result of a search: a stronger bind is required."""
+SUFFIX_IS_HIDDEN = (
+    'access to dn.base="" by * read\n'
+    f'access to dn.subtree="{PEOPLE}" by * read\n'
+    "access to * by * none"
 )
 START = Callable[..., LdapServer]
 
@@ -146,7 +156,7 @@ async def test_next_server_is_used_while_the_first_is_being_loaded(
 @pytest.mark.parametrize(
     ("access", "options"),
     [
-        (f'access to dn.subtree="{PEOPLE}" by * read\naccess to * by * none', {"bind": None}),
+        (SUFFIX_IS_HIDDEN, {"bind": None}),
         ("", {"require_context_csn": False}),
     ],
     ids=["suffix that may not be read", "option"],
@@ -212,6 +222,46 @@ async def test_handshake_that_hangs_does_not_block_the_next_attempt(
     relay.cut()
 
 
+async def test_bind_that_hangs_stops_no_other_thread(
+    make: START, backend_of: Callable[..., LdapBackend]
+) -> None:
+    """An interactive bind of python-ldap would hold the lock of the interpreter."""
+    folder = make(ALICE, starts=False).folder
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    loop, received = asyncio.get_running_loop(), asyncio.Event()
+    connections: list[ssl.SSLSocket] = []
+
+    def serve(listener: socket.socket) -> None:
+        """Respond to no request; a search is the first that libldap sends."""
+        with suppress(OSError):
+            while True:
+                connection = context.wrap_socket(listener.accept()[0], server_side=True)
+                connections.append(connection)
+                if request := connection.recv(4096):
+                    connection.sendall(b"\x30\x0c\x02\x01" + request[4:5] + _REFUSED)
+                    connection.recv(4096)
+                    loop.call_soon_threadsafe(received.set)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=[listener], daemon=True).start()
+        backend = backend_of(
+            uris=[f"ldaps://127.0.0.1:{listener.getsockname()[1]}"],
+            tls={"ca_file": f"{folder}/ca.pem"},
+            bind={"sasl": "external"},
+            connect_timeout="3s",
+        )
+        opening = asyncio.create_task(backend.open())
+        async with asyncio.timeout(20):
+            await received.wait()
+        assert not opening.done()
+        opening.cancel()
+        await asyncio.wait([opening])
+        listener.shutdown(socket.SHUT_RDWR)
+    for each in connections:
+        each.close()
+
+
 def reference(port: int) -> str:
     return (
         f"dn: ou=far,{PEOPLE}\nobjectClass: referral\nobjectClass: extensibleObject\nou: far\n"
@@ -236,12 +286,19 @@ async def test_references_to_other_servers_are_neither_entries_nor_followed(
     options: dict[str, Any],
     of_absent: str,
 ) -> None:
+    accepted: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def accept() -> None:
+            with suppress(OSError):
+                accepted.append(other.accept()[0])
+                accepted[0].close()
+
+        threading.Thread(target=accept, daemon=True).start()
         server = make(ALICE, reference(other.getsockname()[1]))
         backend = backend_of(server, **options, timeout="1s")
         async with open_backends([backend]):
             assert await outcome(backend, ByNickname("alice")) == "found"
             assert await outcome(backend, ByNickname("bob")) == of_absent
-        other.settimeout(0)
-        with pytest.raises(BlockingIOError):
-            other.accept()
+        other.shutdown(socket.SHUT_RDWR)
+    assert not accepted
