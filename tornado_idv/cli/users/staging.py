@@ -42,15 +42,14 @@ UPDATE listed AS l SET reason = 'the {1} is also that of line ' || (SELECT o.lin
 WHERE reason IS NULL AND {0} IN
   (SELECT {0} FROM listed WHERE {0} IS NOT NULL GROUP BY {0} HAVING min(row) < max(row))
 """
-_KEEP_NAMED = """
-UPDATE stored SET stays = 0, line = l.line FROM (
-  SELECT s.rowid AS id, l.line FROM listed AS l CROSS JOIN stored AS s
-  ON s.nickname = l.nickname WHERE l.reason IS NOT NULL
-  UNION ALL
-  SELECT s.rowid, l.line FROM listed AS l CROSS JOIN stored AS s
-  ON s.card_number = l.card_number WHERE l.reason IS NOT NULL AND NOT EXISTS
-    (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL)
-) AS l WHERE stored.rowid = l.id
+_CARD_INDEX = "CREATE INDEX IF NOT EXISTS stored_card_number ON stored (card_number)"
+_NAMED = """
+SELECT l.line, s.rowid FROM listed AS l CROSS JOIN stored AS s ON s.nickname = l.nickname
+WHERE l.reason IS NOT NULL
+UNION ALL SELECT l.line, s.rowid FROM listed AS l CROSS JOIN stored AS s
+  ON s.card_number = l.card_number
+WHERE l.reason IS NOT NULL AND NOT EXISTS
+  (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL)
 """
 _UNCLEAR = """
 SELECT count(DISTINCT row) FROM listed WHERE is_unclear AND reason IS NOT NULL AND row NOT IN (
@@ -149,6 +148,7 @@ class Staging:
         Users stay who are named by a rejected row, and with ``merges`` all that are not listed.
         """
         self._insert("stored (nickname, card_number, plan, profile_url, key)", 5, stored)
+        self._run("CREATE INDEX staying ON stored (stays) WHERE stays IS NOT NULL")
         if not self._index("stored", "nickname"):
             self._run(
                 "UPDATE listed SET reason = 'two stored users have the nickname; correct the table'"
@@ -158,8 +158,10 @@ class Staging:
         if not has_url:
             self._run("UPDATE listed SET reason = ? WHERE profile_url > ''", _NO_COLUMN)
         if self._number("SELECT EXISTS (SELECT 1 FROM listed WHERE reason IS NOT NULL)"):
-            self._index("stored", "card_number")
-            self._run(_KEEP_NAMED)
+            self._run(_CARD_INDEX)
+            named = self._run(_NAMED).fetchall()
+            keep = "UPDATE stored SET stays = 0, line = ? WHERE rowid = ?"
+            self._database.executemany(keep, named)
             self.unclear = self._number(_UNCLEAR)
         if merges or self.unclear:
             held = self._run(_KEEP_UNLISTED).rowcount
@@ -244,6 +246,7 @@ class Staging:
             key for (key,) in self._run("SELECT key FROM changed WHERE line IS NULL")
         )
         if moved := self._run(_MOVED_CARDS).fetchall():
+            self._run(_CARD_INDEX)
             try:
                 target.update(fields, self._placeholders(moved, len(fields)))
             except LookupFailed as error:
