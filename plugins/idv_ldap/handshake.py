@@ -21,7 +21,10 @@ def handshake(options: LdapOptions, uri: str) -> str | None:
     `OSError` for a server that cannot be reached or does not respond in time.
     """
     parts: Any = urlsplit(uri)
-    context = ssl.create_default_context(cafile=options.tls.ca_file)
+    try:
+        context = ssl.create_default_context(cafile=options.tls.ca_file)
+    except OSError:
+        raise ValueError("ca_file") from None  # as of python-ldap, for its files
     address = parts.hostname, parts.port
     try:
         with socket.create_connection(address, timeout=options.connect_timeout) as sock:

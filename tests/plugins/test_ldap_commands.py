@@ -123,6 +123,16 @@ def test_check_fails_for_a_certificate_that_is_refused(
     assert "the certificate is refused: " in done.output
 
 
+def test_check_fails_for_a_file_that_holds_no_certificate(
+    invoke: Invoke, tmp_path: Path, write: Write
+) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    path = write(uris=[f"ldaps://127.0.0.1:{free_port()}"], tls={"ca_file": "ca.pem"})
+    done = invoke("check", "-c", path)
+    assert done.exit_code == 1
+    assert "a file of tls cannot be used" in done.output
+
+
 @pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
 def test_check_warns_of_a_server_that_is_away(invoke: Invoke, write: Write, scheme: str) -> None:
     done = invoke("check", "-c", write(uris=[f"{scheme}://127.0.0.1:{free_port()}"]))
