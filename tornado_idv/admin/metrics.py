@@ -187,10 +187,7 @@ class _ReportCollector(Collector):
 
 
 def _processes(pids: Iterable[int]) -> Iterator[core.Metric]:
-    """Yield the metrics of processes that are usual with Prometheus, as sums of all of ours.
-
-    The start is that of the first one.
-    """
+    """Yield the usual metrics of processes, as sums; the start is that of the first one."""
     found: defaultdict[str, list[core.Metric]] = defaultdict(list)
     for pid in pids:
         for each in ProcessCollector(pid=partial(int, pid), registry=None).collect():
