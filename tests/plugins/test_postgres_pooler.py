@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from pydantic import SecretStr
 
@@ -105,6 +106,39 @@ async def test_lookups_behind_a_pooler_in_transaction_mode_do_not_mix(
     with pytest.raises(StartError, match="affected by row-level security policy"):
         await backend_of(tmp_path, dsn=pooled, prepared_statements="false").open()
     database.clear()
+
+
+async def leave_state(dsn: str) -> None:
+    """Be another client, which leaves a table and settings in each session of the server."""
+    for _ in range(8):
+        client = await asyncpg.connect(dsn, statement_cache_size=0)
+        table = "users (nickname text, card_number text, plan text, profile_url text)"
+        await client.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {table}")
+        await client.execute("SET search_path = other, public")
+        client.terminate()
+
+
+@pytest.mark.parametrize("when", ["before the start", "later"])
+async def test_what_another_client_leaves_in_a_session_changes_no_answer(
+    database: Database, pooled: str, tmp_path: Path, when: str
+) -> None:
+    """Neither a temporary table, nor a search_path."""
+    database.write(ALICE, BOB)
+    database.run("DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA other")
+    database.run("CREATE TABLE other.users (LIKE users); GRANT USAGE ON SCHEMA other TO idv")
+    if when == "before the start":
+        await leave_state(pooled)
+    own = {"by_nickname": "SELECT * FROM users WHERE nickname = $1"}
+    dsn = {"dsn": pooled, "prepared_statements": "false", "timeout": "5s"}
+    backends = [backend_of(tmp_path, **dsn), backend_of(tmp_path, **dsn, **own)]
+    for backend in backends:
+        async with open_backends([backend]):
+            if when == "later":
+                await leave_state(pooled)
+            found = [await backend.find(ByNickname("alice")) for _ in range(8)]
+            assert found == [ALICE] * 8
+            assert await backend.find(ByNickname("carol")) is None
+    database.run("DROP SCHEMA other CASCADE")
 
 
 async def test_notifications_go_past_the_pooler(
