@@ -25,6 +25,10 @@ pytestmark = pytest.mark.slow
 ROLE = "shadowed"
 """A role of these tests alone, since it has a schema and settings of its own."""
 EMPTY = USERS.replace("users", "shadowed.users")
+DISCONNECT = (
+    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+    f"WHERE usename = '{ROLE}' AND datname = current_database()"
+)
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def backend_of(
         f"DROP SCHEMA IF EXISTS {ROLE} CASCADE; DROP SCHEMA IF EXISTS other CASCADE;"
         f"DO $$ BEGIN CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}';"
         " EXCEPTION WHEN duplicate_object THEN END $$;"
-        f"ALTER ROLE {ROLE} RESET search_path"
+        f"ALTER ROLE {ROLE} RESET search_path; ALTER ROLE {ROLE} CONNECTION LIMIT -1"
     )
     database.clear(f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {ROLE};")
     database.run(f"{USERS} {rows()}")
@@ -81,11 +85,7 @@ async def test_table_of_the_start_is_read_when_its_name_means_another_one(
     async with open_backends([backend]):
         assert await outcome(backend) == "found"
         await asyncio.to_thread(database.run, shadow)
-        await asyncio.to_thread(
-            database.run,
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-            f"WHERE usename = '{ROLE}' AND datname = current_database()",
-        )
+        await asyncio.to_thread(database.run, DISCONNECT)
         async with asyncio.timeout(10):
             while (last := await outcome(backend)) != "found":
                 assert last.startswith("unavailable"), last
@@ -141,19 +141,22 @@ async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is
     )
 
 
+@pytest.mark.parametrize("shadow", list(SHADOWS.values()), ids=list(SHADOWS))
 async def test_own_queries_read_the_schemas_of_the_start(
-    database: Database, backend_of: Callable[..., PostgresBackend]
+    database: Database, backend_of: Callable[..., PostgresBackend], shadow: str
 ) -> None:
-    query = "SELECT * FROM users WHERE nickname = $1"
-    for shadow in SHADOWS.values():
-        backend = backend_of(by_nickname=query, pool={"min": "0"})
-        async with open_backends([backend]):
-            await asyncio.to_thread(database.run, shadow)
-            assert await outcome(backend) == "found"
-        await asyncio.to_thread(
-            database.run,
-            f"DROP SCHEMA IF EXISTS {ROLE}, other CASCADE; ALTER ROLE {ROLE} RESET search_path",
-        )
+    """Also after an outage."""
+    backend = backend_of(by_nickname="SELECT * FROM users WHERE nickname = $1", pool={"min": "0"})
+    async with open_backends([backend]):
+        await asyncio.to_thread(database.run, shadow)
+        assert await outcome(backend) == "found"
+        await asyncio.to_thread(database.run, f"ALTER ROLE {ROLE} CONNECTION LIMIT 0")
+        await asyncio.to_thread(database.run, DISCONNECT)
+        await outcome(backend)
+        await until(lambda: backend.problem is not None)
+        await asyncio.to_thread(database.run, f"ALTER ROLE {ROLE} CONNECTION LIMIT -1")
+        await until(lambda: backend.problem is None)
+        assert await outcome(backend) == "found"
 
 
 SWAP = (

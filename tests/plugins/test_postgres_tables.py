@@ -91,6 +91,15 @@ async def test_partitioned_table_is_logged_if_its_partitions_are(
         assert await outcome(backend) == "not found"
 
 
+async def test_unlogged_table_that_a_rule_writes_is_not_read(
+    backend_of: Callable[..., PostgresBackend],
+) -> None:
+    rule = "CREATE RULE r AS ON UPDATE TO users DO ALSO INSERT INTO audit SELECT NEW.nickname;"
+    script = f"{USERS} {ROWS} CREATE UNLOGGED TABLE audit (name text); {rule}"
+    async with open_backends([backend_of(script)]) as (backend,):
+        assert await outcome(backend) == "found"
+
+
 async def test_table_that_becomes_unlogged_is_served_no_more(
     database: Database, backend_of: Callable[..., PostgresBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
