@@ -14,7 +14,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 
 from idv_sqlite.errors import to_write_failed
@@ -156,8 +156,8 @@ class SqliteUserStore(UserStore):
     def count(self) -> int:
         """Return the number of rows."""
         with self._reading() as (connection, _):
-            ((count,),) = connection.execute(f"SELECT count(*) FROM {self._table}")  # noqa: S608 - quoted
-            return int(count)
+            ((number,),) = connection.execute(f"SELECT count(*) FROM {self._table}")  # noqa: S608 - quoted
+            return int(number)
 
     def records(self) -> Iterator[User]:
         """Yield all users, from one read transaction."""
@@ -242,6 +242,7 @@ class SqliteTransaction(UserTransaction):
             )
             connection.execute(f"CREATE TABLE {self._table} ({columns})")
         self._key = self._row_key(options.table)
+        self._numbers: Iterator[int] | None = None
 
     def _row_key(self, table: str) -> str:
         """Return the name of the row's number, or the nickname in a table that has no number."""
@@ -262,8 +263,15 @@ class SqliteTransaction(UserTransaction):
 
     def delete(self, keys: Iterable[object]) -> int:
         """Delete rows one by one."""
+        ((last,),) = self._connection.execute(f"SELECT max({self._key}) FROM {self._table}")  # noqa: S608 - quoted
         where = f"DELETE FROM {self._table} WHERE {self._key} = ?"  # noqa: S608 - quoted
-        return self._run(where, ((key,) for key in keys))
+        deleted = self._run(where, ((key,) for key in keys))
+        query = "SELECT sql LIKE '%AUTOINCREMENT%' FROM sqlite_master WHERE lower(name) = lower(?)"
+        ((counts,),) = self._connection.execute(query, [self._store.options.table])
+        if deleted and isinstance(last, int) and not counts:
+            # SQLite would give the number of a deleted row to a new user, and what refers to it.
+            self._numbers = count(last + 1)
+        return deleted
 
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
         """Update rows one by one."""
@@ -272,13 +280,16 @@ class SqliteTransaction(UserTransaction):
 
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
         """Add rows, many by one statement, which takes half the time."""
-        names = ", ".join(self._columns[field] for field in fields)
-        values, rows, count = f"({', '.join('?' * len(fields))})", iter(rows), 0
+        names = [self._columns[field] for field in fields]
+        if self._numbers is not None:
+            names.append(self._key)
+            rows = ((*row, number) for row, number in zip(rows, self._numbers, strict=False))
+        values, rows, added = f"({', '.join('?' * len(names))})", iter(rows), 0
         while chunk := list(islice(rows, _ROWS_AT_ONCE)):
             inserted = ", ".join([values] * len(chunk))
-            statement = f"INSERT INTO {self._table} ({names}) VALUES {inserted}"  # noqa: S608 - quoted
-            count += self._run(statement, [tuple(chain.from_iterable(chunk))])
-        return count
+            statement = f"INSERT INTO {self._table} ({', '.join(names)}) VALUES {inserted}"  # noqa: S608 - quoted
+            added += self._run(statement, [tuple(chain.from_iterable(chunk))])
+        return added
 
     def commit(self) -> None:
         """Commit, or give the new file the name of the old one."""

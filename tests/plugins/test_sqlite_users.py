@@ -270,3 +270,16 @@ def test_trigger_that_cannot_be_trusted_is_not_run(table: SqliteTable) -> None:
 def test_file_that_is_no_database_is_reported(table: SqliteTable) -> None:
     table.path.write_bytes(b"no database" * 100)
     assert_all_fail(table.store(), "the file is not a database")
+
+
+@pytest.mark.parametrize(("kind", "number"), [("", 4), ("AUTOINCREMENT", 9)])
+def test_number_of_a_removed_row_is_not_given_to_a_new_user(
+    table: SqliteTable, kind: str, number: int
+) -> None:
+    """Other tables may refer to it without a foreign key."""
+    table.create(f"id INTEGER PRIMARY KEY {kind}, nickname TEXT, card_number TEXT, plan TEXT")
+    table.run("INSERT INTO users VALUES (3, 'carl', '3', 'Free')")
+    if kind:
+        table.run("UPDATE sqlite_sequence SET seq = 8")
+    table.load([ALICE])
+    assert table.run("SELECT id, nickname FROM users") == [(number, "alice")]

@@ -121,9 +121,18 @@ def imported(
     unclear = [
         row for row in rows if not row.is_clear and not any(names(row, user) for user in stored)
     ]
+    wrong = [row for row in rows if row not in valid]
     while True:
-        rejected = [row for row in rows if row not in valid]
-        named = [u for u in stored if not has_row(u) and any(names(r, u) for r in rejected)]
+        taken_rows = [row for row in rows if row not in valid and row not in wrong]
+        named = [
+            user
+            for user in stored
+            if not has_row(user)
+            and (
+                any(names(row, user) for row in wrong)
+                or any(key(row.nickname) == key(user.nickname) for row in taken_rows)
+            )
+        ]
         held = [u for u in stored if (merges or unclear) and not has_row(u)]
         stays = [*named, *(user for user in held if user not in named)]
         taken = [r for r in valid if any(r.card_number == user.card_number for user in stays)]

@@ -89,8 +89,9 @@ class Import:
                     changed = staging.apply(target)
                     if not self.is_dry_run:
                         target.commit()
-                numbers = count - len(rejected), *changed, staging.kept, len(rejected)
-                return Result(*numbers), [*self._notes(staging, len(rejected))]
+                *_, kept = staging.numbers()
+                result = Result(count - len(rejected), *changed, kept, len(rejected))
+                return result, [*self._notes(staging, result)]
         except sqlite3.Error as error:
             raise StartError(f"temporary files, see SQLITE_TMPDIR: {error}") from None
         except UnicodeError:
@@ -158,7 +159,7 @@ class Import:
 
         To replace all users by none is no import, but a wrong or truncated file.
         """
-        removed, stored = staging.removed, staging.stored
+        stored, removed, _ = staging.numbers()
         seen = ""
         if rejected:
             line, reason = rejected[0]
@@ -181,12 +182,12 @@ class Import:
             return
         raise RefusedError(f"{self.source}: {problem}; nothing was changed")
 
-    def _notes(self, staging: Staging, rejected: int) -> Iterator[str]:
-        if staging.kept:
-            whose = "whose row was" if staging.kept == 1 else "whose rows were"
-            yield f"Kept {counted(staging.kept, 'user')} {whose} rejected."
-        if rejected:
-            yield f"Rejected {counted(rejected, 'row')}; see {self.beside('rejected')}."
+    def _notes(self, staging: Staging, result: Result) -> Iterator[str]:
+        if result.kept:
+            whose = "whose row was" if result.kept == 1 else "whose rows were"
+            yield f"Kept {counted(result.kept, 'user')} {whose} rejected."
+        if result.rejected:
+            yield f"Rejected {counted(result.rejected, 'row')}; see {self.beside('rejected')}."
         if staging.held:
             yield (
                 f"Removed no user: {counted(staging.unclear, 'rejected row')} may be of any of the "
@@ -196,10 +197,9 @@ class Import:
         if len(plans) > _LISTED_PLANS:
             yield f"Plans: {len(plans)} different ones."
             return
-        yield f"Plans: {', '.join(f'{plan} {count:,}' for plan, count in plans.items())}."
-        if sum(plans.values()) > _COMMON:
-            for plan in (plan for plan, count in plans.items() if count == 1):
-                line = staging.line_of(plan)
+        yield f"Plans: {', '.join(f'{plan} {count:,}' for plan, count, _ in plans)}."
+        for plan, count, line in plans:
+            if count == 1 and result.imported > _COMMON:
                 yield f"Warning: only line {line} has the plan {plan}; see if it is spelt right."
 
 

@@ -184,29 +184,20 @@ class Staging:
             "SELECT line, min(reason) FROM listed WHERE reason IS NOT NULL GROUP BY row"
         )
 
-    @property
-    def kept(self) -> int:
-        """The number of stored users who stay because a rejected row names them."""
-        return self._number("SELECT count(*) FROM stored WHERE line IS NOT NULL")
+    def numbers(self) -> tuple[int, int, int]:
+        """Return the numbers of stored users, and of those who are removed and kept."""
+        ((stored, removed, kept),) = self._run(
+            "SELECT count(*), (SELECT count(*) FROM changed WHERE line IS NULL), count(line) "
+            "FROM stored"
+        )
+        return stored, removed, kept
 
-    @property
-    def removed(self) -> int:
-        """The number of users to be removed."""
-        return self._number("SELECT count(*) FROM changed WHERE line IS NULL")
-
-    @property
-    def stored(self) -> int:
-        """The number of users in the store."""
-        return self._number("SELECT count(*) FROM stored")
-
-    def plans(self) -> dict[str, int]:
-        """Return the number of rows that are not rejected, by plan."""
-        query = "SELECT plan, count(*) FROM listed WHERE reason IS NULL GROUP BY plan ORDER BY 2"
-        return dict(self._run(query).fetchall())
-
-    def line_of(self, plan: str) -> int:
-        """Return the line of a row with this plan."""
-        return self._number("SELECT line FROM listed WHERE reason IS NULL AND plan = ?", plan)
+    def plans(self) -> list[tuple[str, int, int]]:
+        """Return each plan, the number of rows that have it, and the line of the first one."""
+        return self._run(
+            "SELECT plan, count(*), min(line) FROM listed WHERE reason IS NULL GROUP BY plan "
+            "ORDER BY 2"
+        ).fetchall()
 
     def is_whole(self, row: int, field: str) -> bool:
         """Return whether the end of a row cannot be cut off, by what others have in that field.
