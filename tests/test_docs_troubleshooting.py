@@ -34,6 +34,7 @@ BACKENDS = """\
     base_url: http://127.0.0.1:{port}
     by_nickname: {{url: "/{{nickname}}"}}
     response: {{nickname: nickname, card_number: card, plan: plan}}
+    status: {{404: broken}}
     timeout: 1s
     cache_ttl: 10ms
 admin: {{port: 0}}
