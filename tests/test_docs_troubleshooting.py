@@ -33,8 +33,8 @@ BACKENDS = """\
     kind: upstream
     base_url: http://127.0.0.1:{port}
     by_nickname: {{url: "/{{nickname}}"}}
-    response: {{nickname: nickname, card_number: card, plan: plan}}
-    status: {{404: broken}}
+    response:
+      {{nickname: nickname, card_number: card, plan: plan, not_known_when: error == 'no such user'}}
     timeout: 1s
     cache_ttl: 10ms
 admin: {{port: 0}}
@@ -139,9 +139,9 @@ def disabled_key(case: Case) -> None:
 
 
 def added_user(case: Case) -> None:
-    case.directory.status = 404
+    case.directory.status, case.directory.body = 404, b'{"error": "no such user"}'
     assert case.look_up("@dora") == 404
-    case.directory.status = 200
+    case.directory.status, case.directory.body = 200, None
 
 
 def stopped_directory(case: Case) -> None:

@@ -283,7 +283,10 @@ def test_a_fault_needs_demo() -> None:
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        ("nickname: a, fault: {status: 404}", "fault.status: must be 429, 500 or 503; for a 404 of a proxy"),
+        (
+            "nickname: a, fault: {status: 404}",
+            "fault.status: must be 429, 500 or 503; for a 404 of a proxy",
+        ),
         ("nickname: a, fault: {delay: soon}", "fault.delay: not a duration; write a number and"),
         ("nickname: a, fault: {statsu: 503}", "fault.statsu: this member is not known; there are"),
         ("nickname: a, fault: {cut: true, reset: true}", "fault: choose one of status, proxy_"),
