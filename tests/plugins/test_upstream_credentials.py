@@ -327,7 +327,9 @@ LIVES: dict[str, tuple[dict[str, Any], float]] = {
     "unsaid": ({"expires_in": None}, 270),
     "a word": ({"expires_in": "soon"}, 270),
     "a list": ({"expires_in": [1]}, 270),
-    "for ever": ({"expires_in": 1e300}, 86370),
+    "a day": ({"expires_in": 86400}, 3570),
+    "50 years": ({"expires_in": 1_576_800_000}, 3570),
+    "for ever": ({"expires_in": 1e300}, 3570),
 }
 
 
@@ -474,7 +476,11 @@ async def test_concurrent_rejections_fetch_one_token() -> None:
 
 
 REFUSED = "token server: our credentials are refused (status {})"
-NO_TOKEN = "token server: the response has no bearer token"
+NOT_JSON = "token server: a response that is not valid JSON"
+NO_TOKEN = (
+    "token server: token ((!token_type || lower(token_type) == 'bearer') && access_token) gives no"
+    " token, but {}"
+)
 TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
     "400": (http(400, b'{"error":"invalid_client"}'), Broken, REFUSED.format(400)),
     "401": (http(401), Broken, REFUSED.format(401)),
@@ -486,16 +492,16 @@ TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
     "500": (http(500), Unavailable, "token server: temporarily unavailable (status 500)"),
     "closed": (Said(then="close"), Unavailable, "token server: connection lost"),
     "cut": (Said(token()[:-1], "close"), Unavailable, "token server: the response was cut"),
-    "HTML": (http(200, b"<html>canary"), Broken, NO_TOKEN),
-    "nothing": (http(200), Broken, NO_TOKEN),
-    "list": (http(200, b"[]"), Broken, NO_TOKEN),
-    "no token": (http(200, b'{"token_type":"bearer"}'), Broken, NO_TOKEN),
-    "token a number": (token(access_token=5), Broken, NO_TOKEN),
-    "token empty": (token(""), Broken, NO_TOKEN),
-    "token with a newline": (token("canary\r\nX: canary"), Broken, NO_TOKEN),
-    "token of other letters": (token("çanary"), Broken, NO_TOKEN),
-    "of another type": (token(token_type="mac"), Broken, NO_TOKEN),
-    "of no type": (token(token_type=7), Broken, NO_TOKEN),
+    "HTML": (http(200, b"<html>canary"), Broken, NOT_JSON),
+    "nothing": (http(200), Broken, NOT_JSON),
+    "list": (http(200, b"[]"), Broken, NO_TOKEN.format("null")),
+    "no token": (http(200, b'{"token_type":"bearer"}'), Broken, NO_TOKEN.format("null")),
+    "token a number": (token(access_token=5), Broken, NO_TOKEN.format("a number")),
+    "token empty": (token(""), Broken, NO_TOKEN.format("text")),
+    "token with a newline": (token("canary\r\nX: canary"), Broken, NO_TOKEN.format("text")),
+    "token of other letters": (token("çanary"), Broken, NO_TOKEN.format("text")),
+    "of another type": (token(token_type="mac"), Broken, NO_TOKEN.format("true or false")),
+    "of no type": (token(token_type=7), Broken, "token server: (!token_type"),
     "too long": (token("a" * 70_000), Broken, "token server: a response of more than 65536"),
     "no HTTP": (b"220 canary\r\n\r\n", Broken, "token server: a response that is not HTTP"),
 }

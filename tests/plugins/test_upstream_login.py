@@ -107,7 +107,9 @@ async def test_token_is_sent_where_the_upstream_reads_it() -> None:
         ("t1", "2026-11-26T14:10:00.000+02:00", 570),
         ("t1", "2026-11-26 12:10:00", 570),
         ("t1", "2030-01-01T00:00:00Z", 3570),
-        (jwt(exp=int(later(minutes=2).timestamp())), 3600, 3570),
+        (jwt(exp=int(later(minutes=2).timestamp())), 3600, 90),
+        (jwt(exp=int(later(minutes=15).timestamp())), 900_000, 870),
+        (jwt(exp=10**400), 90, 60),
         (jwt(exp=int(later(minutes=15).timestamp()), id="x"), None, 870),
         (jwt(exp="soon"), None, 270),
         (jwt(id="x"), None, 270),
@@ -128,6 +130,14 @@ async def test_token_is_renewed_before_it_expires(
         case.timer.now += 0.2
         await ask(case.made)
     assert case.shown() == [f"Bearer {token}"] * 2 + ["Bearer t2"]
+
+
+async def test_token_that_has_expired_is_still_masked() -> None:
+    """The upstream may repeat the token that a lookup in flight has sent."""
+    async with behind_login(logged_in("t1")) as case:
+        await ask(case.made)
+        case.timer.now += 300
+        assert "t1" in case.made.secrets()
 
 
 async def test_lifetime_may_be_a_constant() -> None:
@@ -262,6 +272,8 @@ async def test_no_failure_leaks_the_password(
         ({"token": "data."}, "login.token"),
         ({"json": None}, "login.json"),
         ({"header": "X Y"}, "login.header"),
+        ({"header": "Content-Length"}, "this header is set by the client"),
+        ({"headers": {"Transfer-Encoding": "chunked"}}, "this header is set by the client"),
         ({"typo": "x"}, "login.typo"),
     ],
 )

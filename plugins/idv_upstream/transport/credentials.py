@@ -5,20 +5,15 @@ A secret is read for each request, since its file may have changed, and is store
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64encode
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
-from urllib.parse import quote
+from typing import Annotated, ClassVar, Literal, NamedTuple
+from urllib.parse import quote, quote_plus, urlencode
 
 from msgspec.structs import replace
-from pydantic import (
-    AfterValidator,
-    Field,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
 from idv_upstream.request.encoding import is_reserved
 from idv_upstream.request.template import Request
@@ -29,38 +24,51 @@ from tornado_idv.mapping import ExpressionText
 MASK = "***"
 """What is shown in place of a secret."""
 
-TOKEN = re.compile(r"[!-~]{1,4096}", re.ASCII)
-"""Text that can follow ``Bearer``: longer than a token of this service, as others hold records."""
 
-_HEADER_VALUE = re.compile(r"(?=.{1,4096}$)[!-~](?:[ -~]*[!-~])?", re.ASCII)
-_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,4096}")
+class _Format(NamedTuple):
+    """The texts that can be sent as a secret."""
 
+    pattern: re.Pattern[str]
+    problem: str
 
-def _fits(pattern: re.Pattern[str], otherwise: str) -> AfterValidator:
-    """Check a secret when the configuration is read."""
-
-    def check(secret: SecretStr) -> SecretStr:
-        if not pattern.fullmatch(secret.get_secret_value()):
-            raise ValueError(otherwise)
+    def check(self, secret: SecretStr) -> SecretStr:
+        """Return the secret; raises `ValueError` if it cannot be sent."""
+        if not self.pattern.fullmatch(secret.get_secret_value()):
+            raise ValueError(self.problem)
         return secret
 
-    return AfterValidator(check)
+    def read(self, secret: SecretStr) -> str:
+        """Return the secret as it is now; raises `Broken` if it cannot be sent."""
+        text = secret.get_secret_value()
+        if not self.pattern.fullmatch(text):
+            raise Broken(f"its credential is {self.problem}")
+        return text
 
 
-def _now(secret: SecretStr, pattern: re.Pattern[str], otherwise: str) -> str:
-    """Return the secret as it is now: its file may have changed."""
-    text = secret.get_secret_value()
-    if not pattern.fullmatch(text):
-        raise Broken(otherwise)
-    return text
-
-
-_Password = Annotated[
-    Secret, _fits(_TEXT, "not a password; write at most 4096 characters, on one line")
-]
-
-
+TOKEN = _Format(
+    re.compile(r"[!-~]{1,4096}", re.ASCII),
+    "not a bearer token; write 1 to 4096 visible ASCII characters, without a space",
+)
+"""Longer than a token of this service, as others hold records."""
+_PASSWORD = _Format(
+    re.compile(r"[^\x00-\x1f\x7f]{0,4096}"),
+    "not a password; write at most 4096 characters, on one line",
+)
+_KEY = _Format(
+    re.compile(r"(?=.{1,4096}$)[!-~](?:[ -~]*[!-~])?", re.ASCII),
+    "not a key; write 1 to 4096 ASCII characters, on one line, without a space at either end",
+)
+_Password = Annotated[Secret, AfterValidator(_PASSWORD.check)]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
+
+
+def _may_be_set(header: str) -> str:
+    if is_reserved(header) and header.lower() != "authorization":
+        raise ValueError("this header is set by the client; write another one")
+    return header
+
+
+_OwnHeader = Annotated[HeaderName, AfterValidator(_may_be_set)]
 
 
 class _Credential(Options):
@@ -97,16 +105,11 @@ class BearerToken(_Credential):
 
     kind: Literal["bearer"]
     """Which kind of credential this is."""
-    token: Annotated[
-        Secret,
-        _fits(
-            TOKEN, "not a bearer token; write 1 to 4096 visible ASCII characters, without a space"
-        ),
-    ]
+    token: Annotated[Secret, AfterValidator(TOKEN.check)]
     """The token that the upstream issued."""
 
     def secret(self) -> str:
-        return _now(self.token, TOKEN, "its token is not a bearer token")
+        return TOKEN.read(self.token)
 
 
 class BasicPassword(_Credential):
@@ -122,9 +125,8 @@ class BasicPassword(_Credential):
     """Its password."""
 
     def secret(self) -> str:
-        password = _now(self.password, _TEXT, "its password is not one line of text")
         # RFC 7617 leaves the encoding open; UTF-8 is what servers can ask for.
-        return b64encode(f"{self.username}:{password}".encode()).decode()
+        return b64encode(f"{self.username}:{_PASSWORD.read(self.password)}".encode()).decode()
 
 
 class KeyInPlace(_Credential):
@@ -132,26 +134,12 @@ class KeyInPlace(_Credential):
 
     kind: Literal["api_key"]
     """Which kind of credential this is."""
-    header: HeaderName | None = None
+    header: _OwnHeader | None = None
     """The header that holds the key, and nothing else."""
     query: Annotated[str | None, Field(pattern=r"^[!-~]{1,64}$", validate_default=True)] = None
     """The query parameter that holds the key; access logs on the way may show it."""
-    value: Annotated[
-        Secret,
-        _fits(
-            _HEADER_VALUE,
-            "not a key; write 1 to 4096 ASCII characters, on one line, without a space at either "
-            "end",
-        ),
-    ]
+    value: Annotated[Secret, AfterValidator(_KEY.check)]
     """The key that the upstream issued."""
-
-    @field_validator("header")
-    @classmethod
-    def _may_be_set(cls, header: str | None) -> str | None:
-        if header is not None and is_reserved(header) and header.lower() != "authorization":
-            raise ValueError("this header is set by the client; put the key into another one")
-        return header
 
     @field_validator("query")
     @classmethod
@@ -161,7 +149,7 @@ class KeyInPlace(_Credential):
         return query
 
     def secret(self) -> str:
-        return _now(self.value, _HEADER_VALUE, "its key is not one line of ASCII text")
+        return _KEY.read(self.value)
 
     def apply(self, request: Request, secret: str) -> Request:
         if self.header is not None:
@@ -183,8 +171,28 @@ def _check_url(text: str) -> str:
 _TokenUrl = Annotated[str, AfterValidator(_check_url)]
 
 
-class ClientCredentials(_Credential):
+class IssuedToken(_Credential):
+    """Requests carry a token that is issued for some time, at a request of ours."""
+
+    issuer: ClassVar[str]
+    """Its name in messages."""
+    max_pause: ClassVar[float]
+    """Seconds up to which the pause grows after each refusal."""
+
+    def token_request(self) -> Request:
+        """Return the request for a token, with the secrets as they are now."""
+        raise NotImplementedError
+
+    def where(self) -> tuple[str, str | None]:
+        """Return the expressions on its response for the token, and for when that expires."""
+        raise NotImplementedError
+
+
+class ClientCredentials(IssuedToken):
     """Requests carry an OAuth 2.0 access token, which a token server issues."""
+
+    issuer = "token server"
+    max_pause = 5.0
 
     kind: Literal["oauth2"]
     """Which kind of credential this is."""
@@ -201,13 +209,32 @@ class ClientCredentials(_Credential):
     style: Literal["basic", "form"] = "basic"
     """Whether ``client_secret`` is sent in a header (basic) or in the body (form)."""
 
+    def token_request(self) -> Request:
+        """Return a request by client credentials (RFC 6749, section 4.4)."""
+        secret = self.client_secret.get_secret_value()
+        form = {"grant_type": "client_credentials"}
+        optional = {"scope": self.scope, "audience": self.audience}
+        form |= {name: value for name, value in optional.items() if value is not None}
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if self.style == "form":
+            form |= {"client_id": self.client_id, "client_secret": secret}
+        else:
+            # Encoded before they are joined (RFC 6749, section 2.3.1).
+            pair = f"{quote_plus(self.client_id)}:{quote_plus(secret)}"
+            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        return Request("POST", self.token_url, headers, urlencode(form).encode(), repeatable=False)
+
+    def where(self) -> tuple[str, str | None]:
+        bearer = "(!token_type || lower(token_type) == 'bearer') && access_token"
+        return bearer, "min([to_number(expires_in) || `300`, `3600`])"
+
 
 class LoginRequest(Options):
     """A login, and where the token is in its response."""
 
     url: _TokenUrl
     """The URL that a name and a password are sent to, by POST."""
-    headers: dict[HeaderName, Secret] = Field(default_factory=dict)
+    headers: dict[_OwnHeader, Secret] = Field(default_factory=dict)
     """Headers of the login."""
     json_body: dict[str, Secret] = Field(alias="json")
     """The body as JSON: name and password, under the names that the upstream reads."""
@@ -215,13 +242,16 @@ class LoginRequest(Options):
     """An expression on the response for the token."""
     expires: ExpressionText | None = None
     """An expression on the response for the token's lifetime in seconds, or the time at which it
-    expires; if the token is a JWT, that is read from it unless set."""
-    header: HeaderName = "Authorization"
+    expires; a token that is a JWT is used no longer than it says itself."""
+    header: _OwnHeader = "Authorization"
     """The header of requests that holds the token, behind ``Bearer`` in this one alone."""
 
 
-class Login(_Credential):
+class Login(IssuedToken):
     """Requests carry a token that a login with name and password issues."""
+
+    issuer = "login"
+    max_pause = 3600.0  # an account may be locked after some refusals, of all processes
 
     kind: Literal["login"] = "login"
     """Which kind of credential this is; known by ``login``."""
@@ -230,6 +260,17 @@ class Login(_Credential):
 
     def secrets(self) -> Iterator[SecretStr]:
         yield from (*self.login.headers.values(), *self.login.json_body.values())
+
+    def token_request(self) -> Request:
+        headers, body = (
+            {name: secret.get_secret_value() for name, secret in secrets.items()}
+            for secrets in (self.login.headers, self.login.json_body)
+        )
+        headers = {"Content-Type": "application/json"} | headers
+        return Request("POST", self.login.url, headers, json.dumps(body).encode(), repeatable=False)
+
+    def where(self) -> tuple[str, str | None]:
+        return self.login.token, self.login.expires
 
     def apply(self, request: Request, secret: str) -> Request:
         if self.login.header.lower() == "authorization":

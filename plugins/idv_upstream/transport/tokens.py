@@ -1,66 +1,78 @@
-"""Caches the token that is sent to an upstream, and renews it."""
+"""The token that is sent to an upstream: its request, its lifetime, and its renewal."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
+from base64 import urlsafe_b64decode
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
 
 from idv_upstream.request.template import Request
-from idv_upstream.response.raw import retry_after
+from idv_upstream.response.raw import Response, decode_json, retry_after, sent_at
 from idv_upstream.transport.client import Client
-from idv_upstream.transport.issuers import Issuer, has_token
+from idv_upstream.transport.credentials import TOKEN, IssuedToken
 from tornado_idv import Broken, LookupFailed, Unavailable
+from tornado_idv.mapping import Expression, json_type
 
 # Seconds.
 _RENEW_BEFORE = 30.0
-_REJECTED_BACKOFF = 5.0
-_MAX_BACKOFF = 60.0
-_REFUSED_FACTOR = 4
+_PAUSE = 5.0
+_MAX_RETRY_AFTER = 60.0
+_PAUSE_FACTOR = 4
+_DEFAULT_LIFETIME = 300.0
+_MAX_LIFETIME = 3600.0
+"""A token that was revoked may get an empty list in place of a 401, and is used until then."""
+_FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
+"""Numbers from which on an ``expires`` is a Unix time, in seconds or in milliseconds."""
+
+_NO_TIME = (TypeError, ValueError, OverflowError)
+_ISSUED = (200, 201)
+_REFUSED = (400, 401, 403)
+_TEMPORARY = (408, 429, *range(500, 1000))
 
 
 class Tokens:
-    """Caches the access token, and fetches one when there is none.
+    """Caches the token, and fetches one when there is none.
 
     A token is cached until 30 s before it expires, or for half of a lifetime of less than
-    a minute. Concurrent callers share one request to the token server, and a caller that
+    a minute. Concurrent callers share one request to its issuer, and a caller that
     is cancelled does not cancel it for the others. After a failure, none is sent for 5 s,
-    or for as long as ``Retry-After`` of the token server says. After each refusal of the same
-    login in a row that is four times as long, up to an hour. ``timeout`` is in seconds, for one
-    request to the token server.
+    or for as long as ``Retry-After`` of the issuer says. After each refusal of the same
+    request in a row that is four times as long, up to ``max_pause``. ``timeout`` is in seconds, for
+    one request to the issuer.
     """
 
     def __init__(
         self,
-        issuer: Issuer,
+        auth: IssuedToken,
         client: Client,
         timeout: float,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._issuer = issuer
+        self._auth = auth
         self._client = client
         self._timeout = timeout
         self._timer = timer
-        self._token = ""
+        self.latest = ""
+        """The token that was issued last, which may have expired."""
         self._expires_at = -math.inf
         self._rejected_until = -math.inf
         self._fetching: asyncio.Task[None] | None = None
         self._failure: LookupFailed | None = None
         self._failed_until = -math.inf
         self._refused: Request | None = None
-        self._refused_backoff = _REJECTED_BACKOFF
-
-    def cached(self) -> str | None:
-        """Return the token, if one is cached."""
-        return self._token if self._timer() < self._expires_at else None
+        self._pause = _PAUSE
 
     async def get(self) -> str:
         """Return the token, or a new one; raises `Unavailable` or `Broken` if there is none."""
-        if (token := self.cached()) is not None:
-            return token
+        if self._timer() < self._expires_at:
+            return self.latest
         if self._fetching is None or self._fetching.done():
-            is_changed = self._refused is not None and self._issuer.request() != self._refused
+            is_changed = self._refused is not None and self._auth.token_request() != self._refused
             if self._timer() >= self._failed_until or is_changed:
                 self._fetching = asyncio.create_task(self._fetch(), name="token of an upstream")
         if self._fetching is not None:
@@ -69,7 +81,7 @@ class Tokens:
             failure = self._failure.copy()  # each caller adds to its own
             failure.retry_after = max(failure.retry_after, self._failed_until - self._timer())
             raise failure
-        return self._token
+        return self.latest
 
     def invalidate(self, token: str) -> bool:
         """Drop a token that the upstream rejected; whether a new one may help.
@@ -77,7 +89,7 @@ class Tokens:
         An upstream that rejected two tokens in a row gets no third for some seconds: the
         token is not what is wrong.
         """
-        if token == self._token:
+        if token == self.latest:
             if self._timer() < self._rejected_until:
                 return False
             self._expires_at = -math.inf
@@ -85,35 +97,83 @@ class Tokens:
 
     def reject(self) -> None:
         """Note that the upstream rejected a new token, too."""
-        self._rejected_until = self._timer() + _REJECTED_BACKOFF
+        self._rejected_until = self._timer() + _PAUSE
 
     async def close(self) -> None:
-        """Cancel a request to the token server."""
+        """Cancel a request to the issuer."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
 
     async def _fetch(self) -> None:
         # Its lifetime may have begun at any time since the request.
-        requested_at, backoff = self._timer(), _REJECTED_BACKOFF
-        request, response = self._issuer.request(), None
+        requested_at, pause, response = self._timer(), _PAUSE, None
+        request = self._auth.token_request()
         if request != self._refused:
-            self._refused, self._refused_backoff = None, _REJECTED_BACKOFF
+            self._refused, self._pause = None, _PAUSE
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._client.send(request, has_token, on_new=True)
-            backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
-            self._token, lifetime = self._issuer.read(response)
+                response = await self._client.send(
+                    request, lambda status: status in _ISSUED, on_new=True
+                )
+            pause = max(pause, min(retry_after(response.headers), _MAX_RETRY_AFTER))
+            self.latest, lifetime = _read(self._auth, response)
         except (LookupFailed, TimeoutError) as error:
             kind = Broken if isinstance(error, Broken) else Unavailable
             reason = error.reason if isinstance(error, LookupFailed) else "timed out"
             if response is not None and kind is Broken:
-                backoff, self._refused = max(backoff, self._refused_backoff), request
-                longer = self._refused_backoff * _REFUSED_FACTOR
-                limit = max(self._issuer.max_refused_backoff, _REJECTED_BACKOFF)
-                self._refused_backoff = min(longer, limit)
-            self._failure = kind(f"{self._issuer.name}: {reason}")
-            self._failed_until = self._timer() + backoff
+                pause, self._refused = max(pause, self._pause), request
+                self._pause = min(self._pause * _PAUSE_FACTOR, self._auth.max_pause)
+            self._failure = kind(f"{self._auth.issuer}: {reason}")
+            self._failed_until = self._timer() + pause
         else:
             self._failure = self._refused = None
             self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
+
+
+def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
+    """Return the token and its lifetime in seconds; raises `Unavailable` or `Broken`."""
+    status = response.status
+    if status in _REFUSED:
+        raise Broken(f"our credentials are refused (status {status})")
+    if status in _TEMPORARY:
+        raise Unavailable(f"temporarily unavailable (status {status})")
+    if status not in _ISSUED:
+        raise Broken(f"unexpected status {status}")
+    document, (where, until) = decode_json(response.body), auth.where()
+    token = Expression(where).evaluate(document)
+    if not (isinstance(token, str) and TOKEN.pattern.fullmatch(token)):
+        raise Broken(f"token ({where}) gives no token, but {json_type(token)}")
+    now = sent_at(response.headers).timestamp()
+    times = []
+    # A JWT has its own time (RFC 7519, section 4.1.4); it need not be verified here.
+    with suppress(Broken, LookupError, *_NO_TIME):
+        claims = decode_json(urlsafe_b64decode(token.split(".")[1] + "=="))
+        times.append(_time(claims["exp"], now))
+    if until is not None:
+        value = Expression(until).evaluate(document)
+        try:
+            times.append(_time(value, now))
+        except _NO_TIME:
+            raise Broken(f"expires ({until}) gives no time, but {json_type(value)}") from None
+    lifetime = min(times, default=now + _DEFAULT_LIFETIME) - now
+    if lifetime < 0:
+        raise Broken("the token has expired already; compare the clocks")
+    return token, min(lifetime, _MAX_LIFETIME)
+
+
+def _time(expires: Any, now: float) -> float:
+    """Return a Unix time; raises one of `_NO_TIME` for what is neither a number nor a time.
+
+    A small number is a lifetime. Some servers send a number as a string.
+    """
+    try:
+        number = math.nan if isinstance(expires, bool) else float(expires)
+    except ValueError:
+        time = datetime.fromisoformat(expires)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(number):
+        raise ValueError
+    if number >= _FIRST_IN_MILLISECONDS:
+        number /= 1000
+    return number if number >= _FIRST_TIMESTAMP else now + max(number, 0.0)

@@ -22,9 +22,8 @@ from idv_upstream.request.template import Request
 from idv_upstream.request.url import Url
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.client import HEADERS, Client, NoResponse, WantsBody
-from idv_upstream.transport.credentials import MASK, Credential
+from idv_upstream.transport.credentials import MASK, Credential, IssuedToken
 from idv_upstream.transport.endpoints import GATEWAY_ERRORS, Endpoint, Endpoints
-from idv_upstream.transport.issuers import issuer_of
 from idv_upstream.transport.tls import Tls, TlsOptions
 from idv_upstream.transport.tokens import Tokens
 from tornado_idv import Broken, Unavailable
@@ -78,9 +77,8 @@ class Transport:
         self._auth = auth
         self._client = Client(Tls(tls, name, timer), connections)
         self._tokens = None
-        issuer = issuer_of(auth)
-        if issuer is not None:
-            self._tokens = Tokens(issuer, self._client, timeout, timer)
+        if isinstance(auth, IssuedToken):
+            self._tokens = Tokens(auth, self._client, timeout, timer)
         self._echo_header = echo_header
         self._ids = map(f"{token_hex(8)}-{{}}".format, count())
         self._credit = _MAX_CREDIT
@@ -112,7 +110,7 @@ class Transport:
         with suppress(Broken):
             secrets.add(self._auth.secret())
         if self._tokens is not None:
-            secrets.add(self._tokens.cached() or "")
+            secrets.add(self._tokens.latest)
         return secrets - {""}
 
     async def send(
