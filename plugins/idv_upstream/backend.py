@@ -77,27 +77,26 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         A kept connection may deliver a second response to an earlier request. What it says without
         the id of this one, and without the requested value, is requested again on a new connection.
         """
-        if not self.options.confirm_not_found:
-            return await self._look_up(query, [])
         responses: list[Response] = []
         try:
             result = await self._look_up(query, responses)
         except AnotherUser:
-            if all(each.is_certain for each in responses):
+            if self._is_certain(responses):
                 raise
         else:
-            user = result.user if isinstance(result, BackendResult) else result
-            is_echoed = user is not None and self.options.mapping.check_echo
-            if is_echoed or all(each.is_certain for each in responses):
+            is_echoed = _user(result) is not None and self.options.mapping.check_echo
+            if is_echoed or self._is_certain(responses):
                 return result
         return await self._look_up(query, [], on_new=True)
+
+    def _is_certain(self, responses: list[Response]) -> bool:
+        return not self.options.confirm_not_found or all(each.is_certain for each in responses)
 
     async def _look_up(
         self, query: Query, responses: list[Response], *, on_new: bool = False
     ) -> User | BackendResult | None:
         """Send one request or, if configured, a second one with the id of the first response."""
         first, second = self.templates[type(query)], self.second_templates.get(type(query))
-
         if second is None:
             responses.append(await self.send(first.render(query), on_new=on_new))
             return self.reader.read(query, responses[0])
@@ -109,7 +108,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
                 return self.reader.limited(None, responses[0])
             responses.append(await self.send(second.render_value(user_id), on_new=is_new))
             result = self.reader.read(query, *reversed(responses))
-            if (result.user if isinstance(result, BackendResult) else result) is not None:
+            if _user(result) is not None:
                 return result
         raise Unavailable("the first response has a user, and the second does not know it")
 
@@ -133,3 +132,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     async def close(self) -> None:
         """Close all connections."""
         await self.transport.close()
+
+
+def _user(result: User | BackendResult | None) -> User | None:
+    return result.user if isinstance(result, BackendResult) else result

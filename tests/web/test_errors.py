@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -160,6 +161,8 @@ def test_every_exception_has_its_error(exception: BaseException, error: ApiError
         (Unavailable("asked to wait", retry_after=29.2), ApiError.UNAVAILABLE, "30"),
         (Broken("our credentials are refused", backend="users"), ApiError.BROKEN, "60"),
         (Broken("paused", retry_after=90.0).copy(), ApiError.BROKEN, "90"),
+        (Unavailable("wait of a plugin", retry_after=math.inf), ApiError.UNAVAILABLE, "3600"),
+        (Unavailable("wait of a plugin", retry_after=math.nan), ApiError.UNAVAILABLE, "1"),
     ],
     ids=repr,
 )

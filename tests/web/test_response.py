@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from tornado_idv.web.errors import ApiError
-from tornado_idv.web.response import build_error, build_response, new_request_id, request_id_or_new
+from tornado_idv.web.response import build_error, build_response, new_request_id, valid_request_id
 
 DATE = r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
 
@@ -49,12 +49,12 @@ def test_request_ids_are_unique() -> None:
 
 @pytest.mark.parametrize("requested", ["a", "A-1._", "x" * 64])
 def test_a_harmless_request_id_is_kept(requested: str) -> None:
-    assert request_id_or_new(requested) == requested
+    assert valid_request_id(requested) == requested
 
 
 @pytest.mark.parametrize("requested", ["", "x" * 65, "a b", "\xe9", '"'])
-def test_any_other_request_id_is_replaced(requested: str) -> None:
-    assert request_id_or_new(requested) != requested
+def test_any_other_request_id_is_not(requested: str) -> None:
+    assert valid_request_id(requested) is None
 
 
 def date_of(response: bytes) -> str:

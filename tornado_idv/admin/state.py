@@ -78,7 +78,10 @@ class ServiceState:
         tier = self.shared
         parts = {"key store": self.store, "shared limits": self.limit_exchange}
         return ProcessReport(
-            backends=[self._backend(each) for each in self.directory.guards],
+            backends=[
+                self._source(each.name, each.backend.options.kind, each, *_read(each.backend))
+                for each in self.directory.guards
+            ],
             cache_entries=self.directory.cache.sizes,
             connections=dict(self.connections()),
             connections_limit=self.connections_limit(),
@@ -118,10 +121,6 @@ class ServiceState:
             case {"backend": str(name)}:
                 return Purge(backends=(name,))
         return Purge(queries=(parse_query(self.identifiers, target),))
-
-    def _backend(self, guard: Guard) -> BackendReport:
-        users, problem = _read(guard.backend)
-        return self._source(guard.name, guard.backend.options.kind, guard, users, problem)
 
     def _source(
         self,

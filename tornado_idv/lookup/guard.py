@@ -202,12 +202,8 @@ class Guard:
             return None
         if not isinstance(found, BackendResult):
             return Answer(self._validated(found, query), self.name, ttl=self._ttl)
-        if not (
-            found.ttl is None
-            or (
-                isinstance(found.ttl, (int, float)) and 0 <= found.ttl < inf  # False for NaN
-            )
-        ):
+        is_number = isinstance(found.ttl, (int, float)) and 0 <= found.ttl < inf  # False for NaN
+        if found.ttl is not None and not is_number:
             raise Broken("returned a time to live that is not a number of seconds")
         if found.user is None:
             return Answer(None, ttl=found.ttl, storable=found.storable)

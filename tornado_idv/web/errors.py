@@ -18,6 +18,8 @@ _FIELDS: Mapping[int, str] = {
     401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes
     503: "Retry-After: 1\r\n",
 }
+_MAX_RETRY_AFTER = 3600.0
+"""Seconds; a backend of a plugin may ask for more."""
 
 
 class ApiError(enum.Enum):
@@ -106,7 +108,8 @@ def fields_for(exception: BaseException) -> str:
     elif isinstance(exception, InvalidFormat):
         reason = exception.reason
     elif isinstance(exception, LookupFailed):
-        fields = f"Retry-After: {max(math.ceil(exception.retry_after), 1)}\r\n"
+        seconds = math.ceil(min(max(1.0, exception.retry_after), _MAX_RETRY_AFTER))  # also of NaN
+        fields = f"Retry-After: {seconds}\r\n"
     return f"{fields}X-Error-Reason: {reason}\r\n" if error in REASONS else fields
 
 

@@ -18,7 +18,7 @@ from tornado_idv.trace_context import Trace, parse_trace
 from tornado_idv.web.access_log import CacheResult, Failure, RequestLog, record_response
 from tornado_idv.web.errors import ApiError, ApiException, error_for, fields_for
 from tornado_idv.web.lookups import Services, failure_of, log_unexpected
-from tornado_idv.web.response import ECHOED, FIELDS, echo_fields, request_id_or_new
+from tornado_idv.web.response import ECHOED, FIELDS, new_request_id, valid_request_id
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Methods that are logged by name; any other is text of the client's choice."""
@@ -79,7 +79,7 @@ class ApiHandler(JsonHandler):
     @cached_property
     def request_id(self) -> str:
         """The client's ``X-Request-ID``, or a new one."""
-        return request_id_or_new(self.request.headers.get("X-Request-ID"))
+        return valid_request_id(self.request.headers.get("X-Request-ID", "")) or new_request_id()
 
     @cached_property
     def trace(self) -> Trace | None:
@@ -90,7 +90,8 @@ class ApiHandler(JsonHandler):
     def set_default_headers(self) -> None:
         super().set_default_headers()
         self.set_header("X-Request-ID", self.request_id)
-        self._set_fields(echo_fields(self.request.headers.get(ECHOED)))
+        if echoed := valid_request_id(self.request.headers.get(ECHOED, "")):
+            self.set_header(ECHOED, echoed)
 
     def compute_etag(self) -> None:
         """Send no ``Etag``: responses are not to be stored."""
@@ -100,14 +101,11 @@ class ApiHandler(JsonHandler):
         # Tornado gives no exception where this request's own task was cancelled.
         self._error = error = kwargs["exc_info"][1] if "exc_info" in kwargs else CancelledError()
         record = error_for(error)
-        self._set_fields(fields_for(error))
-        self.set_status(record.status)
-        self.finish(record.body)
-
-    def _set_fields(self, lines: str) -> None:
-        for line in lines.splitlines():
+        for line in fields_for(error).splitlines():
             name, _, value = line.partition(": ")
             self.set_header(name, value)
+        self.set_status(record.status)
+        self.finish(record.body)
 
     def log_exception(
         self,

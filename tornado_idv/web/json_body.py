@@ -27,16 +27,12 @@ def parse_field(body: bytes, name: str) -> str:
     except ValueError:
         has_mark = body.startswith((BOM_UTF8, BOM_UTF16_LE, BOM_UTF16_BE))
         raise InvalidFormat("byte_order_mark" if has_mark else "not_json") from None
-    value = record.get(name, _ABSENT) if isinstance(record, dict) else None
-    if type(value) is not str:
-        raise InvalidFormat(_reason(record, value))
-    return value
-
-
-def _reason(record: object, value: object) -> str:
     if not isinstance(record, dict):
-        return "not_an_object"
-    return "member_missing" if value is _ABSENT else "member_not_a_string"
+        raise InvalidFormat("not_an_object")
+    value = record.get(name, _ABSENT)
+    if type(value) is not str:
+        raise InvalidFormat("member_missing" if value is _ABSENT else "member_not_a_string")
+    return value
 
 
 def encode_user(user: User | None, identifiers: Identifiers) -> bytes:

@@ -137,7 +137,7 @@ class _Forms:
             "description": f"{fewest} to {most} digits; leading zeros count.",
         }
         self._text = forms.nickname_pattern
-        self._nickname = None if _NOT_ECMA.search(self._text) else f"(?!\\.+$)(?:{self._text})"
+        self._has_pattern = not _NOT_ECMA.search(self._text)
         digits = ("4000123412341234" * 4)[: min(max(16, fewest), most)]
         user = User("Free", digits, "alice")
         identifiers = settings.make_identifiers()
@@ -202,7 +202,7 @@ class _Forms:
             "type": "string",
             "description": "A URL of " + " or ".join(f"`{site}/m/`" for site in self._sites),
         }
-        if self._nickname is not None:
+        if self._has_pattern:
             sites = "|".join(re.escape(site) for site in self._sites)
             urls["pattern"] = f"^(?:{sites})/m/{self._nickname_before('/?$')}/?$"
         return {"anyOf": [self._nickname_with_at(), urls]}
@@ -212,8 +212,8 @@ class _Forms:
         if self._is_folded:
             text += " Upper and lower case are the same."
         schema: Document = {"type": "string", "description": text}
-        if self._nickname is not None and not (in_response and self._is_folded):
-            schema["pattern"] = f"^@{self._nickname}$"
+        if self._has_pattern and not (in_response and self._is_folded):
+            schema["pattern"] = f"^@{self._nickname_before('$')}$"
         return schema
 
     def _nickname_before(self, end: str) -> str:
@@ -226,15 +226,13 @@ def _object(members: Document) -> Document:
 
 def _key_schema() -> Document:
     rate = {"type": ["string", "null"], "description": "Like `100/minute`; null for no limit."}
-    schema = _object(
-        {
-            "status": {"const": "ok"},
-            "id": {"type": "string", "description": "The public name of the key."},
-            "scopes": {"type": "array", "items": {"type": "string"}},
-            "expires": {"type": ["string", "null"], "format": "date-time"},
-            "limits": _object({"requests": rate, "misses": rate}),
-        }
-    )
+    members = {
+        "status": {"const": "ok"},
+        "id": {"type": "string", "description": "The public name of the key."},
+        "scopes": {"type": "array", "items": {"type": "string"}},
+        "expires": {"type": ["string", "null"], "format": "date-time"},
+        "limits": _object({"requests": rate, "misses": rate}),
+    }
     example = {
         "status": "ok",
         "id": "shop",
@@ -242,7 +240,7 @@ def _key_schema() -> Document:
         "expires": "2027-06-30T00:00:00.000Z",
         "limits": {"requests": "100/second", "misses": "60/minute"},
     }
-    return {**schema, "examples": [example]}
+    return {**_object(members), "examples": [example]}
 
 
 def _describe_key() -> Document:

@@ -153,7 +153,10 @@ class PacketFastPath:
         echoed = f"{ECHOED}: {echoed.decode()}\r\n" if echoed else ""
         trace = _trace(match, template) if template.traceparent else None
         peer = self._peer
-        address = peer.remote_ip if peer.proxies is None else _address(match, template, peer)
+        address = peer.remote_ip
+        if peer.proxies is not None:
+            group = template.forwarded_for
+            address = peer.client_address(_text(match[group]) if group else "")
         if answer is None:
             context = RequestContext(request_id, trace)
             pending = PendingResponse(
@@ -262,16 +265,9 @@ _CLOSE = "Connection: close\r\n"
 
 
 def _trace(match: re.Match[bytes], template: HeadTemplate[_Meaning]) -> Trace | None:
-    at = template.traceparent
-    if not at or not (trace_id := match[at]):
-        return None
+    trace_id, parent = match.group(template.traceparent, template.traceparent + 1)
     state = valid_state(_text(match[template.tracestate])) if template.tracestate else ""
-    return Trace(trace_id.decode(), match[at + 1].decode(), state)
-
-
-def _address(match: re.Match[bytes], template: HeadTemplate[_Meaning], peer: Peer) -> str:
-    group = template.forwarded_for
-    return peer.client_address(_text(match[group]) if group else "")
+    return Trace(trace_id.decode(), parent.decode(), state) if trace_id else None
 
 
 def _text(value: bytes) -> str:

@@ -19,7 +19,7 @@ REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
 """Pattern of a client's ``X-Request-ID`` that is used: short and harmless."""
 _REQUEST_ID = re.compile(REQUEST_ID)
 ECHOED = "X-IDV-Request-ID"
-"""Sent back to a client that sends it, beside `X-Request-ID`."""
+"""Sent back beside ``X-Request-ID``, which proxies may replace."""
 
 
 _count = itertools.count()
@@ -41,20 +41,9 @@ def new_request_id() -> str:
     return f"{_process}{next(_count)}"
 
 
-def request_id_or_new(requested: str | None) -> str:
-    """Return the client's ``X-Request-ID``, or a new id unless it matches `REQUEST_ID`."""
-    if requested is not None and _REQUEST_ID.fullmatch(requested):
-        return requested
-    return new_request_id()
-
-
-def echo_fields(requested: str | None) -> str:
-    """Return the header line with the client's ``X-IDV-Request-ID``; empty if it sent no valid one.
-
-    Proxies that replace ``X-Request-ID`` do not know this field.
-    """
-    is_valid = requested is not None and _REQUEST_ID.fullmatch(requested)
-    return f"{ECHOED}: {requested}\r\n" if is_valid else ""
+def valid_request_id(requested: str) -> str | None:
+    """Return the client's id if it matches `REQUEST_ID`."""
+    return requested if _REQUEST_ID.fullmatch(requested) else None
 
 
 def build_response(

@@ -145,10 +145,8 @@ class _Connector(aiohttp.TCPConnector):
             if not protocol.should_close:
                 break
             connection.close()
-        is_used = protocol in self._used
-        _is_reused.set(is_used)
-        if not is_used:
-            self._used.add(protocol)
+        _is_reused.set(protocol in self._used)
+        self._used.add(protocol)
         return connection
 
 
@@ -236,7 +234,6 @@ class Client:
             except (aiohttp.ClientError, OSError, LookupFailed):
                 if wanted is not None:
                     raise
-                body = b""
             finally:
                 response.release()
         except (aiohttp.ClientError, OSError, ValueError) as error:

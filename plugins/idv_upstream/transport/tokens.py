@@ -36,14 +36,12 @@ _TEMPORARY = (408, 429, *range(500, 1000))
 
 
 class Tokens:
-    """Caches the token, and fetches one when there is none.
+    """Caches the token, and fetches one when there is none, or before it expires.
 
-    A token is cached until 30 s before it expires, or for half of a lifetime of less than
-    a minute. Concurrent callers share one request to its issuer, and a caller that
-    is cancelled does not cancel it for the others. After a failure, none is sent for 5 s,
-    or for as long as ``Retry-After`` of the issuer says. After each refusal of the same
-    request in a row that is four times as long, up to ``max_pause``. ``timeout`` is in seconds, for
-    one request to the issuer.
+    Concurrent callers share one request to its issuer, which none of them cancels for the others.
+    After a failure, none is sent for 5 s, or for as long as ``Retry-After`` of the issuer says;
+    after refusals of the same request in a row, for up to ``max_pause``. ``timeout`` is in seconds,
+    for one request to the issuer.
     """
 
     def __init__(
