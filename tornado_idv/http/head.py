@@ -60,7 +60,9 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
     try:
         parser.feed_data(data)
     except httptools.HttpParserInvalidMethodError:
-        return _unknown_method(request_line)
+        # The route responds to a method that llhttp does not know, and then we close.
+        start_line, unknown = _start_line(request_line), HTTPHeaders({"Host": "unknown"})
+        return RequestHead(start_line, unknown, 0, keep_alive=False, expects_continue=False)
     except httptools.HttpParserUpgrade:
         pass  # no upgrade is offered: respond as if it had not been requested (RFC 9110, 7.8)
     except httptools.HttpParserError:
@@ -104,13 +106,6 @@ def _start_line(match: re.Match[bytes]) -> RequestStartLine:
     origin = _ORIGIN.match(target)
     path = (target[origin.end() :] or "/") if origin else target
     return RequestStartLine(method, path, version)
-
-
-def _unknown_method(match: re.Match[bytes]) -> RequestHead:
-    """Return a head for a method that llhttp does not know: the route responds, then we close."""
-    headers = HTTPHeaders({"Host": "unknown"})
-    start_line = _start_line(match)
-    return RequestHead(start_line, headers, 0, keep_alive=False, expects_continue=False)
 
 
 def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:

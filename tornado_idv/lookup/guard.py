@@ -238,13 +238,8 @@ class Guard:
 
     def _record_failure(self, permit: Permit) -> None:
         if self.breaker.failed(permit):
-            _log.warning(
-                "backend %s: %s after %d failures; next probe in %.2g s",
-                self.name,
-                _OPEN,
-                self.breaker.failures,
-                self.breaker.next_probe,
-            )
+            text = "backend %s: %s after %d failures; next probe in %.2g s"
+            _log.warning(text, self.name, _OPEN, self.breaker.failures, self.breaker.next_probe)
 
     def _log_failure(self, error: LookupFailed) -> None:
         # Repeated lines are folded if their text is the same: that of an open circuit has a time.

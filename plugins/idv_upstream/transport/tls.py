@@ -72,9 +72,8 @@ class Tls:
         self._loaded, self._context = await DaemonThread("TLS files")(self._load)
         self._check_at = self._timer() + _CHECK_INTERVAL
         if not self._options.verify:
-            _log.warning(
-                "backend %s: tls.verify is false: certificates are not verified", self._name
-            )
+            text = "backend %s: tls.verify is false: certificates are not verified"
+            _log.warning(text, self._name)
 
     async def close(self) -> None:
         """Cancel a check of the files."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from idv_upstream.request.template import Request
-from idv_upstream.request.url import Url
+from idv_upstream.request.url import origin_of
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.client import HEADERS, Client, NoResponse, WantsBody
 from idv_upstream.transport.credentials import MASK, Credential, IssuedToken
@@ -137,10 +137,9 @@ class Transport:
         """The configured endpoints, or the origin of an absolute URL."""
         if url[0] == "/":
             return self._by_origin[""]
-        try:
-            origin = Url.parse(url).origin
-        except ValueError:
-            raise Broken("the request cannot be sent") from None
+        origin = origin_of(url)
+        if not origin:
+            raise Broken("the request cannot be sent")
         if origin not in self._by_origin:
             self._by_origin[origin] = Endpoints([""], self._name, self._timer)
         return self._by_origin[origin]
