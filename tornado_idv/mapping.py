@@ -9,7 +9,8 @@ import json
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Self
 from uuid import UUID
 
@@ -62,6 +63,8 @@ ROOT = "$root"
 _ROOT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\$root\b""")
 _NEGATED = re.compile(r"""!\s*((?:[\w@$]+|"[^"]*")(?:\.(?:\w+|"[^"]*"))+)""")
 Node = Mapping[str, Any]
+_PATH_NODES = {"field", "subexpression", "index_expression", "index", "slice", "flatten"}
+_PATH_NODES |= {"projection", "pipe", "identity", "current"}
 
 
 class AllFunctions(Functions):
@@ -130,6 +133,11 @@ class Expression:
     def members(self) -> set[str]:
         """The names of all members that it reads, at any depth."""
         return {node["value"] for node in nodes_of(self.node) if node["type"] == "field"}
+
+    @cached_property
+    def paths(self) -> list[list[str]]:
+        """The names that lead to each value that it reads."""
+        return list(_paths(self.node))
 
     def evaluate(self, value: Any) -> Any:
         """Return its result for ``value``; raises `Broken` if it cannot be applied to it."""
@@ -201,8 +209,8 @@ def _parse(text: str) -> Node:
         if not any(map(_is_misread_negation, nodes_of(parsed))):
             return parsed
         negated = _NEGATED.search(text)
-        form = f"write !({negated[1]}) for {negated[0]}" if negated else "write !(a.b), !(a == b)"
-        problem = f"negates too little, and has one result for all responses; {form}"
+        right = f"!({negated[1]}) for {negated[0]}" if negated else "!(a.b), !(a == b), a || b"
+        problem = f"negates too little, and has one result for all responses; write {right}"
     raise ValueError(f"not a JMESPath expression: {text or 'it'} {problem}")
 
 
@@ -216,18 +224,37 @@ def nodes_of(node: Node) -> Iterator[Node]:
 
 def _is_misread_negation(node: Node) -> bool:
     """Return whether it is ``!a.b`` or ``!a == b``, which JMESPath reads as ``(!a).b``."""
-    children = [each for each in node["children"] if isinstance(each, Mapping)]
+    kind, children = node["type"], [each for each in node["children"] if isinstance(each, Mapping)]
     kinds = [each["type"] for each in children]
-    if node["type"] == "comparator" and "not_expression" in kinds:
+    if kind == "comparator" and "not_expression" in kinds:
         other = children[1 - kinds.index("not_expression")]
         is_text = other["type"] == "literal" and type(other["value"]) is not bool
         return is_text or other["type"] in ("field", "subexpression")
-    reads_members = node["type"].endswith(
-        ("subexpression", "index_expression", "projection", "flatten")
-    )
-    if node["type"] == "pipe":
-        reads_members = kinds[1] in ("field", "subexpression", "index_expression")
+    reads_members = kind.endswith(("subexpression", "index_expression", "projection", "flatten"))
+    if kind == "pipe":
+        reads_members = any(each["type"] == "field" for each in nodes_of(children[1]))
     return reads_members and kinds[0] in ("not_expression", "comparator")
+
+
+def _paths(node: Node) -> Iterator[list[str]]:
+    nodes = list(nodes_of(node))
+    names = [each["value"] for each in nodes if each["type"] == "field"]
+    if names and _PATH_NODES.issuperset(each["type"] for each in nodes):
+        yield names
+    else:  # an element of a projection, such as a.*.b, has no names that lead to it
+        for child in node["children"][: 1 if node["type"].endswith("projection") else None]:
+            if isinstance(child, Mapping):
+                yield from _paths(child)
+
+
+def has_path(value: Any, names: Sequence[str]) -> bool:
+    """Return whether a document has a member, null or not; of a list, any element counts."""
+    if not names:
+        return True
+    if isinstance(value, list):
+        return any(has_path(each, names) for each in value)
+    is_there = isinstance(value, dict) and names[0] in value
+    return is_there and has_path(value[names[0]], names[1:])
 
 
 class FieldOptions(Options):

@@ -181,26 +181,27 @@ class UpstreamOptions(BackendOptions):
     def warnings(self) -> Iterator[str]:
         """Describe mappings that hide an error or a second user."""
         yield from self.mapping.warnings()
-        for name, request in (("by_nickname", self.by_nickname), ("by_card", self.by_card)):
-            for each in (request, request and request.then):
-                if each is not None and each.page_size == 0:
+        accepts_one = self.mapping.complete_when is not None or self.mapping.pick == "first"
+        for kind, first in self.requests.items():
+            name = "by_nickname" if kind is ByNickname else "by_card"
+            for size in {each.page_size for each in (first, first.then) if each is not None}:
+                if size == 0:
                     yield f'{name} requests a page of no users, so every user is "not found"'
-                is_whole = self.mapping.complete_when is not None or self.mapping.pick == "first"
-                if each is not None and each.page_size == 1 and not is_whole:
+                elif size == 1 and not accepts_one:
                     yield (
                         f"{name} requests a page of one user, so a second one is not noticed; "
                         "request two, or write pick: first if the first is wanted"
                     )
-        statuses = [
+        hiding = [
             str(status)
             for status in sorted({404, *self.status} - {204})
-            if outcome(status, self.statuses) is Outcome.NOT_KNOWN
+            if outcome(status, self.status) is Outcome.NOT_KNOWN
         ]
-        if statuses and self.mapping.not_known_when is None:
+        if hiding and self.mapping.not_known_when is None:
             yield (
-                f'each response of status {", ".join(statuses)} is read as "not found", that of a '
+                f'each response of status {", ".join(hiding)} is read as "not found", that of a '
                 "wrong path too; write not_known_when, a condition on its body, or if absent users "
-                f"have another status: {{{statuses[-1]}: broken}}"
+                f"have another status: {{{hiding[-1]}: broken}}"
             )
         if self.folds_nicknames and ByNickname in self.requests:
             yield (

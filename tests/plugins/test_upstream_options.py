@@ -310,23 +310,6 @@ FAIR = {
     "a list of GraphQL": {"broken_when": "errors || !data", "select": "data.found"},
     "a record that is disabled": {"not_known_when": "error == 'no user' || state == 'disabled'"},
     "a flag of a record": {"not_known_when": "active == `false`"},
-    "two codes": {"unavailable_when": "code == 'BUSY' || code == 'SLOW'"},
-    "a list that is empty": {"broken_when": "length(errors) > `0`"},
-    "bits": {"broken_when": "has_bits(flags, `6`)"},
-    "a witness": {"broken_when": "errors || !(data.witness)"},
-    "a total of all": {"broken_when": "!meta || meta.total_count == `0`"},
-    "one of several": {"broken_when": "contains(['a', 'b'], code)"},
-    "three conditions": {"broken_when": "a == 'x' && b == 'y' && c.d != 'z'"},
-    "a part": {"broken_when": "starts_with(message, 'denied')"},
-    "what cannot be tried": {"broken_when": "split(code, '-')[1] == '7'"},
-    "a long list": {"broken_when": "length(errors) > `5`"},
-    "one of a literal list": {"broken_when": 'contains(`["a", "b"]`, code)'},
-    "a second error": {"broken_when": "errors[1].code == 'X'"},
-    "many conditions": {
-        "broken_when": "a == 'x' && b == 'y' && c == 'z' && d == 'u' && e == 'v' && f == 'w'"
-    },
-    "a list of statuses": {"broken_when": "errors[0].code == 'X'"},
-    "any member": {"broken_when": "data.*.error"},
     "a flag that is false": {"found_when": "exists != `false`"},
     "a length": {"found_when": "length(hits) > `0`"},
     "the whole document": {"found_when": "@"},
@@ -539,12 +522,6 @@ def test_response_that_may_be_another_is_warned_of(response: dict[str, Any], sta
         ({"not_known_when": "!active"}, "response.not_known_when (!active) is true for other"),
         ({"not_known_when": "!(user.active)"}, "response.not_known_when (!(user.active)) is true"),
         ({"not_known_when": 'error == "no_user"'}, "response.not_known_when (error == "),
-        ({"broken_when": "status == refused"}, "response.broken_when (status == refused) compares"),
-        (
-            {"broken_when": "contains('denied', error)"},
-            "response.broken_when (contains('denied', e",
-        ),
-        ({"unavailable_when": "starts_with('busy', error)"}, "response.unavailable_when (starts_w"),
     ],
 )
 def test_condition_that_may_hide_users_is_warned_of(response: dict[str, Any], start: str) -> None:
@@ -552,38 +529,16 @@ def test_condition_that_may_hide_users_is_warned_of(response: dict[str, Any], st
     assert warning.startswith(start)
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "a == 'x' || 'y'",
-        "length(errors)",
-        "!length(errors)",
-        "length(a) == '0'",
-        "to_string(a) == `1`",
-        "lower(a) == 'ABC'",
-        "type(a) == 'list'",
-        "a == 'x' && a == 'y'",
-        "a != 'x' || a != 'y'",
-        "'a' == 'b'",
-        "`true`",
-        "a && `false`",
-        "keys(a) == 'x'",
-    ],
-)
 @pytest.mark.parametrize("name", ["broken_when", "unavailable_when"])
-def test_condition_with_one_result_is_warned_of(name: str, condition: str) -> None:
-    (warning,) = warnings_of({name: condition})
-    assert warning.startswith(
-        f"response.{name} ({condition}) has the same result for all responses"
-    )
-
-
-@pytest.mark.parametrize("error", [{"broken_when": "ok != `true`"}, {"unavailable_when": "!ok"}])
-@pytest.mark.parametrize("hiding", [{"found_when": "hits"}, {"select": "users || `[]`"}])
-def test_condition_for_errors_leaves_no_warning(
-    error: dict[str, str], hiding: dict[str, str]
+@pytest.mark.parametrize("error", ["ok != `true`", "!ok", "status != 'ok'"])
+@pytest.mark.parametrize("hiding", [{"found_when": "hits"}, {"select": "hits || `[]`"}])
+def test_condition_for_errors_and_missing_members_leaves_no_warning(
+    name: str, error: str, hiding: dict[str, str]
 ) -> None:
-    assert warnings_of({**error, **hiding}) == []
+    """For errors alone it does not: a response without the member may be of another kind."""
+    (warning,) = warnings_of({name: error, **hiding})
+    assert "without that member" in warning
+    assert warnings_of({name: f"{error} || !contains(keys(@), 'hits')", **hiding}) == []
 
 
 @pytest.mark.parametrize("response", FAIR.values(), ids=FAIR)

@@ -32,16 +32,7 @@ from tornado_idv.config.problems import dotted
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
-from tornado_idv.errors import (
-    Broken,
-    ConfigError,
-    IdvError,
-    InvalidFormat,
-    LookupFailed,
-    Problem,
-    SettingError,
-    Unavailable,
-)
+from tornado_idv.errors import Broken, ConfigError, IdvError, Problem, SettingError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.commands import Exit
 from tornado_idv.keys.record import EMPTY
@@ -123,13 +114,11 @@ def _absent(problems: Sequence[Problem]) -> list[tuple[str, str]]:
 
 @dataclass
 class DryRun:
-    """Problems and warnings of the file at ``path``, each at the position of its setting.
-
-    ``online``: whether each backend looks up a made-up user.
-    """
+    """Problems and warnings of the file at ``path``, each at the position of its setting."""
 
     path: Path
     online: bool
+    """Whether each backend looks up a made-up user."""
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
@@ -193,7 +182,7 @@ def _made_up_users(settings: Settings) -> Iterator[Query]:
     shortest, longest = settings.identifiers.card_length
     digits = f"{secrets.randbelow(10**longest):0{longest}}"[: max(shortest, 16)]
     for text in (f"@x{secrets.token_hex(8)}", digits):
-        with suppress(InvalidFormat):  # identifiers.nickname_pattern may be any
+        with suppress(IdvError):  # identifiers.nickname_pattern may be any
             yield settings.make_identifiers().parse_any(text)
 
 
@@ -203,8 +192,8 @@ async def _check_absent(backend: AnyBackend, query: Query) -> None:
     try:
         async with asyncio.timeout(backend.options.timeout):
             result = await backend.find(query)
-    except (LookupFailed, TimeoutError) as failure:
-        reason = str(failure) or f"no answer within {backend.options.timeout:g} s"
+    except (IdvError, TimeoutError) as error:
+        reason = str(error) or f"no answer within {backend.options.timeout:g} s"
         raise Unavailable(f"a made-up {kind}: {reason}") from None
     if (result.user if isinstance(result, BackendResult) else result) is not None:
         raise Broken(f"a made-up {kind} is found")

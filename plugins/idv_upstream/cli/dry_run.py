@@ -43,29 +43,24 @@ class RecordingBackend(UpstreamBackend):
             self.second_templates = {}
 
     async def send(self, request: Request, *, on_new: bool = False) -> Response:
-        """Record the request, with secrets masked, and its response."""
+        """Record the request, with secrets masked, and its response, with any body there is."""
         self.requests.append(mask_request(self.transport.shown(request)))
-        self.responses.append(self._saved or await self._send_whole(request, on_new=on_new))
-        return self.responses[-1]
-
-    async def _send_whole(self, request: Request, *, on_new: bool) -> Response:
-        """Return the response, with its body even where a lookup would not read it."""
         statuses: list[int] = []
 
-        def wants_body(status: int) -> bool:
+        def wants_body(status: int) -> bool | None:
             statuses.append(status)
-            return True
+            return self.reader.wants_body(status) or None
 
+        response = self._saved
         try:
             async with asyncio.timeout(self.options.timeout):
-                return await self.transport.send(request, wants_body, on_new=on_new)
-        except (LookupFailed, TimeoutError) as error:
-            # A body that cannot be read does not matter where a lookup ignores it.
-            if statuses and not self.reader.wants_body(statuses[-1]):
-                return Response(statuses[-1], CIMultiDict(), b"")
-            if isinstance(error, LookupFailed):
-                raise
-            raise Unavailable(f"no answer within {self.options.timeout:g} s") from None
+                response = response or await self.transport.send(request, wants_body, on_new=on_new)
+        except TimeoutError:
+            if not statuses or self.reader.wants_body(statuses[-1]):
+                raise Unavailable(f"no answer within {self.options.timeout:g} s") from None
+            response = Response(statuses[-1], CIMultiDict(), b"")
+        self.responses.append(response)
+        return response
 
     def steps(self, query: Query) -> list[Step]:
         """Return the results of all expressions, and the ids of a lookup in two steps."""

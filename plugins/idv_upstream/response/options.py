@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from itertools import islice, product
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from idv_upstream.response.trials import (
-    compares_names,
-    has_filter,
-    is_constant,
-    results_for_others,
+from tornado_idv import Broken, ByNickname, Options, Query, WholeNumber
+from tornado_idv.mapping import (
+    Expression,
+    ExpressionText,
+    FieldSource,
+    ListText,
+    is_falsy,
+    nodes_of,
 )
-from tornado_idv import ByNickname, Options, Query, WholeNumber
-from tornado_idv.mapping import ExpressionText, FieldSource, ListText, is_falsy
+
+_OTHER = "text that no expression names"
+_MAX_DOCUMENTS = 5_000
 
 
 class Outcome(StrEnum):
@@ -27,9 +33,6 @@ class Outcome(StrEnum):
     UNAVAILABLE = "unavailable"
     BROKEN = "broken"
 
-
-CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")
-"""The options that are conditions; but for the last, on a whole response."""
 
 StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
 """What single statuses mean, where that differs from the default."""
@@ -121,37 +124,30 @@ class ResponseOptions(Options):
 
     def warnings(self) -> Iterator[str]:
         """Describe expressions that hide an error or a further page."""
-        errors = [text for text in (self.unavailable_when, self.broken_when) if text is not None]
-        for name in ("found_when", "select"):
-            text = getattr(self, name)
-            others = [] if text is None else results_for_others(text, *errors)
-            if text is not None and has_filter(text):
+        texts = (self.unavailable_when, self.broken_when)
+        errors = [Expression(text) for text in texts if text is not None]
+        hiding: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
+            ("found_when", is_falsy, "is false", "error != 'no such user'"),
+            ("select", lambda each: each == [], "gives an empty list", "users, without a default"),
+            ("not_known_when", lambda each: not is_falsy(each), "is true", "state == 'disabled'"),
+        )
+        for name, hides, result, example in hiding:
+            if (text := getattr(self, name)) is None:
+                continue
+            expression, is_on_record = Expression(text), name == "not_known_when"
+            kinds = [node["type"] for node in nodes_of(expression.node)]
+            if "filter_projection" in kinds and not is_on_record:
                 yield (
                     f"response.{name} ({text}) has a filter: records that it leaves out are read "
                     'as "not found", all of them if their member has another name; select the '
                     "whole list, and write not_known_when for users such as disabled ones"
                 )
-            elif name == "found_when" and any(map(is_falsy, others)):
+            elif any(map(hides, _results_for_others(expression, [] if is_on_record else errors))):
                 yield (
-                    f"response.found_when ({text}) is false for other responses too, such as an "
-                    'error, which is then read as "not found" instead of being refused; write '
-                    """a condition on what only "not found" has, like error != 'no such user'"""
+                    f"response.{name} ({text}) {result} for other responses too, such as an error "
+                    'or one without that member, which is then read as "not found"; write '
+                    f"something like {example}"
                 )
-            elif name == "select" and [] in others:
-                yield (
-                    f"response.select ({text}) gives an empty list for other responses too, such "
-                    'as an error, which is then read as "not found" instead of being refused; '
-                    "select the list without a default"
-                )
-        if self.not_known_when is not None and not all(
-            map(is_falsy, results_for_others(self.not_known_when))
-        ):
-            yield (
-                f"response.not_known_when ({self.not_known_when}) is true for other responses too, "
-                'such as one without that member, which is then read as "not found"; compare with '
-                "==, as in status == 'disabled'"
-            )
-        yield from self._suspicious_conditions()
         if self.complete_when is not None and "==" not in self.complete_when:
             yield (
                 f"response.complete_when ({self.complete_when}) compares no total: it may be true "
@@ -164,16 +160,22 @@ class ResponseOptions(Options):
                 "as total == length(users)"
             )
 
-    def _suspicious_conditions(self) -> Iterator[str]:
-        for name in CONDITIONS:
-            text = getattr(self, name)
-            if text is not None and is_constant(text):
-                yield (
-                    f"response.{name} ({text}) has the same result for all responses; numbers are "
-                    "true, 0 too, and each side of || and && is a condition of its own"
-                )
-            if name in CONDITIONS[:2] and text is not None and compares_names(text):
-                yield (
-                    f"response.{name} ({text}) compares two members of the response; text "
-                    "stands in single quotes, and contains(message, 'text') has it last"
-                )
+
+def _results_for_others(expression: Expression, errors: Sequence[Expression]) -> list[Any]:
+    """Return the results for responses of another kind, such as an error.
+
+    In those each member that is read is missing, an unknown text, one that ``errors`` name, an
+    object or a list of objects, which have the same members; and none of ``errors`` is true.
+    """
+    names = sorted(expression.members.union(*(each.members for each in errors)))
+    nodes = [node for each in errors for node in nodes_of(each.node)]
+    literals = [node["value"] for node in nodes if node["type"] == "literal"]
+    results = []
+    for chosen in islice(product(range(4 + len(literals)), repeat=len(names)), _MAX_DOCUMENTS):
+        document: dict[str, Any] = {"": _OTHER}
+        values = None, _OTHER, document, [document], *literals
+        document |= {name: values[i] for name, i in zip(names, chosen, strict=True) if i}
+        with suppress(Broken):
+            if all(is_falsy(each.evaluate(document)) for each in errors):
+                results.append(expression.evaluate(document))
+    return results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from multidict import MultiMapping
@@ -12,7 +12,8 @@ from multidict import MultiMapping
 from idv_upstream.response.mapping import ResponseMapper, Step
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, decode_json, retry_after
-from tornado_idv import BackendResult, Broken, LookupFailed, Query, Unavailable, User
+from tornado_idv import BackendResult, Broken, LookupFailed, Query, Unavailable, User, printable
+from tornado_idv.mapping import Expression
 
 _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",;]*)))?', re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -38,6 +39,9 @@ def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
 
 _REFUSED = (401, 403, 407)
 _REDIRECTS = (301, 302, 303, 307, 308)
+_PRIVATE = re.compile(r"\S+@\S+\.\w+|(?=[\w+=~-]*[0-9])[\w+=~-]{20,}|[0-9]{4,}")
+"""Mail addresses, tokens and card numbers in the message of an upstream."""
+_MAX_MESSAGE = 100
 
 
 class ResponseReader:
@@ -58,8 +62,11 @@ class ResponseReader:
         folds_nicknames: bool = False,
         secrets: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        self.mapper = ResponseMapper(options, folds_nicknames=folds_nicknames, secrets=secrets)
+        self.mapper = ResponseMapper(options, folds_nicknames=folds_nicknames)
+        self._error = None if options.error is None else Expression(options.error)
+        self._secrets = secrets
         self._statuses = statuses
+        self._checks_not_known = options.not_known_when is not None
         self._empty_is_null = options.found_when is not None
         self._only_json = options.media_type == "json"
         self._hints = hints
@@ -72,8 +79,10 @@ class ResponseReader:
 
         ``earlier`` responses to the same lookup may shorten that, too.
         """
-        is_read = self._is_read(query, response)
-        user = self.mapper.user(query, self.document(response)) if is_read else None
+        user = None
+        with self._message_added(query, response):
+            if self._is_read(response):
+                user = self.mapper.user(query, self.document(response))
         return self.limited(user, response, *earlier)
 
     def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
@@ -88,8 +97,9 @@ class ResponseReader:
 
     def read_id(self, query: Query, response: Response) -> str | None:
         """Return the id of the user for the second request; raises as `read`."""
-        is_read = self._is_read(query, response)
-        return self.mapper.id(query, self.document(response)) if is_read else None
+        with self._message_added(query, response):
+            is_read = self._is_read(response)
+            return self.mapper.id(query, self.document(response)) if is_read else None
 
     def document(self, response: Response) -> Any:
         """Return the JSON document; raises `Broken` if there is none.
@@ -106,31 +116,40 @@ class ResponseReader:
         """Return whether the body of a response of this status is read; ``None`` if it can be."""
         meaning = outcome(status, self._statuses)
         if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
-            return meaning is Outcome.READ or self.mapper.reads_not_known
-        return None if self.mapper.reads_errors else False
+            return meaning is Outcome.READ or self._checks_not_known
+        return False if self._error is None else None
 
     def explain(self, query: Query, response: Response) -> Iterator[Step]:
         """Return the result of each expression; raises `Broken` if there is no document."""
-        wanted = self.wants_body(response.status)
-        if wanted is False or not (wanted or response.body):
+        if not self.wants_body(response.status):
             return iter(())
         document = self.document(response)
-        meaning = outcome(response.status, self._statuses)
-        if meaning is Outcome.READ:
+        if outcome(response.status, self._statuses) is Outcome.READ:
             return self.mapper.explain(query, document)
-        return self.mapper.explain_status(document, is_error=meaning is not Outcome.NOT_KNOWN)
+        return self.mapper.explain_not_known(document)
 
-    def _is_read(self, query: Query, response: Response) -> bool:
-        """Return whether the body says it; if not, the user is not known. Raises as `read`."""
+    @contextmanager
+    def _message_added(self, query: Query, response: Response) -> Iterator[None]:
+        """Add the message of the upstream to a failure."""
         try:
-            return self._reads_body(response)
+            yield
         except LookupFailed as failure:
             with suppress(LookupFailed):
-                if self.mapper.reads_errors and response.body:
-                    failure.reason += self.mapper.message(query, self.document(response))
+                if self._error is not None and response.body:
+                    message = self._error.evaluate(self.document(response))
+                    failure.reason += self._masked(message, query) if type(message) is str else ""
             raise
 
-    def _reads_body(self, response: Response) -> bool:
+    def _masked(self, message: str, query: Query) -> str:
+        """Return a message, bounded, without the requested value and secrets."""
+        for secret in sorted(self._secrets(), key=len, reverse=True):
+            message = message.replace(secret, "…")
+        requested = re.escape(query.text.removeprefix("@"))
+        masked = re.sub(requested, "…", message[: 10 * _MAX_MESSAGE], flags=re.IGNORECASE)
+        return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
+
+    def _is_read(self, response: Response) -> bool:
+        """Return whether the body says it; if not, the user is not known. Raises as `read`."""
         status = response.status
         meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:
