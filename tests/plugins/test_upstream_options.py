@@ -310,6 +310,7 @@ FAIR = {
     "a list of GraphQL": {"broken_when": "errors || !data", "select": "data.found"},
     "a record that is disabled": {"not_known_when": "error == 'no user' || state == 'disabled'"},
     "a flag of a record": {"not_known_when": "active == `false`"},
+    "a quoted name": {"broken_when": """"error-code" == 'BUSY'"""},
     "a flag that is false": {"found_when": "exists != `false`"},
     "a length": {"found_when": "length(hits) > `0`"},
     "the whole document": {"found_when": "@"},
@@ -522,6 +523,8 @@ def test_response_that_may_be_another_is_warned_of(response: dict[str, Any], sta
         ({"not_known_when": "!active"}, "response.not_known_when (!active) is true for other"),
         ({"not_known_when": "!(user.active)"}, "response.not_known_when (!(user.active)) is true"),
         ({"not_known_when": 'error == "no_user"'}, "response.not_known_when (error == "),
+        ({"broken_when": 'code == "BUSY"'}, 'code == "BUSY" compares with a member'),
+        ({"unavailable_when": 'ok && code!="OK"'}, 'ok && code!="OK" compares with a member'),
     ],
 )
 def test_condition_that_may_hide_users_is_warned_of(response: dict[str, Any], start: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -23,6 +24,7 @@ from tornado_idv.mapping import (
 
 _OTHER = "text that no expression names"
 _MAX_DOCUMENTS = 5_000
+_QUOTED_NAME = re.compile('[!=]=\\s*"')
 
 
 class Outcome(StrEnum):
@@ -126,6 +128,12 @@ class ResponseOptions(Options):
         """Describe expressions that hide an error or a further page."""
         texts = (self.unavailable_when, self.broken_when)
         errors = [Expression(text) for text in texts if text is not None]
+        for each in errors:
+            if _QUOTED_NAME.search(each.text):
+                yield (
+                    f"{each.text} compares with a member of the response, so it may never be true: "
+                    "text stands in single quotes, and double quotes are for names"
+                )
         hiding: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
             ("found_when", is_falsy, "is false", "error != 'no such user'"),
             ("select", lambda each: each == [], "gives an empty list", "users, without a default"),
