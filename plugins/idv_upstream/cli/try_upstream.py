@@ -165,7 +165,11 @@ def _as_lines(record: dict[str, Any]) -> Iterator[str]:
     if response is not None:
         yield f"response     {response['status']}"
         yield from _header_lines(response["headers"])
-        yield from _body_lines(response["body"], _max_shown(record["expressions"]))
+        steps = record["expressions"]
+        is_of_one = any(step["for"] in ("plan", "card_number", "nickname") for step in steps)
+        is_of_several = any(_is_of_several(step["result"]) for step in steps)
+        most = _MAX_SHOWN if is_of_one and not is_of_several else _MAX_OF_OTHERS
+        yield from _body_lines(response["body"], most)
     for step in record["expressions"]:
         result = step["error"] or dumps(step["result"], ensure_ascii=False)
         if _is_of_several(step["result"]):
@@ -189,12 +193,6 @@ def _duration(seconds: float, *, reduced: bool) -> str:
 
 def _header_lines(headers: dict[str, str]) -> Iterator[str]:
     return (f"             {name}: {value}" for name, value in headers.items())
-
-
-def _max_shown(steps: list[dict[str, Any]]) -> int:
-    is_of_one = any(step["for"] in ("plan", "card_number", "nickname") for step in steps)
-    is_of_several = any(_is_of_several(step["result"]) for step in steps)
-    return _MAX_SHOWN if is_of_one and not is_of_several else _MAX_OF_OTHERS
 
 
 def _is_of_several(result: Any) -> bool:
