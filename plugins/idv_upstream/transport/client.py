@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
-from weakref import WeakSet
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -128,10 +127,6 @@ class _Connector(aiohttp.TCPConnector):
     aiohttp by itself would read such data as the response to the next request. Sets `_is_reused`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._used = WeakSet[Any]()
-
     async def connect(
         self,
         req: aiohttp.ClientRequest,
@@ -145,8 +140,8 @@ class _Connector(aiohttp.TCPConnector):
             if not protocol.should_close:
                 break
             connection.close()
-        _is_reused.set(protocol in self._used)
-        self._used.add(protocol)
+        _is_reused.set(getattr(protocol, "is_used", False))
+        protocol.is_used = True
         return connection
 
 

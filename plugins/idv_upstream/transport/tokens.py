@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from idv_upstream.request.template import Request
-from idv_upstream.response.raw import Response, decode_json, retry_after, sent_at
+from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, decode_json, retry_after, sent_at
 from idv_upstream.transport.client import Client
 from idv_upstream.transport.credentials import TOKEN, IssuedToken
 from tornado_idv import Broken, LookupFailed, Unavailable
@@ -21,7 +21,6 @@ from tornado_idv.mapping import Expression, json_type
 # Seconds.
 _RENEW_BEFORE = 30.0
 _PAUSE = 5.0
-_MAX_RETRY_AFTER = 60.0
 _PAUSE_FACTOR = 4
 _DEFAULT_LIFETIME = 300.0
 _MAX_LIFETIME = 3600.0
@@ -77,7 +76,8 @@ class Tokens:
             await asyncio.shield(self._fetching)
         if self._failure is not None:
             failure = self._failure.copy()  # each caller adds to its own
-            failure.retry_after = max(failure.retry_after, self._failed_until - self._timer())
+            wait = min(self._failed_until - self._timer(), MAX_RETRY_AFTER)  # a new secret ends it
+            failure.retry_after = max(failure.retry_after, wait)
             raise failure
         return self.latest
 
@@ -114,7 +114,7 @@ class Tokens:
                 response = await self._client.send(
                     request, lambda status: status in _ISSUED, on_new=True
                 )
-            pause = max(pause, min(retry_after(response.headers), _MAX_RETRY_AFTER))
+            pause = max(pause, min(retry_after(response.headers), MAX_RETRY_AFTER))
             self.latest, lifetime = _read(self._auth, response)
         except (LookupFailed, TimeoutError) as error:
             kind = Broken if isinstance(error, Broken) else Unavailable
