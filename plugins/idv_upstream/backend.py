@@ -42,6 +42,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         self.second_templates = {
             kind: each.then.template(site) for kind, each in requests if each.then is not None
         }
+        self.checks_echo = options.mapping.check_echo
         self.transport = Transport(
             endpoints=options.base_urls,
             auth=options.auth,
@@ -84,7 +85,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             if self._is_certain(responses):
                 raise
         else:
-            is_echoed = _user(result) is not None and self.options.mapping.check_echo
+            is_echoed = self.checks_echo and _user(result) is not None
             if is_echoed or self._is_certain(responses):
                 return result
         return await self._look_up(query, [], on_new=True)
