@@ -44,8 +44,6 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
             try:
                 from idv_ldap.try_ldap import try_ldap  # noqa: PLC0415 - may be not installed
             except ModuleNotFoundError:
-                from idv_ldap.options import NOT_INSTALLED  # noqa: PLC0415 - nor this
-
                 raise StartError(f"backend {name}: {NOT_INSTALLED}") from None
             try_ldap(tools, config_path, name, who, as_json=as_json)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from functools import partial
+from operator import methodcaller
 
 from idv_ldap.options import NOT_INSTALLED, LdapOptions
 from idv_ldap.refusals import Refused
 from tornado_idv import (
     Backend,
-    Broken,
     ByNickname,
     DegradedStartError,
     LookupFailed,
@@ -36,9 +35,9 @@ class LdapBackend(Backend[LdapOptions]):
         except ModuleNotFoundError:
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
         self._connections = connections.Connections(options, self.notify_available)
-        self._mapper = entries.EntryMapper(options)
+        self._mapper = mapper = entries.EntryMapper(options)
         self._searches = {
-            kind: search.Search(options, text) for kind, text in options.searches.items()
+            kind: search.Search(text, mapper.attributes) for kind, text in options.searches.items()
         }
 
     @property
@@ -71,25 +70,20 @@ class LdapBackend(Backend[LdapOptions]):
                 await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
 
     async def _warn_of_unseen(self) -> None:
-        """Log the attributes of expressions that every entry seems to lack."""
-        search = next(iter(self._searches.values()))
-        for name in self._mapper.attributes:
-            find = partial(search.first, filter_=f"({name}=*)", attributes=[name])
+        """Log the attributes that every entry seems to lack."""
+        for name in sorted({*self._mapper.attributes, *self.options.filter_attributes}):
             with suppress(LookupFailed):
-                if not await self._connections.search(find):
+                find = methodcaller("first", f"({name}=*)")
+                if await self._connections.search(find) is None:
                     text = "backend %s: no entry has %s, or bind.dn may not read it"
                     _log.warning(text, self.name, name)
 
     async def find(self, query: Query) -> User | None:
         """Search the directory."""
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
-        find = partial(
-            self._searches[type(query)].find, value=value, attributes=self._mapper.attributes
-        )
-        found = await self._connections.search(find)
-        if len(found) > 1:
-            raise Broken("more than one user for one query")
-        return self._mapper.user(found[0]) if found else None
+        search = self._searches[type(query)]
+        entry = await self._connections.search(lambda connection: search.find(connection, value))
+        return None if entry is None else self._mapper.user(entry)
 
     async def close(self) -> None:
         """Close the connections."""

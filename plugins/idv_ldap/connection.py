@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
+from urllib.parse import urlsplit
 
 from idv_ldap.entries import EntryMapper
-from idv_ldap.handshake import handshake
-from idv_ldap.library import REFUSED, explain_refusal, ldap, to_lookup_failed
-from idv_ldap.options import BindOptions, LdapOptions
+from idv_ldap.library import REFUSED, Ambiguous, explain_refusal, ldap, to_lookup_failed
+from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import REFUSALS, Refused
-from idv_ldap.replica import check_loaded
-from idv_ldap.schema import Attributes, AttributeTypes, check_names
+from idv_ldap.server import Attributes, Types, check_loaded, read_types, select
 from tornado_idv import Broken, LookupFailed, Unavailable
 
-SCOPES = {
+_SCOPES = {
     "base": ldap.SCOPE_BASE,
     "onelevel": ldap.SCOPE_ONELEVEL,
     "subtree": ldap.SCOPE_SUBTREE,
@@ -32,39 +32,44 @@ _KEEP_ALIVE = {
     ldap.OPT_X_KEEPALIVE_INTERVAL: 10,
     ldap.OPT_X_KEEPALIVE_PROBES: 3,
 }
+_START_TLS = b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037"
+"""RFC 4511, section 4.14."""
 _NO_ATTRIBUTES = ["1.1"]
 """RFC 4511, section 4.5.1.8; an empty list would mean all."""
-_FIRST_PAGE = [ldap.controls.SimplePagedResultsControl(size=1, cookie="")]
+_FIRST_PAGE = ldap.controls.SimplePagedResultsControl(size=1, cookie="")
 _LIMIT = 2
 """Entries of a search: the second shows that the first is not the only one."""
 
 
-class Bound(NamedTuple):
-    """A bound connection of python-ldap, and the state of its server."""
-
-    handle: Any
-    types: AttributeTypes
-    has_context_csn: bool
+Bound = tuple[Any, Types, bool]
+"""A connection of python-ldap, the types of its server, and whether that has a ``contextCSN``."""
 
 
 def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound:
     """Connect to a server and bind.
 
-    Blocks; raises errors of python-ldap, `Refused`, and `LookupFailed` for a refused certificate
-    and as `check_loaded` and `check_names`.
+    Blocks; raises errors of python-ldap, `OSError`, `Refused`, and `LookupFailed` for a refused
+    certificate and as `check_loaded` and `read_types`.
     """
-    refusal = handshake(options, uri) if uses_tls(options, uri) else None
+    bind = options.bind
+    refusal = _try_tls(options, uri) if options.uses_tls(uri) else None
     handle = ldap.initialize(uri)
     handle.timeout = options.connect_timeout
     _set_options(handle, options, uri)
     try:
         if options.start_tls:
             handle.start_tls_s()
-        elif uses_tls(options, uri):
-            _shake_hands(handle)
+        elif options.uses_tls(uri):
+            # libldap connects to send it; a handshake that hangs must not hold `attempt`.
+            handle.abandon(handle.search_ext("", ldap.SCOPE_BASE, attrlist=_NO_ATTRIBUTES))
         with REFUSALS.attempt(options):
             try:
-                _bind(handle, options.bind)
+                if bind is None:
+                    handle.simple_bind_s("", "")
+                elif bind.password is None:
+                    handle.sasl_bind_s("", "EXTERNAL", "")  # interactive would block all threads
+                else:
+                    handle.simple_bind_s(bind.dn, bind.password.get_secret_value())
             except REFUSED as error:
                 raise Refused(f"{uri}: {explain_refusal(error)}") from None
     except (ldap.CONNECT_ERROR, ldap.SERVER_DOWN):
@@ -72,32 +77,35 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
             raise Broken(f"the certificate is refused: {refusal}") from None
         raise
     has_context_csn = check_loaded(handle, options.base_dn, is_replica=is_replica)
-    types = check_names(handle, options, EntryMapper(options).attributes)
-    return Bound(handle, types, has_context_csn)
+    names = (*options.filter_attributes, *EntryMapper(options).attributes)
+    return handle, read_types(handle, options, names), has_context_csn
 
 
-def _shake_hands(handle: Any) -> None:
-    """Let libldap connect, so that a handshake that hangs keeps no other attempt to bind away."""
+def _try_tls(options: LdapOptions, uri: str) -> str | None:
+    """Make a TLS handshake that ends in time; return why the certificate is refused, if it is.
+
+    That of libldap, which decides whether one succeeds, does neither: other failures are ignored.
+    Raises `OSError` for a server that cannot be reached or does not respond in time.
+    """
+    server: Any = urlsplit(uri)
     try:
-        handle.search_s("", ldap.SCOPE_BASE, attrlist=_NO_ATTRIBUTES)
-    except ldap.LDAPError as error:
-        details = error.args[0] if error.args else {}
-        if details.get("result", -1) < 0:  # of libldap, and not of a server that requires a bind
+        context = ssl.create_default_context(cafile=options.tls.ca_file)
+    except OSError:
+        raise ValueError("ca_file") from None  # as of python-ldap, for its files
+    address = server.hostname, server.port
+    with socket.create_connection(address, timeout=options.connect_timeout) as sock:
+        if options.start_tls:
+            sock.sendall(_START_TLS)
+            sock.recv(1024)
+        try:
+            context.wrap_socket(sock, server_hostname=server.hostname).close()
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message
+        except TimeoutError:
             raise
-
-
-def _bind(handle: Any, bind: BindOptions | None) -> None:
-    if bind is not None and bind.sasl is not None:
-        handle.sasl_bind_s("", "EXTERNAL", "")  # an interactive one would block all threads
-    elif bind is not None and bind.password is not None:
-        handle.simple_bind_s(bind.dn, bind.password.get_secret_value())
-    else:
-        handle.simple_bind_s("", "")
-
-
-def uses_tls(options: LdapOptions, uri: str) -> bool:
-    """Return whether the connection to a server is encrypted."""
-    return options.start_tls or uri.startswith("ldaps:")
+        except OSError:  # such as a reset by a server that requires our certificate
+            return None
+    return None
 
 
 def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
@@ -113,7 +121,7 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
         ldap.OPT_TIMEOUT: options.connect_timeout,
         **_KEEP_ALIVE,
     }
-    if uses_tls(options, uri):
+    if options.uses_tls(uri):
         tls, paths = options.tls, ssl.get_default_verify_paths()
         values |= {
             ldap.OPT_X_TLS_REQUIRE_CERT: ldap.OPT_X_TLS_DEMAND,
@@ -131,16 +139,12 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
 class Connection:
     """A bound connection; ``lost`` is done when it is not to be used any more."""
 
-    def __init__(self, bound: Bound, uri: str, *, ignores_references: bool) -> None:
-        self.uri = uri
-        self._handle = handle = bound.handle
-        self._types = bound.types
-        self._ignores_references = ignores_references
+    def __init__(self, handle: Any, types: Types, options: LdapOptions) -> None:
+        self._handle, self._types, self._options = handle, types, options
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LookupFailed] = self._loop.create_future()
         self._pending: dict[int, asyncio.Future[list[Any]]] = {}
         self._received = 0
-        self._is_retired = False
         self._descriptor = handle.fileno()
         os.set_blocking(self._descriptor, False)
         self._loop.add_reader(self._descriptor, self._on_readable)
@@ -150,24 +154,41 @@ class Connection:
         """The number of searches without a response."""
         return len(self._pending)
 
-    async def search(
-        self, base: str, scope: int, filter_: str, attributes: list[str], *, first: bool = False
-    ) -> list[Attributes]:
-        """Return the attributes of at most two entries; raises `Unavailable` or `Broken`.
+    async def search(self, filter_: str, attributes: list[str]) -> list[Attributes]:
+        """Return the attributes of at most two entries; raises `Unavailable` or `Broken`."""
+        found = await self._search(filter_, attributes)
+        return [select(self._types, entry, attributes) for entry in found]
 
-        With ``first`` they are those of one entry, as far as the server knows pages (RFC 2696).
+    async def first(self, filter_: str, attribute: str | None = None) -> Attributes | None:
+        """Return an entry that the filter finds; raises as `search` does.
+
+        It has the values of the attribute by the names of the server, if that knows pages.
         """
+        try:
+            if attribute is None:
+                found = await self._search(filter_, [])
+            else:
+                found = await self._search(filter_, [attribute], [_FIRST_PAGE])
+        except Ambiguous:
+            return {}
+        except LookupFailed as error:  # a limit of the server may be for this search alone
+            error.counts_against_breaker = self.lost.done()
+            raise
+        return found[0] if found else None
+
+    async def _search(
+        self, filter_: str, attributes: list[str], controls: list[Any] | None = None
+    ) -> list[Attributes]:
         if self.lost.done():
             raise self.lost.result().copy()
-        received = self._received
-        requested = attributes or _NO_ATTRIBUTES
+        received, options = self._received, self._options
         try:
             number = self._handle.search_ext(
-                base,
-                scope,
+                options.base_dn,
+                _SCOPES[options.scope],
                 filter_,
-                requested,
-                serverctrls=_FIRST_PAGE if first else None,
+                attributes or _NO_ATTRIBUTES,
+                serverctrls=controls,
                 sizelimit=_LIMIT,
             )
         except ldap.LDAPError as error:
@@ -189,22 +210,12 @@ class Connection:
             raise
         finally:
             del self._pending[number]
-            self._close_if_retired()
         # Continuation references have no name; other servers are not searched.
         entries = [entry for name, entry in found if name is not None]
-        if found and not entries and not self._ignores_references:
+        if found and not entries and options.references == "fail":
             text = "a part of base_dn is on other servers, which are not searched"
             raise Unavailable(text, counts_against_breaker=False)
-        return [self._types.select(entry, attributes) for entry in entries]
-
-    def retire(self) -> None:
-        """Close the connection after the searches in flight."""
-        self._is_retired = True
-        self._close_if_retired()
-
-    def _close_if_retired(self) -> None:
-        if self._is_retired and not self._pending:
-            self.lose(Unavailable("the connection was replaced"))
+        return entries
 
     def lose(self, failure: LookupFailed) -> None:
         """Close the connection; searches in flight fail."""

@@ -7,16 +7,16 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 from idv_ldap.connection import Connection, connect
 from idv_ldap.library import ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import REFUSALS, Refused
-from idv_ldap.schema import Attributes
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 _log = logging.getLogger(__name__)
-Find = Callable[[Connection], Awaitable[list[Attributes]]]
+Found = TypeVar("Found")
 _COUNT = 2
 _STEPS = 10
 """Steps of `connect`, each bounded by `LdapOptions.connect_timeout`."""
@@ -35,13 +35,10 @@ class Connections:
     def __init__(self, options: LdapOptions, on_available: Callable[[], None]) -> None:
         self._options = options
         self._on_available = on_available
-        self._open: dict[Connection, float] = {}
-        """When each is to be replaced, in seconds of the loop's clock."""
-        self._keeper: asyncio.Task[None] | None = None
+        self._open: list[Connection] = []
+        self._keepers: list[asyncio.Task[None]] = []
         self._failure: LookupFailed = Unavailable("the backend is not open")
         self._is_replica = options.require_context_csn
-        self._broken: LookupFailed | None = None
-        self._broken_until = 0.0
 
     @property
     def problem(self) -> str | None:
@@ -60,114 +57,109 @@ class Connections:
         """
         refused = None
         try:
-            self._open[await self._connect()] = self._expiry()
+            self._open.append(await self.connect([]))
         except Unavailable as error:
             self._report(error)
         except Refused as error:
             self._failure = refused = error
-        self._keeper = asyncio.create_task(self._keep())
+        kept = [*self._open, *[None] * _COUNT][:_COUNT]
+        self._keepers = [asyncio.create_task(self._keep(each)) for each in kept]
         if refused is not None:
             raise refused
 
-    async def search(self, find: Find) -> list[Attributes]:
-        """Search by the connection with the fewest searches, and once more if that is lost."""
-        for attempt in range(_COUNT):
+    async def search(self, find: Callable[[Connection], Awaitable[Found]]) -> Found:
+        """Search by the connection with the fewest searches, and by others if that is lost."""
+        failure = self._failure.copy()
+        failure.counts_against_breaker = False
+        for _ in range(_COUNT + 1):
             usable = self._usable
             if not usable:
                 break
             connection = min(usable, key=lambda each: each.in_flight)
             try:
                 return await find(connection)
-            except LookupFailed:
-                if not connection.lost.done() or attempt:
+            except LookupFailed as error:
+                if not connection.lost.done():
                     raise
-        failure = self._failure.copy()
-        failure.counts_against_breaker = False
+                failure = error
         raise failure
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        for keeper in self._keepers:
+            keeper.cancel()
+            await asyncio.wait([keeper])
         self._failure = Unavailable("the backend is closed")
         for connection in self._open:
             connection.lose(self._failure)
         self._open.clear()
 
-    async def _keep(self) -> None:
-        """Restore connections that are lost, and replace those that are old."""
+    async def _keep(self, connection: Connection | None) -> None:
+        """Replace a connection whenever it is lost or old."""
         while True:
-            for each in [each for each in self._open if each.lost.done()]:
-                self._failure = each.lost.result()
-                del self._open[each]
-            oldest = min(self._open, key=self._open.__getitem__, default=None)
-            if oldest is not None and len(self._open) == _COUNT:
-                rest = self._open[oldest] - asyncio.get_running_loop().time()
-                every = [each.lost for each in self._open]
-                done, _ = await asyncio.wait(
-                    every, timeout=max(rest, 0.0), return_when=asyncio.FIRST_COMPLETED
-                )
-                if done:
-                    continue
-                self._open[oldest] = self._expiry()  # if it cannot be replaced now
+            if connection is not None:
+                age = self._options.max_age * random.uniform(0.9, 1.1)  # noqa: S311
+                await asyncio.wait([connection.lost], timeout=age)
+            new = await self._restore()
+            self._open.append(new)
+            if connection is not None:
+                self._open.remove(connection)
+                connection.lose(Unavailable("the connection was replaced"))  # `search` repeats
+            self._failure = _LOST  # so that the next outage is logged, too
+            self._on_available()
+            connection = new
+
+    async def _restore(self) -> Connection:
+        """Connect, and try again until that succeeds."""
+        while True:
             try:
-                connection = await self._connect()
+                return await self.connect([])
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 if not isinstance(error, LookupFailed):
                     error = Unavailable(f"connecting failed with {type(error).__name__}")
                 self._report(error)
-                await asyncio.sleep(RETRY_INTERVAL)
-                continue
-            if not self._usable:
-                _log.info("backend %s: connected to %s", self._options.name, connection.uri)
-            self._open[connection] = self._expiry()
-            self._failure = _LOST  # so that the next outage is logged, too
-            self._on_available()
-            if oldest is not None and len(self._open) > _COUNT:
-                del self._open[oldest]
-                oldest.retire()
+                await asyncio.sleep(_pause(error))
 
-    def _expiry(self) -> float:
-        age = self._options.max_age * random.uniform(0.9, 1.1)  # noqa: S311
-        return asyncio.get_running_loop().time() + age
-
-    async def _connect(self) -> Connection:
+    async def connect(self, tried: list[tuple[str, str]]) -> Connection:
         """Connect to the first server that responds; raises the error of the first.
 
         One that refuses our credentials is the last, since the others have the same accounts.
+        The servers and what they responded are added to ``tried``.
         """
         options, first = self._options, None
         REFUSALS.check(options)
-        now = asyncio.get_running_loop().time()
-        if self._broken and now < self._broken_until:
-            raise self._broken.copy()
         for uri in options.uris:
             try:
                 async with asyncio.timeout(_STEPS * options.connect_timeout):
-                    bound = await DaemonThread("ldap")(
-                        partial(connect, options, uri, is_replica=self._is_replica)
-                    )
-                if self._is_replica is None and bound.has_context_csn:
-                    self._is_replica = True
-                return Connection(bound, uri, ignores_references=options.references == "ignore")
+                    call = partial(connect, options, uri, is_replica=self._is_replica)
+                    handle, types, has_context_csn = await DaemonThread("ldap")(call)
+                connection = Connection(handle, types, options)
             except Refused:
                 raise
             except (ldap.LDAPError, OSError, ValueError, LookupFailed) as error:
                 failure = to_lookup_failed(error)
-                failure = type(failure)(f"{uri}: {failure.reason}")
-                first = first or failure
-        if isinstance(first, Broken):
-            self._broken, self._broken_until = first, now + BROKEN_INTERVAL
+                tried.append((uri, failure.reason))
+                first = first or type(failure)(f"{uri}: {failure.reason}")
+            else:
+                tried.append((uri, "connected and bound"))
+                if self._is_replica is None and has_context_csn:
+                    self._is_replica = True
+                if not self._usable:
+                    _log.info("backend %s: connected to %s", options.name, uri)
+                return connection
         raise first or Broken("uris is empty")
 
     def _report(self, failure: LookupFailed) -> None:
         """Log a failure once in an outage, and one that waiting does not repair also before one."""
         is_news = isinstance(failure, Broken) or not self._usable
         if is_news and failure.reason != self._failure.reason:
-            interval = BROKEN_INTERVAL if isinstance(failure, Broken) else RETRY_INTERVAL
-            again = f"`tornado-idv ldap try` shows more; trying again every {interval:g} s"
+            again = f"`tornado-idv ldap try` shows more; trying again every {_pause(failure):g} s"
             if isinstance(failure, Refused):
                 again = "trying again with another password, or after 1, then 10, then 60 minutes"
             _log.error("backend %s: %s; %s", self._options.name, failure.reason, again)
         self._failure = failure
+
+
+def _pause(failure: LookupFailed) -> float:
+    is_repaired_by_waiting = isinstance(failure, Unavailable | Refused)
+    return RETRY_INTERVAL if is_repaired_by_waiting else BROKEN_INTERVAL

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
-from typing import Any
 
 os.environ["LDAPNOINIT"] = "1"
 
@@ -20,7 +18,7 @@ import ldap.ldapobject
 
 from tornado_idv import Broken, LookupFailed, Unavailable
 
-__all__ = ["REFUSED", "Ambiguous", "explain_refusal", "ldap", "read_entry", "to_lookup_failed"]
+__all__ = ["REFUSED", "Ambiguous", "explain_refusal", "ldap", "to_lookup_failed"]
 _UNAVAILABLE: dict[type[Exception], str] = {
     ldap.ADMINLIMIT_EXCEEDED: "the search exceeded a limit of the server: an index may be missing",
     ldap.BUSY: "the server is busy",
@@ -50,9 +48,6 @@ _BROKEN: dict[type[Exception], str] = {
 class Ambiguous(Broken):
     """A search found more than one entry."""
 
-    def __init__(self, reason: str = "more than one user for one query") -> None:
-        super().__init__(reason)
-
 
 REFUSED = (
     ldap.CONSTRAINT_VIOLATION,
@@ -69,24 +64,12 @@ def explain_refusal(error: Exception) -> str:
     return to_lookup_failed(error).reason + (f" ({code[1]})" if code else "")
 
 
-def read_entry(
-    handle: Any, name: str, *attributes: str, kind: str = "*"
-) -> defaultdict[str, list[bytes]]:
-    """Return attributes of an entry by their names in lower case; servers write other cases."""
-    entry: defaultdict[str, list[bytes]] = defaultdict(list)
-    found = handle.search_s(name, ldap.SCOPE_BASE, f"(objectClass={kind})", attributes)
-    for dn, values in found:
-        if dn is not None:
-            entry.update({key.lower(): each for key, each in values.items()})
-    return entry
-
-
 def to_lookup_failed(error: Exception) -> LookupFailed:
     """Return the `Unavailable` or `Broken` for an error of python-ldap."""
     if isinstance(error, LookupFailed):
         return error
     if isinstance(error, ldap.SIZELIMIT_EXCEEDED):
-        return Ambiguous()
+        return Ambiguous("more than one user for one query")
     if isinstance(error, ValueError):  # of `set_option`, for a file
         return Broken("a file of tls cannot be used")
     if isinstance(error, OSError):

@@ -29,6 +29,7 @@ NOT_INSTALLED = (
 )
 """The advice names the library, since this project publishes no package."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]*)\}")
+_IN_FILTER = re.compile(r"\(\s*([A-Za-z0-9][A-Za-z0-9.-]*)[^()=]*=")
 _URI = re.compile(r"(ldaps?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
 _PORTS = {"ldap": 389, "ldaps": 636}
 
@@ -164,8 +165,7 @@ class LdapOptions(BackendOptions):
         if not self.searches:
             raise ValueError("a search is missing; write by_nickname or by_card")
         for uri in self.uris:
-            is_plain = uri.startswith("ldap://") and not self.start_tls
-            if is_plain and not self.insecure and not is_loopback(uri):
+            if not self.uses_tls(uri) and not self.insecure and not is_loopback(uri):
                 raise ValueError(
                     f"{uri} is plain text: write ldaps://, start_tls: true or insecure: true"
                 )
@@ -175,11 +175,17 @@ class LdapOptions(BackendOptions):
             raise ValueError("base_dn has a lone surrogate")
         return self
 
+    def uses_tls(self, uri: str) -> bool:
+        """Return whether the connection to a server is encrypted."""
+        return self.start_tls or uri.startswith("ldaps:")
+
+    @property
+    def filter_attributes(self) -> list[str]:
+        """The names of the attributes in the filters."""
+        return [name for text in self.searches.values() for name in _IN_FILTER.findall(text)]
+
     @property
     def searches(self) -> dict[type[Query], str]:
         """The filters, for the kinds of query that the backend serves."""
-        both: dict[type[Query], NicknameSearch | CardSearch | None] = {
-            ByNickname: self.by_nickname,
-            ByCard: self.by_card,
-        }
-        return {kind: search.filter for kind, search in both.items() if search is not None}
+        both = (ByNickname, self.by_nickname), (ByCard, self.by_card)
+        return {kind: search.filter for kind, search in both if search is not None}

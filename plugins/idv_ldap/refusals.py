@@ -52,13 +52,10 @@ class Refusals:
 
         Returns the length of the last pause, 0 without a refusal.
         """
-        credentials = _hash(options)
-        known, until, pause, reason = _RECORD.unpack_from(self._records, _offset(credentials))
-        if known != credentials or pause == 0.0:
-            return 0.0
-        if self._timer() < until:
+        until, pause, reason = self._read(_hash(options))
+        if pause and self._timer() < until:
             raise Refused(reason.rstrip(b"\0").decode(errors="ignore"))
-        return float(pause)
+        return pause
 
     @contextmanager
     def attempt(self, options: LdapOptions) -> Iterator[None]:
@@ -74,23 +71,29 @@ class Refusals:
                 yield
             except Refused as error:
                 pause = min(pause * _FACTOR or _FIRST_PAUSE, _MAX_PAUSE)
-                self._record(credentials, self._timer() + pause, pause, error.reason.encode())
+                self._write(credentials, self._timer() + pause, pause, error.reason.encode())
                 raise
-            self._record(credentials, self._timer() + _ACCEPTED_FOR, 0.0, b"")
+            self._write(credentials, self._timer() + _ACCEPTED_FOR, 0.0, b"")
 
-    def _is_accepted(self, credentials: int) -> bool:
-        known, until, pause, _ = _RECORD.unpack_from(self._records, _offset(credentials))
-        return bool(known == credentials and pause == 0.0 and self._timer() < until)
+    def _read(self, credentials: int) -> tuple[float, float, bytes]:
+        place = credentials % _PLACES
+        known, *result = _RECORD.unpack_from(self._records, place * _RECORD.size)
+        until, pause, reason = result if known == credentials else (0.0, 0.0, b"")
+        return until, pause, reason
 
-    def _record(self, credentials: int, *values: object) -> None:
-        _RECORD.pack_into(self._records, _offset(credentials), credentials, *values)
+    def _write(self, credentials: int, *values: object) -> None:
+        place = credentials % _PLACES
+        _RECORD.pack_into(self._records, place * _RECORD.size, credentials, *values)
 
     @contextmanager
     def _locked(self, credentials: int, timeout: float) -> Iterator[None]:
         deadline, place = time.monotonic() + timeout, credentials % _PLACES
         # The lock of a file excludes other processes, and no thread of this one.
         with self._in_process.setdefault(place, threading.Lock()):
-            while self._file is not None and not self._is_accepted(credentials):
+            while self._file is not None:
+                until, pause, _ = self._read(credentials)
+                if pause == 0.0 and self._timer() < until:
+                    break
                 try:
                     fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
                     break
@@ -110,10 +113,6 @@ def _hash(options: LdapOptions) -> int:
     bind = options.bind
     password = bind.password.get_secret_value() if bind and bind.password else None
     return hash((tuple(sorted(options.uris)), bind and bind.dn, password))
-
-
-def _offset(credentials: int) -> int:
-    return credentials % _PLACES * _RECORD.size
 
 
 REFUSALS = Refusals()

@@ -10,17 +10,13 @@ from typing import NoReturn
 
 import click
 
-from idv_ldap.connection import Bound, Connection, connect
+from idv_ldap.connections import Connections
 from idv_ldap.entries import EntryMapper
-from idv_ldap.library import to_lookup_failed
 from idv_ldap.options import LdapOptions
-from idv_ldap.refusals import Refused
-from idv_ldap.schema import Attributes
 from idv_ldap.search import Search
+from idv_ldap.server import Attributes
 from tornado_idv import (
-    Broken,
     CommandTools,
-    DaemonThread,
     Exit,
     InvalidFormat,
     LoadedConfig,
@@ -59,56 +55,31 @@ def try_ldap(tools: CommandTools, path: Path, name: str, who: str, *, as_json: b
 
 
 async def _run(options: LdapOptions, query: Query, config: LoadedConfig) -> tuple[list[Step], str]:
-    mapper, search = EntryMapper(options), Search(options, options.searches[type(query)])
+    mapper = EntryMapper(options)
+    search = Search(options.searches[type(query)], mapper.attributes)
     value = query.text.removeprefix("@")
+    text = f"{search.template.render(value)} below {options.base_dn} ({options.scope})"
     steps: list[Step] = []
     try:
-        entry = await _search(options, search, value, mapper.attributes, steps)
-        user = None if entry is None else mapper.user(_explain(entry, mapper, steps))
-        if user is not None:
-            config.check_user(user, query)
+        connection = await Connections(options, lambda: None).connect(steps)
+        steps.append(("search", text))
+        async with asyncio.timeout(options.timeout):
+            entry = await search.find(connection, value)
+        connection.lose(Unavailable("done"))
+        if entry is None:
+            return steps, "not_found"
+        user = mapper.user(_explain(entry, mapper, steps))
+        if user is None:
+            steps.append(("not_known_when", "is true"))
+            return steps, "not_found"
+        config.check_user(user, query)
+    except TimeoutError:
+        steps.append(("failed", f"no response within {options.timeout:g} s"))
     except LookupFailed as error:
         steps.append(("failed", error.reason))
-        return steps, "undetermined"
-    if entry is not None and user is None:
-        steps.append(("not_known_when", "is true"))
-    return steps, "not_found" if user is None else "found"
-
-
-async def _search(
-    options: LdapOptions, search: Search, value: str, attributes: list[str], steps: list[Step]
-) -> Attributes | None:
-    uri, bound = await DaemonThread("ldap")(_connect, options, steps)
-    connection = Connection(bound, uri, ignores_references=options.references == "ignore")
-    steps.append(
-        ("search", f"{search.template.render(value)} below {options.base_dn} ({options.scope})")
-    )
-    try:
-        async with asyncio.timeout(options.timeout):
-            found = await search.find(connection, value, attributes)
-    except TimeoutError:
-        raise Unavailable(f"no response within {options.timeout:g} s") from None
-    finally:
-        connection.lose(Unavailable("done"))
-    if len(found) > 1:
-        raise Broken("more than one user for one query")
-    return found[0] if found else None
-
-
-def _connect(options: LdapOptions, steps: list[Step]) -> tuple[str, Bound]:
-    """Return the first server that responds, and the connection to it."""
-    for uri in options.uris:
-        try:
-            bound = connect(options, uri, is_replica=options.require_context_csn)
-        except Exception as error:  # noqa: BLE001 - each is mapped
-            failure = to_lookup_failed(error)
-            if isinstance(failure, Refused):
-                raise failure from None
-            steps.append((uri, failure.reason))
-        else:
-            steps.append((uri, "connected and bound"))
-            return uri, bound
-    raise failure
+    else:
+        return steps, "found"
+    return steps, "undetermined"
 
 
 def _explain(entry: Attributes, mapper: EntryMapper, steps: list[Step]) -> Attributes:

@@ -286,6 +286,25 @@ async def test_tree_that_lost_its_entries_is_no_missing_user(
         server.stop()
 
 
+@pytest.mark.parametrize("limit", ["size.unchecked=1", "size.prtotal=disabled"])
+async def test_limit_that_keeps_a_filter_from_being_tried_opens_no_breaker(
+    backend_of: Make, tmp_path: Path, limit: str
+) -> None:
+    """It is of no concern to users who exist; after one was found, others may be missing."""
+    server = LdapServer(tmp_path / "server", database=f"limits * {limit}")
+    server.start()
+    try:
+        async with open_backends([backend_of(uris=[server.uri], bind=None)]) as (backend,):
+            with pytest.raises(Unavailable, match="exceeded a limit of the server") as caught:
+                await backend.find(ByNickname("nobody"))
+            assert not caught.value.counts_against_breaker
+            assert await backend.find(ByNickname("alice")) == ALICE
+            LoopClock().forward(1.0)
+            assert await backend.find(ByNickname("nobody")) is None
+    finally:
+        server.stop()
+
+
 @contextmanager
 def connected(server: LdapServer) -> Iterator[Any]:
     """Connect to the server as its administrator."""

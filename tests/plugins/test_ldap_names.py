@@ -19,7 +19,7 @@ from tornado_idv.testing import make_backend
 require()
 
 from idv_ldap.backend import LdapBackend  # noqa: E402
-from idv_ldap.schema import AttributeTypes  # noqa: E402
+from idv_ldap.server import parse_types, select  # noqa: E402
 
 PERSONS = (
     person("alice", "1", "title: Pro", "ou: Gold"),
@@ -48,7 +48,9 @@ async def found(
     uri: str,
     who: str,
     response: dict[str, Any],
+    *,
     bind: dict[str, str] | None = BIND,
+    filter_: str = "(userid={nickname})",
 ) -> object:
     """Return the plan of a user, or why there is none."""
     backend = make_backend(
@@ -57,7 +59,7 @@ async def found(
         uris=[uri],
         bind=bind,
         base_dn=PEOPLE,
-        by_nickname={"filter": "(userid={nickname})"},
+        by_nickname={"filter": filter_},
         response={
             "nickname": "uid",
             "card_number": "employeeNumber",
@@ -148,18 +150,23 @@ async def test_without_a_schema_names_must_be_those_of_the_server(tmp_path: Path
         server.stop()
 
 
-@pytest.mark.parametrize("attribute", ["employeeType", "businessCategory"])
+@pytest.mark.parametrize(
+    ("attribute", "in_filter"),
+    [("employeeType", False), ("employeeType", True), ("businessCategory", False)],
+)
 async def test_attribute_that_is_hidden_or_on_no_entry_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, attribute: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, attribute: str, *, in_filter: bool
 ) -> None:
+    """A filter may find no user by it, and others by another attribute."""
     caplog.set_level(logging.WARNING, "idv_ldap")
     hidden = "access to attrs=employeeType by * none\naccess to * by * read"
     entries = [*PERSONS, person("plain", "9", "employeeType: disabled")]
     server = LdapServer(tmp_path / "server", entries, options=hidden)
     server.start()
     try:
-        condition = {"not_known_when": f"{attribute} == 'disabled'"}
-        await found(tmp_path, server.uri, "alice", condition, bind=None)
+        condition = {} if in_filter else {"not_known_when": f"{attribute} == 'disabled'"}
+        filter_ = f"(|(uid={{nickname}})({attribute if in_filter else 'cn'}={{nickname}}))"
+        await found(tmp_path, server.uri, "alice", condition, bind=None, filter_=filter_)
     finally:
         server.stop()
     warnings = [each for each in caplog.messages if "bind.dn may not read it" in each]
@@ -199,9 +206,9 @@ DEFINITIONS = [
 def test_values_are_selected_by_type_and_options(
     returned: dict[str, list[bytes]], requested: list[str], expected: dict[str, list[bytes]] | None
 ) -> None:
-    types = AttributeTypes(DEFINITIONS)
+    types = parse_types(DEFINITIONS)
     if expected is None:
         with pytest.raises(Broken, match="which response does not name"):
-            types.select(returned, requested)
+            select(types, returned, requested)
     else:
-        assert types.select(returned, requested) == expected
+        assert select(types, returned, requested) == expected

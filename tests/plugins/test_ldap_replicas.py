@@ -42,8 +42,6 @@ BEING_LOADED = (
     f"the server is a replica that is being loaded: {SUFFIX} has no contextCSN "
     "(see require_context_csn)"
 )
-_REFUSED = b"\x65\x07\x0a\x01\x08\x04\x00\x04\x00"
-"""The result of a search: a stronger bind is required."""
 SUFFIX_IS_HIDDEN = (
     'access to dn.base="" by * read\n'
     f'access to dn.subtree="{PEOPLE}" by * read\n'
@@ -222,6 +220,33 @@ async def test_handshake_that_hangs_does_not_block_the_next_attempt(
     relay.cut()
 
 
+class ResettingOnce(Relay):
+    """Resets the first connection, as a server may do that requires a client certificate."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.accepted == 0:
+            self.accepted += 1
+            writer.transport.abort()
+        else:
+            await super().serve(reader, writer)
+
+
+async def test_handshake_of_ours_that_is_reset_leaves_the_decision_to_libldap(
+    make: START, backend_of: Callable[..., LdapBackend]
+) -> None:
+    """Ours has no certificate."""
+    server = make(ALICE)
+    relay = ResettingOnce(server.tls_port)
+    listener = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
+    uri = f"ldaps://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    backend = backend_of(uris=[uri], tls={"ca_file": f"{server.folder}/ca.pem"})
+    async with open_backends([backend]):
+        assert backend.problem is None
+        await until(lambda: len(backend._connections._open) == 2)
+    listener.close()
+    relay.cut()
+
+
 async def test_bind_that_hangs_stops_no_other_thread(
     make: START, backend_of: Callable[..., LdapBackend]
 ) -> None:
@@ -233,15 +258,14 @@ async def test_bind_that_hangs_stops_no_other_thread(
     connections: list[ssl.SSLSocket] = []
 
     def serve(listener: socket.socket) -> None:
-        """Respond to no request; a search is the first that libldap sends."""
+        """Respond to no request."""
         with suppress(OSError):
             while True:
                 connection = context.wrap_socket(listener.accept()[0], server_side=True)
                 connections.append(connection)
-                if request := connection.recv(4096):
-                    connection.sendall(b"\x30\x0c\x02\x01" + request[4:5] + _REFUSED)
-                    connection.recv(4096)
-                    loop.call_soon_threadsafe(received.set)
+                while request := connection.recv(4096):
+                    if b"EXTERNAL" in request:
+                        loop.call_soon_threadsafe(received.set)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, args=[listener], daemon=True).start()

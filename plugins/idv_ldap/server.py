@@ -1,0 +1,133 @@
+"""The schema of a server, and the state of a replica.
+
+A server ignores what it does not know: an unknown attribute in a filter finds nothing, in OpenLDAP
+without an error (RFC 4511, section 4.5.1.7, "Undefined"), so that every user would be "not known".
+And it returns values under names of its own, such as ``title;lang-en`` or ``ou``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from idv_ldap.library import ldap
+from idv_ldap.options import LdapOptions
+from tornado_idv import Broken, Unavailable
+
+_log = logging.getLogger(__name__)
+_TYPE = re.compile(r"\(\s*(\S+)(?:\s+NAME\s+('[^']*'|\([^)]*\)))?")
+"""OID and names (RFC 4512, section 4.1.2)."""
+_NAME = re.compile(r"'([^']*)'")
+_SYNC = b"1.3.6.1.4.1.4203.1.9.1.1"
+"""The control of RFC 4533, which the overlay ``syncprov`` has."""
+_BEING_LOADED = "the server is a replica that is being loaded"
+
+Attributes = dict[str, list[bytes]]
+Types = dict[str, str]
+"""The OID of each attribute type by its names, in lower case, and by itself."""
+
+
+def parse_types(definitions: Iterable[bytes]) -> Types:
+    """Return the types of a schema."""
+    types: Types = {}
+    for definition in definitions:
+        if found := _TYPE.match(definition.decode(errors="replace")):
+            names = (found[1], *_NAME.findall(found[2] or ""))
+            types |= {name.lower(): found[1] for name in names}
+    return types
+
+
+def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> Attributes:
+    """Return the values by the names of the request, of which a server may return others.
+
+    Raises `Broken` for values with options, or of a type, that were not requested: those of a
+    type that is derived from a requested one, for example, which would seem to be missing.
+    """
+
+    def key(description: str) -> tuple[str, frozenset[str]]:
+        """Return the type and the options of a description (RFC 4512, section 2.5)."""
+        name, *options = description.lower().split(";")
+        return types.get(name, name), frozenset(options)
+
+    keys = {name: key(name) for name in requested}
+    selected: Attributes = {}
+    for description, values in attributes.items():
+        names = [name for name, each in keys.items() if each == key(description)]
+        if values and not names:
+            text = "which response does not name: an attribute would seem to be missing"
+            raise Broken(f"the server returned {description}, {text}")
+        for name in names:
+            selected[name] = selected.get(name, []) + values
+    return selected
+
+
+def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types:
+    """Return the types of the server; raises `Broken` if it lacks one of the names.
+
+    There are none if its schema cannot be read. Blocks, and raises errors of python-ldap, also
+    where the server has no ``base_dn``.
+    """
+    places = _read(handle, options.base_dn, "subschemaSubentry", is_required=True)
+    definitions: list[bytes] = []
+    for place in places["subschemasubentry"]:
+        schema = _read(handle, place.decode(), "attributeTypes", kind="subschema")
+        definitions += schema["attributetypes"]
+    types = parse_types(definitions)
+    if not types:
+        text = "backend %s: the schema cannot be read: unknown attributes would find no user"
+        _log.warning(text, options.name)
+    for name in names if types else ():
+        base = name.partition(";")[0]
+        if base.lower() not in types:
+            raise Broken(f"the server has no attribute {base}: see the filters and response")
+    return types
+
+
+def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
+    """Return whether the database of ``base_dn`` has a ``contextCSN``.
+
+    OpenLDAP writes that into the suffix of each database that is replicated, and into that of a
+    replica at the end of its first refresh. Raises `Unavailable` if there is none although
+    ``is_replica`` or, where that is not known, although the server offers replication; and for a
+    controller of Active Directory that has not replicated all. Blocks, and raises errors of
+    python-ldap.
+    """
+    root = _read(handle, "", "namingContexts", "supportedControl", "isSynchronized")
+    if root["issynchronized"] == [b"FALSE"]:
+        raise Unavailable(_BEING_LOADED)
+    names = [each.decode() for each in root["namingcontexts"]]
+    below = [each for each in names if f",{_plain(base_dn)}".endswith(f",{_plain(each)}")]
+    suffix = max(below, key=len, default="")
+    entry = _read(handle, suffix, "objectClass", "contextCSN")
+    if is_replica is None:
+        is_readable = bool(suffix and entry["objectclass"])
+        is_replica = is_readable and _SYNC in root["supportedcontrol"]
+    if is_replica and not entry["contextcsn"]:
+        text = f"{_BEING_LOADED}: {suffix} has no contextCSN (see require_context_csn)"
+        raise Unavailable(text)
+    return bool(entry["contextcsn"])
+
+
+def _read(
+    handle: Any, name: str, *attributes: str, kind: str = "*", is_required: bool = False
+) -> defaultdict[str, list[bytes]]:
+    """Return attributes of an entry by their names in lower case; servers write other cases."""
+    entry: defaultdict[str, list[bytes]] = defaultdict(list)
+    try:
+        found = handle.search_s(name, ldap.SCOPE_BASE, f"(objectClass={kind})", attributes)
+    except ldap.NO_SUCH_OBJECT:
+        if is_required:
+            raise
+        found = []
+    for dn, values in found:
+        if dn is not None:
+            entry.update({key.lower(): each for key, each in values.items()})
+    return entry
+
+
+def _plain(name: str) -> str:
+    """Return a distinguished name in lower case, without blanks between its parts."""
+    return re.sub(r"\s*([,=+])\s*", r"\1", name).lower()
