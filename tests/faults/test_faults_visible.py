@@ -55,6 +55,7 @@ def redis() -> Iterator[Source]:
             yield
             server.start()
             server.write(ALICE)
+            server.run("SET", "ready", server.run_id)  # another value is one of before the restart
 
         yield Source(f"kind: redis, url: '{server.url}'", stopped)
 
