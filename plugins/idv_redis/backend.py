@@ -12,7 +12,6 @@ import logging
 from collections.abc import Mapping
 
 from idv_redis.options import IN_CLUSTER, NOT_INSTALLED, RedisOptions
-from idv_redis.ready import ReadyKeys
 from tornado_idv import (
     Backend,
     Broken,
@@ -46,9 +45,8 @@ class RedisBackend(Backend[RedisOptions]):
             if self._cluster is None
             else self._cluster.client
         )
-        self._prefix = options.prefix
         self._ready_key = f"{options.prefix}ready"
-        self._ready_keys = ReadyKeys()
+        self._ready_keys = cluster.ReadyKeys()
         self._is_checked = False
         self._open_problem: str | None = None
         """Why lookups may fail, as seen at the start; ``None`` after one that succeeded."""
@@ -94,24 +92,14 @@ class RedisBackend(Backend[RedisOptions]):
         if not self._is_checked:
             await self._check()  # it was away when the backend opened
             self._is_checked = True
-        if self._cluster is not None:
-            if not await self._cluster.has(self._key(query)):
-                return None
-            user = await self._find(query)
-            if user is None:
-                raise Unavailable(
-                    "the user was changed during the lookup", counts_against_breaker=False
-                )
-            return user
-        value = await self._client.execute("GET", self._ready_key)
-        if value:
-            user = await self._find(query)
-            if user is not None:
-                return user
-        problem = await self._problem(value)  # the server may have lost the user just now
-        if problem is not None:
+        key = self._key(query)
+        if not await (self._has(key) if self._cluster is None else self._cluster.has(key)):
+            return None
+        user = await self._find(query)
+        if user is None:
+            problem = "the user was changed during the lookup"
             raise Unavailable(problem, counts_against_breaker=False)
-        return None
+        return user
 
     async def close(self) -> None:
         """Close every connection."""
@@ -142,28 +130,23 @@ class RedisBackend(Backend[RedisOptions]):
                 self.name,
                 self._ready_key,
             )
-        return await self._problem(value)
+        return self._problem(value, server)
 
-    async def _problem(self, value: bytes | None) -> str | None:
-        """Return why users may be missing, if they may; ``value`` is what ``ready`` was before.
-
-        The policy may have been changed since the start, and is not replicated, so after a failover
-        it may be another one. What counts is whether the server has evicted anything.
-        """
-        present, stats, server = await self._client.execute_all(
-            ("GET", self._ready_key), ("INFO", "stats"), ("INFO", "server")
+    async def _has(self, key: str) -> bool:
+        """Return whether this key exists; raises `Unavailable` where it may have been lost."""
+        read = "HGETALL" if key.startswith(f"{self.options.prefix}user:") else "GET"
+        ready = "GET", self._ready_key
+        before, value, after, stats, server = await self._client.execute_all(
+            ready, (read, key), ready, ("INFO", "stats"), ("INFO", "server")
         )
-        until = "unknown users are answered 503 until "
-        if stats.get("evicted_keys") != 0:
-            return (
-                "the server has evicted keys, and users may be among them; set maxmemory-policy to "
-                f"noeviction, load all users again and run CONFIG RESETSTAT; {until}then"
-            )
-        run_id = str(server["run_id"]).encode()
-        problem = self._ready_keys.problem(self._ready_key, present, run_id)
-        if problem is None and present != value:
-            problem = "was set during the lookup"
-        return problem and f"the key {self._ready_key} {problem}; {until}it is set"
+        problem = self._problem(after if after == before else None, {**stats, **server})
+        if value or problem is None:
+            return bool(value)
+        raise Unavailable(problem, counts_against_breaker=False)
+
+    def _problem(self, ready: bytes | None, info: Mapping[str, object]) -> str | None:
+        run_id, evicted = str(info["run_id"]).encode(), info.get("evicted_keys") != 0
+        return self._ready_keys.problem(self._ready_key, ready, run_id, evicted=evicted)
 
     async def _find(self, query: Query) -> User | None:
         if isinstance(query, ByNickname):
@@ -191,8 +174,8 @@ class RedisBackend(Backend[RedisOptions]):
 
     def _key(self, query: Query) -> str:
         if isinstance(query, ByNickname):
-            return f"{self._prefix}user:{query.nickname}"
-        return f"{self._prefix}card:{query.card_number}"
+            return f"{self.options.prefix}user:{query.nickname}"
+        return f"{self.options.prefix}card:{query.card_number}"
 
     def _fold(self, nickname: str) -> str:
         return nickname.lower() if self.options.folds_nicknames else nickname

@@ -55,8 +55,7 @@ class Client:
                 async with redis.pipeline(transaction=False) as pipeline:
                     for command in commands:
                         pipeline.execute_command(*command)
-                    replies: list[Any] = await pipeline.execute()
-                    return replies
+                    return list(await pipeline.execute())
             except Exception as error:  # noqa: BLE001 - each is mapped
                 raise to_lookup_failed(error) from None
 

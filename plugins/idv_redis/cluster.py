@@ -8,6 +8,7 @@ slot has a marker key, which is lost, copied and moved with the users of the slo
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -24,7 +25,6 @@ from redis.exceptions import TimeoutError as NoReply
 from idv_redis.client import Client
 from idv_redis.errors import to_lookup_failed
 from idv_redis.options import RedisOptions
-from idv_redis.ready import ReadyKeys
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
@@ -38,8 +38,7 @@ return {redis.call('EXISTS', KEYS[1]), marker, redis.call('INFO', ARGV[1]), run_
 """
 """One script, since the next command may reach another node. While a slot is moved, it is refused
 unless both keys are on one node."""
-
-
+_RUN_ID = re.compile(rb"[0-9a-f]{40}")
 _Reply = tuple[int, bytes, bytes, bytes]
 """The reply of `_READ`: if the key exists, the value of the marker, the section, the run id."""
 
@@ -106,6 +105,50 @@ class ClusterClient(Client):
         return RedisCluster.from_url(url, **{**self._settings, "retry": Retry(NoBackoff(), 1)})
 
 
+class ReadyKeys:
+    """Runs of servers, and keys ``ready`` that were missing, as this process has seen them.
+
+    A snapshot or a replica may be older than the last writes and have the key, too. So one that
+    names the run of a server (``run_id``) counts for that run alone, and any other one not after
+    a restart or a failover that this process has noticed.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[str, bytes] = {}
+        self._missing: dict[str, bytes] = {}
+
+    def problem(
+        self, key: str, value: bytes | None, run_id: bytes, *, evicted: bool, node: str = ""
+    ) -> str | None:
+        """Return why the server may lack users, if it may; ``value`` is that of the key.
+
+        The policy may have been changed since the start, and is not replicated, so after a failover
+        it may be another one. What counts is whether the server has evicted anything.
+        """
+        known_runs = {self._runs.setdefault(node, run_id), self._missing.get(key)}
+        name = re.sub(r":\{.{4}\}$", ":{…}", key)  # a tag would be a hash of the user
+        until = "unknown users are answered 503 until"
+        if evicted:
+            problem = (
+                "the server has evicted keys, and users may be among them; set maxmemory-policy to "
+                f"noeviction, load all users again and run CONFIG RESETSTAT; {until} then"
+            )
+        elif not value:
+            self._missing[key] = run_id
+            problem = (
+                f"the key {name} is missing, so the users are not all loaded; {until} it is set"
+            )
+        elif value == run_id or (run_id in known_runs and not _RUN_ID.fullmatch(value)):
+            return None
+        else:
+            problem = (
+                f"the key {name} is of before the server was restarted or another one took over, "
+                "and the last users may be lost; load all users and set it to the run_id of the "
+                f"server; {until} it is set"
+            )
+        return f"node {node}: {problem}" if node else problem
+
+
 class Cluster:
     """The marker keys of the slots, and what evicts users."""
 
@@ -123,15 +166,14 @@ class Cluster:
         problem = None
         for first in await self.client.first_slots():
             marker = self._marker(first)
-            info = (await self._read(marker, marker, "memory"))[2]
-            if b"maxmemory_policy:noeviction" not in info:
+            reply = await self._read(marker, marker, "all")
+            if b"maxmemory_policy:noeviction" not in reply[2]:
                 node = self.client.node_of(marker)
                 raise Broken(
                     f"the node {node} evicts keys when its memory is full, and users may be among "
                     "them; set its maxmemory-policy to noeviction"
                 )
-            reply = await self._read(marker, marker, "stats")
-            problem = problem or self._problem(reply, marker, marker)
+            problem = problem or self._problem(reply, marker)
         return problem
 
     async def has(self, key: str) -> bool:
@@ -140,7 +182,7 @@ class Cluster:
         reply = await self._read(key, marker, "stats")
         if reply[0]:
             return True
-        problem = self._problem(reply, key, marker)
+        problem = self._problem(reply, marker)
         if problem is not None:
             raise Unavailable(problem, counts_against_breaker=False)
         return False
@@ -149,21 +191,10 @@ class Cluster:
         reply: _Reply = await self.client.execute("EVAL", _READ, 2, key, marker, section)
         return reply
 
-    def _problem(self, reply: _Reply, key: str, marker: str) -> str | None:
-        _, value, info, run_id = reply
-        problem = self._ready_keys.problem(marker, value, run_id, self.client.node_of(key))
-        if problem is not None:
-            problem = (
-                f"has lost users, or they are not all loaded: {self._prefix}ready:{{…}} {problem}"
-            )
-        elif b"evicted_keys:0\r\n" not in info:
-            problem = "has evicted keys, and users may be among them"
-        else:
-            return None
-        return (
-            f"the node {self.client.node_of(key)} {problem}; load all users again, see "
-            "Cluster in the README of idv_redis; unknown users are answered 503 until then"
-        )
+    def _problem(self, reply: _Reply, marker: str) -> str | None:
+        _, ready, info, run_id = reply
+        evicted, node = b"evicted_keys:0\r\n" not in info, self.client.node_of(marker)
+        return self._ready_keys.problem(marker, ready, run_id, evicted=evicted, node=node)
 
     def _marker(self, slot: int) -> str:
         return f"{self._prefix}ready:{{{_tags()[slot]}}}"

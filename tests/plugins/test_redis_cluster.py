@@ -179,7 +179,9 @@ async def test_a_late_failure_of_a_node_is_not_counted_for_its_successor(
             client: Any = backend._client._redis
             await client.nodes_manager.initialize(last_failed_node_name=f"127.0.0.1:{old.port}")
             assert (await late).endswith(("timed out", "did not respond in time"))
-            assert "has lost users" in await outcome(backend, ByNickname("user0"))
+            assert "ready:{…} is missing, so the users are not all" in await outcome(
+                backend, ByNickname("user0")
+            )
         finally:
             old.resume()
 
@@ -194,7 +196,8 @@ async def test_a_slot_that_was_given_to_another_node_without_its_keys_is_unavail
         assert await outcome(backend, ByNickname("user0")) == "found"
         cluster.assign("user:user0", new)
         lost = await outcome(backend, ByNickname("user0"))
-        assert lost.startswith(f"unavailable: the node 127.0.0.1:{new.port} has lost users, or ")
+        missing = "the key ready:{…} is missing"
+        assert lost.startswith(f"unavailable: node 127.0.0.1:{new.port}: {missing}")
         assert await outcome(backend, ByNickname("user1")) == "found"
 
 
@@ -268,9 +271,9 @@ async def test_unknown_users_of_a_node_that_evicted_keys_are_unavailable(
         assert node.run("SET", "{user:user0}", "b").startswith(b"-OOM")
         node.run("CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0")
         lost = await outcome(backend, ByNickname("user0"))
-        assert "has evicted keys, and users may be among them; load all users again" in lost
+        assert "the server has evicted keys, and users may be among them" in lost
         async with open_backends([backend_of()]):
-            assert f"the node 127.0.0.1:{node.port} has evicted keys" in caplog.text
+            assert f"node 127.0.0.1:{node.port}: the server has evicted keys" in caplog.text
         node.run("CONFIG", "RESETSTAT")
         assert await outcome(backend, ByNickname("user0")) == "not found"
 
