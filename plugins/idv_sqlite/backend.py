@@ -24,7 +24,7 @@ import sqlite3
 from typing import ClassVar
 
 from idv_sqlite.errors import is_locked
-from idv_sqlite.openfile import CHECKED_SIZE, OpenFile, identities, sidecars_of, signature_of
+from idv_sqlite.openfile import CHECKED_SIZE, OpenFile, sidecars_of, signature_of
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.store import SqliteUserStore
 from tornado_idv import (
@@ -153,7 +153,11 @@ class SqliteBackend(Backend[SqliteOptions]):
                     _log.info("backend %s: the file was replaced; opened the new one", self.name)
                     await old.close()
         except LookupFailed as error:
-            await self._mark_failed(error)
+            if self._error is None or self._error.reason != error.reason:
+                _log.error("backend %s: %s", self.name, error.reason)
+            self._error = error
+            if self._file is not None and not self._file.is_intact():
+                await self._drop()  # it was damaged in place
         else:
             if self._error is not None:
                 self._error = None
@@ -164,7 +168,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         was = file.state
         signature = signature_of(self.options.path)
         if not signature.is_same_file(was.signature):
-            if was.sidecars & identities(sidecars_of(self.options.path)):
+            if was.sidecars & sidecars_of(self.options.path.resolve()):
                 raise Unavailable(_LEFT_SIDECAR)
             return False
         if file.has_lost_sidecar():
@@ -194,18 +198,11 @@ class SqliteBackend(Backend[SqliteOptions]):
         for warning in file.users.warnings:
             _log.warning("backend %s: %s", self.name, warning)
 
-    async def _mark_failed(self, error: LookupFailed) -> None:
-        """Record why results are uncertain; close a file that was damaged in place."""
-        if self._error is None or self._error.reason != error.reason:
-            _log.error("backend %s: %s", self.name, error.reason)
-        self._error = error
-        if self._file is not None and not self._file.is_intact():
-            await self._drop()
-
     async def _drop(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            file.stop()
+            for reader in file.readers:
+                reader.stopping = True  # its queries raise `Unavailable`
             await file.close()
 
     def _failure(self) -> LookupFailed:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tornado_idv import ByNickname, Query
 
@@ -95,10 +95,6 @@ class Lookup:
         numbered = [f"SELECT {place}, * FROM ({one(place)})" for place in range(_AT_ONCE[-1])]  # noqa: S608 - quoted
         batches = {size: " UNION ALL ".join(numbered[:size]) for size in _AT_ONCE}
         return cls(one(0), parameters, batches)
-
-    def unbatched(self) -> Lookup:
-        """Return the same without batches, for a table in which each lookup takes long."""
-        return replace(self, batches={1: self.batches[1]})
 
     def values(self, query: Query) -> tuple[Value, ...]:
         """Return the parameters of one query."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import sqlite3
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ import aiosqlite
 from idv_sqlite import table
 from idv_sqlite.errors import to_lookup_failed
 from idv_sqlite.options import SqliteOptions
-from idv_sqlite.reader import BUSY_TIMEOUT, Reader, connect
+from idv_sqlite.reader import Reader, connect
 from tornado_idv import Broken, FileSignature, Query, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
@@ -37,7 +37,7 @@ class State(NamedTuple):
     """
 
     signature: FileSignature
-    sidecars: frozenset[tuple[int, ...]]
+    sidecars: frozenset[tuple[int, int]]
     data_version: int
     schema_version: int
 
@@ -46,8 +46,8 @@ class State(NamedTuple):
 class OpenFile:
     """The connections to one file, opened and checked."""
 
-    path: Path
-    sidecars: tuple[Path, ...]
+    options: SqliteOptions
+    target: Path
     users: table.Table
     readers: list[Reader]
     watcher: aiosqlite.Connection
@@ -65,7 +65,7 @@ class OpenFile:
             raise Unavailable("the file is empty")
         try:
             async with AsyncExitStack() as stack:
-                watcher = await connect(path, busy_timeout=BUSY_TIMEOUT)
+                watcher = await connect(path)
                 stack.push_async_callback(watcher.close)
                 if before.size <= CHECKED_SIZE:
                     ((verdict,),) = await watcher.execute_fetchall("PRAGMA quick_check(1)")
@@ -74,13 +74,13 @@ class OpenFile:
                 users = await table.inspect(watcher, options)
                 readers = []
                 for _ in range(options.readers):
-                    connection = await connect(path, busy_timeout=BUSY_TIMEOUT)
+                    connection = await connect(path)
                     stack.push_async_callback(connection.close)
                     # It opens the -wal file here, and not with the first lookup.
                     await connection.execute_fetchall("PRAGMA schema_version")
                     await connection.execute_fetchall("PRAGMA busy_timeout = 0")
                     readers.append(await Reader.over(connection))
-                file = cls(path, sidecars_of(path), users, readers, watcher)
+                file = cls(options, path.resolve(), users, readers, watcher)
                 await file.compare_indexes(every_row=before.size <= CHECKED_SIZE)
                 file.state = await file.check()
                 if not file.state.signature.is_same_file(before):
@@ -92,16 +92,16 @@ class OpenFile:
 
     def is_unmodified(self) -> bool:
         """Return whether the file has not been written or replaced since `state` was read."""
-        return FileSignature.find(self.path) == self.state.signature
+        return FileSignature.find(self.options.path) == self.state.signature
 
     def has_lost_sidecar(self) -> bool:
         """Return whether the ``-wal`` or ``-shm`` file was removed or replaced."""
         before = self.state.sidecars
-        return bool(before) and not before <= identities(self.sidecars)
+        return bool(before) and not before <= sidecars_of(self.target)
 
     def is_intact(self) -> bool:
         """Return whether the open connections still read the users of the last check."""
-        signature = FileSignature.find(self.path)
+        signature = FileSignature.find(self.options.path)
         return (
             signature is None
             or not signature.is_same_file(self.state.signature)
@@ -116,8 +116,8 @@ class OpenFile:
         try:
             ((schema_version,),) = await self.watcher.execute_fetchall("PRAGMA schema_version")
             ((data_version,),) = await self.watcher.execute_fetchall("PRAGMA data_version")
-            sidecars = identities(self.sidecars)
-            return State(signature_of(self.path), sidecars, data_version, schema_version)
+            signature = signature_of(self.options.path)
+            return State(signature, sidecars_of(self.target), data_version, schema_version)
         finally:
             await self.watcher.execute_fetchall("ROLLBACK")
 
@@ -129,14 +129,14 @@ class OpenFile:
         """
         found = await self.watcher.execute_fetchall(
             "SELECT t.name, i.name FROM sqlite_master AS t, pragma_index_list(t.name) AS i WHERE "
-            "t.type = 'table' AND t.rootpage > 0 AND ifnull(t.name = ? COLLATE NOCASE, TRUE) "
+            "t.type = 'table' AND t.rootpage > 0 AND (? OR t.name = ? COLLATE NOCASE) "
             "AND NOT i.partial",
-            [None if self.users.is_view else self.users.name],
+            [self.users.is_view, self.options.table],
         )
         names = [(table.quoted(name), table.quoted(index)) for name, index in found]
         statements = [
-            f"SELECT iif((SELECT count(*) FROM {name} NOT INDEXED) = "  # noqa: S608 - quoted
-            f"(SELECT count(*) FROM {name} INDEXED BY {index}), 'ok', '')"
+            f"SELECT iif(count(*) = (SELECT count(*) FROM {name} INDEXED BY {index}), 'ok', '') "  # noqa: S608 - quoted
+            f"FROM {name} NOT INDEXED"
             for name, index in names
         ]
         if every_row:
@@ -149,9 +149,7 @@ class OpenFile:
                     raise
                 continue  # an index by a function that is not known here, which no lookup uses
             if verdict != "ok":
-                raise Broken(
-                    "an index lacks rows of its table; repair it, by the statement REINDEX"
-                )
+                raise Broken("an index lacks rows of its table; repair it by the statement REINDEX")
 
     async def find(self, query: Query) -> User | None:
         """Query the reader with the shortest queue; raises `Unavailable` or `Broken`."""
@@ -165,25 +163,20 @@ class OpenFile:
             raise Broken("two rows answer one query")
         return table.to_user(rows[0]) if rows else None
 
-    def stop(self) -> None:
-        """Stop running and queued queries, which then raise `Unavailable`."""
-        for reader in self.readers:
-            reader.stopping = True
-
     async def close(self) -> None:
         """Close every connection after its queries, and end its thread."""
         closing = [self.watcher.close(), *(reader.close() for reader in self.readers)]
         await asyncio.gather(*closing)
 
 
-def sidecars_of(path: Path) -> tuple[Path, ...]:
-    """Return the paths of the ``-wal`` and ``-shm`` files, which are beside the file of a link."""
-    return tuple(Path(f"{path.resolve()}{suffix}") for suffix in ("-wal", "-shm"))
-
-
-def identities(paths: Iterable[Path]) -> frozenset[tuple[int, ...]]:
-    """Return device and inode of the files that are there."""
-    return frozenset(each[:2] for each in map(FileSignature.find, paths) if each is not None)
+def sidecars_of(path: Path) -> frozenset[tuple[int, int]]:
+    """Return device and inode of the ``-wal`` and ``-shm`` files; ``path`` is no link."""
+    found = set()
+    for suffix in ("-wal", "-shm"):
+        with suppress(OSError):
+            status = os.stat(f"{path}{suffix}")  # noqa: PTH116 - per lookup
+            found.add((status.st_dev, status.st_ino))
+    return frozenset(found)
 
 
 def signature_of(path: Path) -> FileSignature:

@@ -37,13 +37,13 @@ _STEPS = 10_000
 logging.getLogger("aiosqlite").setLevel(logging.INFO)
 
 
-async def connect(path: Path, *, busy_timeout: float) -> aiosqlite.Connection:
-    """Open a file for reading; ``busy_timeout`` is in seconds, for each statement.
+async def connect(path: Path) -> aiosqlite.Connection:
+    """Open a file for reading; each statement waits `BUSY_TIMEOUT` for a lock.
 
     Raises `sqlite3.Error`, and leaves no thread behind when it does.
     """
     connection = await aiosqlite.connect(
-        read_only_uri(path), uri=True, isolation_level=None, timeout=busy_timeout
+        read_only_uri(path), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT
     )
     try:
         await connection.execute_fetchall("PRAGMA query_only = ON")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -28,7 +28,6 @@ class Table:
     ``profile_url`` is the name of the column of profile URLs, ``None`` if it has none.
     """
 
-    name: str
     lookups: dict[type[Query], Lookup]
     warnings: tuple[str, ...]
     is_view: bool
@@ -80,7 +79,9 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
             folds=folds,
         )
         is_slow = await _scans(connection, lookup, query, is_view=is_view)
-        lookups[type(query)] = lookup.unbatched() if is_view or is_slow else lookup
+        # A lookup that takes long shares no statement.
+        alone = replace(lookup, batches={1: lookup.batches[1]})
+        lookups[type(query)] = alone if is_view or is_slow else lookup
         if is_slow:
             slow.append(_NAMES[type(query)])
     warnings = []
@@ -91,7 +92,7 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
         warnings += await _unique_index_warnings(connection, options)
         await _reject_at_signs(connection, options)
     has_url = _folded(profile_url) in types
-    return Table(table, lookups, tuple(warnings), is_view, profile_url if has_url else None)
+    return Table(lookups, tuple(warnings), is_view, profile_url if has_url else None)
 
 
 def to_user(row: Sequence[Any]) -> User:

@@ -592,7 +592,7 @@ async def test_a_query_that_runs_when_the_damage_is_seen_raises_its_reason(slow_
     async with serving(slow_path) as backend:
         asked = asyncio.create_task(backend.find(ByNickname("slow")))
         await begun(backend)
-        await backend._mark_failed(Broken("the database is damaged"))
+        backend._error = Broken("the database is damaged")
         await backend._drop()
         with pytest.raises(Broken, match="the database is damaged"):
             await asyncio.wait_for(asked, timeout=5)
