@@ -123,7 +123,7 @@ CALLER = """
 import http.client, json, os, sys
 
 address = os.environ["TORNADO_IDV_URL"].removeprefix("http://")
-connection = http.client.HTTPConnection(address, timeout=4)
+connection = http.client.HTTPConnection(address, timeout=1.5)
 headers = {{
     "Authorization": "Bearer " + os.environ["TORNADO_IDV_KEY"], "Content-Type": "application/json"
 }}

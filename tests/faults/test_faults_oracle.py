@@ -164,7 +164,7 @@ def test_short_run_over_an_engine_has_no_wrong_response(name: str) -> None:
         pytest.importorskip("ldap", reason="python-ldap is not installed (make test-tools)")
     if not engine.is_installed:
         pytest.skip(f"{engine.needs} is not installed; see `make test-tools`")
-    for site in asyncio.run(run(3, seed=7, rate=30, harnesses=[engine.harness])):
+    for site in asyncio.run(run(2, seed=7, rate=30, harnesses=[engine.harness])):
         assert site.violations == []
         assert set(site.tallies) > {QUIET}
         assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0
