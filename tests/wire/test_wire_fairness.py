@@ -131,6 +131,19 @@ def test_a_crowd_of_new_clients_does_not_starve_a_rejected_one(make_harness: Mak
     assert sum(len(each.statuses) for each in crowd) <= 4
 
 
+def test_clients_that_are_gone_are_not_waited_for(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    new, *crowd = (harness.call() for _ in range(51))
+    for each in crowd:
+        each.socket.arrive(BAD)
+    harness.loop.turn()
+    for each in crowd:
+        each.socket.vanish()
+    harness.loop.turn()
+    new.socket.arrive(ask_for("alice"))
+    assert turns_until(harness, lambda: new.statuses == [200]) < 10
+
+
 def test_more_bytes_do_not_send_a_waiting_client_to_the_end(make_harness: MakeHarness) -> None:
     harness = make_harness()
     waiting = [harness.call() for _ in range(6)]

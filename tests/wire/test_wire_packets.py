@@ -184,12 +184,15 @@ def test_segments_of_a_body_give_it_no_more_time(harness: Harness) -> None:
     assert client.statuses == [200, 200, 200, 408]
 
 
-def test_body_has_its_time_after_one_that_came_in_two_segments(harness: Harness) -> None:
-    data = ask_for("alice")
-    client = harness.ask(*[data] * 3, data[:-1], data[-1:], data[:-1])
-    assert client.statuses == [200] * 4
+@pytest.mark.parametrize(("first", "status"), [("alice", 200), ("nobody", 404)], ids=["hit", "miss"])
+def test_body_has_its_time_after_one_that_came_in_two_segments(
+    harness: Harness, first: str, status: int
+) -> None:
+    data, split = ask_for("alice"), ask_for(first)
+    client = harness.ask(*[data] * 3, split[:-1], split[-1:], data[:-1])
+    assert client.statuses == [200] * 3 + [status]
     harness.loop.forward(5.2)
-    assert client.statuses == [200] * 4 + [408]
+    assert client.statuses == [200] * 3 + [status, 408]
 
 
 def test_known_request_in_two_segments_is_not_taken_for_the_next_one(harness: Harness) -> None:
@@ -237,6 +240,21 @@ def test_response_to_a_lookup_during_a_drain_says_that_it_is_the_last(
     harness.loop.settle()
     assert client.statuses == [404]
     assert b"Connection: close\r\n" in client.socket.sent
+    harness.loop.forward(1.2)
+    assert draining.done()
+
+
+def test_connection_whose_only_request_was_a_lookup_is_closed_as_a_drain_begins(
+    harness: Harness, held: asyncio.Future[User | None]
+) -> None:
+    """Only a client without a response so far is waited for."""
+    client = harness.ask(ask_for("nobody"))
+    held.set_result(None)
+    harness.loop.settle()
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.settle()
+    assert client.statuses == [404]
+    assert client.socket.closed
     harness.loop.forward(1.2)
     assert draining.done()
 
