@@ -298,11 +298,13 @@ async def test_port_is_that_of_the_scheme_unless_the_url_has_one(
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    for url in (f"{scheme}://idv.example", f"{scheme}://idv.example:8080"):
+    for authority in ("idv.example", "idv.example:8080", "[fd00::1]", "[fd00::1]:8080"):
+        url = f"{scheme}://{authority}"
         async with calling("synchronous", url) as call:
             with pytest.raises(Undetermined):
                 await call("find", "@alice")
-    assert asked == [("idv.example", port), ("idv.example", 8080)]
+    names = [("idv.example", port), ("idv.example", 8080)]
+    assert asked == [*names, ("fd00::1", port), ("fd00::1", 8080)]
 
 
 @both

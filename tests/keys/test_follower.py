@@ -323,11 +323,13 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
         assert followed.path.exists() is (fault is not deleted)
     caplog.clear()
     followed.poll()
+    recovered_at = followed.now
     followed.poll()
     assert [each.getMessage() for each in caplog.records] == [
         f"{followed.path}: the key store can be read again"
     ]
     assert followed.follower.error is None
+    assert followed.follower.since == recovered_at
     with open_store(followed.path) as opened:
         opened.revoke("shop", CREATED)
     assert followed.poll()
@@ -378,7 +380,7 @@ def test_store_that_cannot_be_read_at_start_is_an_error(tmp_path: Path, fault: F
         assert path.exists() is (fault is not deleted)
 
 
-def test_failure_to_write_the_last_use_is_logged_once(
+def test_failure_to_write_the_last_use_is_logged_once_in_each_outage(
     followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
     with failing(deleted, followed.path):
@@ -389,6 +391,9 @@ def test_failure_to_write_the_last_use_is_logged_once(
         assert not followed.path.exists()
     followed.follower.write_last_used({"shop": CREATED + 5, "configured": CREATED})
     assert read_store(followed.path)["shop"].last_used == CREATED + 5
+    with failing(deleted, followed.path):
+        followed.follower.write_last_used({"shop": CREATED + 6})
+    assert len(caplog.records) == 2
 
 
 def test_nothing_is_written_while_the_store_cannot_be_read(

@@ -20,6 +20,7 @@ from support.processes.process import eventually
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client, Reply, serving
 from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError, StartError
+from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import LatestTime
 from tornado_idv.keys.store import KeyStore
@@ -333,6 +334,13 @@ def test_key_in_both_places_is_an_error_at_start(folder: Path, store: Path) -> N
     ):
         pass
     assert caught.value.steps == ("auth", "keys", 0, "id")
+
+
+def test_token_that_a_stored_key_has_is_found_behind_the_first_configured_key() -> None:
+    configured = [ApiKey("first", digest("first")), ApiKey("second", digest("second"))]
+    (error,) = service_keys.key_conflicts(configured, [ApiKey("copy", digest("second"))], "keys.db")
+    assert error.steps == ("auth", "keys", 1)
+    assert "the key copy in the key store keys.db has the token of second" in str(error)
 
 
 def test_missing_store_is_an_error_at_start(folder: Path, store: Path) -> None:

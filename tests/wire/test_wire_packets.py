@@ -184,7 +184,9 @@ def test_segments_of_a_body_give_it_no_more_time(harness: Harness) -> None:
     assert client.statuses == [200, 200, 200, 408]
 
 
-@pytest.mark.parametrize(("first", "status"), [("alice", 200), ("nobody", 404)], ids=["hit", "miss"])
+@pytest.mark.parametrize(
+    ("first", "status"), [("alice", 200), ("nobody", 404)], ids=["hit", "miss"]
+)
 def test_body_has_its_time_after_one_that_came_in_two_segments(
     harness: Harness, first: str, status: int
 ) -> None:

@@ -76,13 +76,17 @@ def test_request_id_of_the_client_is_returned_each_time(harness: Harness) -> Non
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-@pytest.mark.parametrize("nickname", ["alice", "nobody", "a b"])
+@pytest.mark.parametrize("nickname", ["alice", "nobody", "a b", "nobody{}"])
 def test_id_of_the_client_that_proxies_do_not_know_is_returned_to_those_who_send_it(
     make_harness: Callable[..., Harness], nickname: str, *, packets: bool
 ) -> None:
+    """Also with a response from a lookup, as each of those for ever new nicknames is."""
     harness = make_harness(packets=packets)
-    data = [ask_for(nickname, b"X-IDV-Request-ID: %b" % each) for each in (b"a", b"b", b"c", b"{}")]
-    sent = harness.ask(*data, ask_for(nickname)).socket.sent
+    data = [
+        ask_for(nickname.format(number), b"X-IDV-Request-ID: %b" % each)
+        for number, each in enumerate((b"a", b"b", b"c", b"{}"))
+    ]
+    sent = harness.ask(*data, ask_for(nickname.format(4))).socket.sent
     ids = [line[18:] for line in sent.split(b"\r\n") if line.startswith(b"X-IDV-Request-ID: ")]
     assert ids == [b"a", b"b", b"c"]
     assert sent.count(b"\r\nX-Request-ID: ") == 5
