@@ -219,7 +219,17 @@ def test_explain_shows_what_is_cached(service: Service) -> None:
     assert "4000" not in ask_admin(service, "/explain", {"input": "@alice"}).body.decode()
 
 
-@pytest.mark.parametrize("record", [{"input": "alice"}, {"input": 1}, {"card_number": "x"}, {}])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"input": "alice"},
+        {"input": 1},
+        {"card_number": "x"},
+        {"input": "@alice", "card_number": "5555"},
+        {"input": "@alice", "nickname": "bob"},
+        {},
+    ],
+)
 def test_explain_of_anything_else_is_rejected(service: Service, record: object) -> None:
     reply = ask_admin(service, "/explain", record)
     assert (reply.status, reply.json["code"]) == (422, "invalid_format")

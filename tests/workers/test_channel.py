@@ -11,7 +11,7 @@ import pytest
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.control_channel import ControlEnd
 from tornado_idv.errors import StartError
-from tornado_idv.workers.channel import Channel, Message, supervised
+from tornado_idv.workers.channel import Channel, Message, encode, supervised
 
 Serve = Callable[[Channel], Awaitable[int]]
 
@@ -191,6 +191,20 @@ async def test_nothing_is_kept_of_what_was_asked(control: ControlEnd) -> None:
         return len(channel._replies)
 
     assert await run(control, serve) == 0
+
+
+async def test_reply_that_comes_as_it_is_given_up_is_ignored(control: ControlEnd) -> None:
+    async def serve(channel: Channel) -> int:
+        asking = asyncio.create_task(channel.ask("purge", {}))
+        await asyncio.sleep(0)
+        asking.cancel()
+        channel.data_received(encode({"op": "reply", "id": 1}))
+        await asyncio.wait([asking])
+        control.send("reply", id=2, overview={})
+        await channel.ask("report", {})
+        return 17
+
+    assert await run(control, serve) == 17
 
 
 async def test_heartbeat_is_sent_every_second_and_at_the_end(control: ControlEnd) -> None:

@@ -73,6 +73,13 @@ def test_process_that_ends_is_not_waited_for(fan_out: Harness) -> None:
     assert fan_out.children == [fan_out.second]
 
 
+def test_process_that_ends_is_waited_for_by_no_command(fan_out: Harness) -> None:
+    fan_out.send(fan_out.first)
+    fan_out.send(fan_out.first)
+    fan_out.on_exit(fan_out.children[0])
+    assert fan_out.done == [[{"name": "worker 1", "pid": 1, "ended": True}]] * 2
+
+
 def test_process_without_a_reply_in_time_is_an_error(fan_out: Harness) -> None:
     fan_out.send(fan_out.first)
     assert fan_out.next_deadline == 5.0
@@ -114,6 +121,18 @@ def test_next_command_is_sent_after_the_replies_to_the_one_before(fan_out: Harne
         ["prepare", "prepare"],
         ["commit", "commit"],
     ]
+
+
+def test_command_without_recipients_has_no_replies_of_the_one_before(fan_out: Harness) -> None:
+    replies: list[Replies] = []
+
+    def steps() -> Steps:
+        replies.append((yield Command(fan_out.children[:1], "prepare", {}, 5.0)))
+        replies.append((yield Command([], "commit", {}, 5.0)))
+
+    fan_out.run(steps())
+    fan_out.receive(fan_out.first, result="prepare")
+    assert replies == [[{"name": "worker 1", "pid": 1, "result": "prepare"}], []]
 
 
 def test_command_with_the_earliest_deadline_is_ended_first() -> None:
