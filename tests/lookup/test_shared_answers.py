@@ -347,14 +347,15 @@ async def test_purges_that_wait_for_another_one_name_no_more_than_they_did(ticke
         named = [QUERY, ByCard("1"), QUERY]
         for query in named:
             both.first.purge(Purge(queries=(query,)))
-        both.first.purge(Purge(("crm",)))
+        for name in ("crm", "files"):
+            both.first.purge(Purge((name,)))
         await both.stored()
         both.first.purge(Purge(queries=(QUERY,)))
         both.first.purge(Purge())
         await both.stored()
         assert delivered == [
             Purge(queries=(ByCard("2"),)),
-            Purge(("crm",), (QUERY, ByCard("1"))),
+            Purge(("crm", "files"), (QUERY, ByCard("1"))),
             Purge(),
         ]
 

@@ -152,6 +152,27 @@ def test_request_with_a_known_head_is_answered_by_the_packet_cache(
         assert (harness.app.asked > before) == is_learning
 
 
+@pytest.mark.parametrize("nickname", ["alice", "nobody"], ids=["hit", "miss"])
+@pytest.mark.parametrize(
+    ("fields", "version", "is_last"),
+    [
+        ((), "1.1", False),
+        ((b"Connection: close",), "1.1", True),
+        ((), "1.0", True),
+        ((b"Connection: keep-alive",), "1.0", False),
+    ],
+)
+def test_known_head_says_if_its_request_is_the_last(
+    harness: Harness, fields: tuple[bytes, ...], version: str, nickname: str, *, is_last: bool
+) -> None:
+    teach(harness, ask_for("alice", *fields, version=version))
+    before = harness.app.asked
+    client = harness.ask(ask_for(nickname, *fields, version=version))
+    assert harness.app.asked == before
+    assert len(client.answers) == 1
+    assert client.socket.closed == is_last
+
+
 @pytest.mark.parametrize("rest", [b"{", b'{"input": "@alice"}', b'{"input": "@other"}', b"x" * 99])
 def test_what_arrives_after_a_body_is_too_late_is_discarded(
     make_harness: Callable[..., Harness], rest: bytes
