@@ -92,14 +92,16 @@ class RedisBackend(Backend[RedisOptions]):
         if not self._is_checked:
             await self._check()  # it was away when the backend opened
             self._is_checked = True
-        key = self._key(query)
-        if not await (self._has(key) if self._cluster is None else self._cluster.has(key)):
-            return None
-        user = await self._find(query)
-        if user is None:
+        ask = self._ask if self._cluster is None else self._cluster.ask
+        is_there, problem = await ask(self._key(query))
+        if is_there:
+            user = await self._find(query)
+            if user is not None:
+                return user
             problem = "the user was changed during the lookup"
+        if problem is not None:
             raise Unavailable(problem, counts_against_breaker=False)
-        return user
+        return None
 
     async def close(self) -> None:
         """Close every connection."""
@@ -132,17 +134,15 @@ class RedisBackend(Backend[RedisOptions]):
             )
         return self._problem(value, server)
 
-    async def _has(self, key: str) -> bool:
-        """Return whether this key exists; raises `Unavailable` where it may have been lost."""
+    async def _ask(self, key: str) -> tuple[bool, str | None]:
+        """Return whether this key exists on a single server, and why it may have been lost."""
         read = "HGETALL" if key.startswith(f"{self.options.prefix}user:") else "GET"
-        ready = "GET", self._ready_key
+        get_ready = "GET", self._ready_key
         before, value, after, stats, server = await self._client.execute_all(
-            ready, (read, key), ready, ("INFO", "stats"), ("INFO", "server")
+            get_ready, (read, key), get_ready, ("INFO", "stats"), ("INFO", "server")
         )
-        problem = self._problem(after if after == before else None, {**stats, **server})
-        if value or problem is None:
-            return bool(value)
-        raise Unavailable(problem, counts_against_breaker=False)
+        ready = after if after == before else None
+        return bool(value), self._problem(ready, {**stats, **server})
 
     def _problem(self, ready: bytes | None, info: Mapping[str, object]) -> str | None:
         run_id, evicted = str(info["run_id"]).encode(), info.get("evicted_keys") != 0

@@ -25,7 +25,7 @@ from redis.exceptions import TimeoutError as NoReply
 from idv_redis.client import Client
 from idv_redis.errors import to_lookup_failed
 from idv_redis.options import RedisOptions
-from tornado_idv import Broken, LookupFailed, Unavailable
+from tornado_idv import Broken, LookupFailed
 
 _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
 _PAUSE = 1.0
@@ -39,8 +39,6 @@ return {redis.call('EXISTS', KEYS[1]), marker, redis.call('INFO', ARGV[1]), run_
 """One script, since the next command may reach another node. While a slot is moved, it is refused
 unless both keys are on one node."""
 _RUN_ID = re.compile(rb"[0-9a-f]{40}")
-_Reply = tuple[int, bytes, bytes, bytes]
-"""The reply of `_READ`: if the key exists, the value of the marker, the section, the run id."""
 
 
 class ClusterClient(Client):
@@ -163,38 +161,32 @@ class Cluster:
 
         It looks at one slot of each range of slots. Raises `Broken` for a node that may evict them.
         """
-        problem = None
+        first_problem = None
         for first in await self.client.first_slots():
             marker = self._marker(first)
-            reply = await self._read(marker, marker, "all")
-            if b"maxmemory_policy:noeviction" not in reply[2]:
+            _, info, problem = await self._read(marker, marker, "all")
+            if b"maxmemory_policy:noeviction" not in info:
                 node = self.client.node_of(marker)
                 raise Broken(
                     f"the node {node} evicts keys when its memory is full, and users may be among "
                     "them; set its maxmemory-policy to noeviction"
                 )
-            problem = problem or self._problem(reply, marker)
-        return problem
+            first_problem = first_problem or problem
+        return first_problem
 
-    async def has(self, key: str) -> bool:
-        """Return whether this key exists; raises `Unavailable` where it may have been lost."""
-        marker = self._marker(key_slot(key.encode()))
-        reply = await self._read(key, marker, "stats")
-        if reply[0]:
-            return True
-        problem = self._problem(reply, marker)
-        if problem is not None:
-            raise Unavailable(problem, counts_against_breaker=False)
-        return False
+    async def ask(self, key: str) -> tuple[bool, str | None]:
+        """Return whether this key exists, and why it may have been lost."""
+        found, _, problem = await self._read(key, self._marker(key_slot(key.encode())), "stats")
+        return found, problem
 
-    async def _read(self, key: str, marker: str, section: str) -> _Reply:
-        reply: _Reply = await self.client.execute("EVAL", _READ, 2, key, marker, section)
-        return reply
-
-    def _problem(self, reply: _Reply, marker: str) -> str | None:
-        _, ready, info, run_id = reply
+    async def _read(self, key: str, marker: str, section: str) -> tuple[bool, bytes, str | None]:
+        """Return whether the key exists, a section of INFO, and why the node may lack users."""
+        found, ready, info, run_id = await self.client.execute(
+            "EVAL", _READ, 2, key, marker, section
+        )
         evicted, node = b"evicted_keys:0\r\n" not in info, self.client.node_of(marker)
-        return self._ready_keys.problem(marker, ready, run_id, evicted=evicted, node=node)
+        problem = self._ready_keys.problem(marker, ready, run_id, evicted=evicted, node=node)
+        return bool(found), info, problem
 
     def _marker(self, slot: int) -> str:
         return f"{self._prefix}ready:{{{_tags()[slot]}}}"
