@@ -51,9 +51,8 @@ class IdentityService:
                 try:
                     line = process.stdout.readline() if process.stdout else b""
                     if not line:
-                        raise StartError(
-                            f"the test double did not start: {log.read_text('utf-8', 'replace')}"
-                        )
+                        output = log.read_text("utf-8", "replace")
+                        raise StartError(f"the test double did not start: {output}")
                     record = json.loads(line)
                     yield cls(record["url"], record["key"], record["admin_url"])
                 finally:
