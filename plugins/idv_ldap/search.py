@@ -17,7 +17,8 @@ from tornado_idv import Broken
 
 _MAX_AGE = 1.0
 """Seconds since a search found an entry, after which "not found" needs another one."""
-_ENTRY = "(!(objectClass=organizationalUnit))"
+_ENTRY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
+"""Also one whose entries may not be read, as far as the server knows the attribute."""
 
 
 class Search:
@@ -62,7 +63,7 @@ class Search:
                 return
             raise Broken(
                 f"the filter finds no entry for any value ({template.any}): there is none, "
-                "or bind.dn may not read an attribute of the filter"
+                "or bind.dn may not read it or an attribute of the filter"
             )
         self._witness = next((values[0].decode() for values in found.values()), "")
         if self._witness and await connection.first(template.render(self._witness)) is None:

@@ -245,6 +245,7 @@ NO_ENTRY = "the filter finds no entry for any value"
     ("acl", "filter_"),
     [
         ("access to attrs=employeeNumber by * none\naccess to * by * read", None),
+        (f"access to dn.children={PEOPLE} by * none\naccess to * by * read", None),
         ("access to * by * read", "(&(objectClass=persn)(employeeNumber={card_number}))"),
         ("access to * by * read", "(&(employeeNumber={card_number})(!(uid=*)))"),
     ],

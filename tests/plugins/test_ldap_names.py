@@ -150,6 +150,15 @@ async def test_without_a_schema_names_must_be_those_of_the_server(tmp_path: Path
         server.stop()
 
 
+async def test_filter_by_a_type_that_others_are_derived_from(
+    server: LdapServer, tmp_path: Path
+) -> None:
+    """The entry that is evidence for "not found" has ``cn`` and ``sn`` only."""
+    for who, expected in (("nobody", "not found"), ("alice", "Pro")):
+        filter_ = "(name={nickname})"
+        assert await found(tmp_path, server.uri, who, {}, filter_=filter_) == expected
+
+
 @pytest.mark.parametrize(
     ("attribute", "in_filter"),
     [("employeeType", False), ("employeeType", True), ("businessCategory", False)],

@@ -47,6 +47,7 @@ SUFFIX_IS_HIDDEN = (
     f'access to dn.subtree="{PEOPLE}" by * read\n'
     "access to * by * none"
 )
+ROOT_IS_HIDDEN = 'access to dn.base="" by * none\naccess to * by * read'
 START = Callable[..., LdapServer]
 
 
@@ -155,9 +156,10 @@ async def test_next_server_is_used_while_the_first_is_being_loaded(
     ("access", "options"),
     [
         (SUFFIX_IS_HIDDEN, {"bind": None}),
+        (ROOT_IS_HIDDEN, {"bind": None}),
         ("", {"require_context_csn": False}),
     ],
-    ids=["suffix that may not be read", "option"],
+    ids=["suffix that may not be read", "root entry that may not be read", "option"],
 )
 async def test_context_csn_is_not_required_of(
     make: START,
