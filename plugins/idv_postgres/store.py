@@ -252,6 +252,8 @@ def _mapped_errors(table: str = "") -> Iterator[None]:
         yield
     except _ERRORS as error:
         constraint = getattr(error, "constraint_name", None)
+        if isinstance(error, asyncpg.NotNullViolationError):  # which has no name
+            constraint = f"NOT NULL of {error.column_name}"
         failure: Exception = to_lookup_failed(error)
         if constraint:
             failure = Broken(

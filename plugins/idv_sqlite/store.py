@@ -268,7 +268,7 @@ class SqliteTransaction(UserTransaction):
         deleted = self._run(where, ((key,) for key in keys))
         query = "SELECT sql LIKE '%AUTOINCREMENT%' FROM sqlite_master WHERE lower(name) = lower(?)"
         ((counts,),) = self._connection.execute(query, [self._store.options.table])
-        if deleted and isinstance(last, int) and not counts:
+        if deleted and isinstance(last, int) and last < 2**63 - 1 and not counts:
             # SQLite would give the number of a deleted row to a new user, and what refers to it.
             self._numbers = count(last + 1)
         return deleted

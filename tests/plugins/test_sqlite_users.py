@@ -283,3 +283,10 @@ def test_number_of_a_removed_row_is_not_given_to_a_new_user(
         table.run("UPDATE sqlite_sequence SET seq = 8")
     table.load([ALICE])
     assert table.run("SELECT id, nickname FROM users") == [(number, "alice")]
+
+
+def test_row_with_the_last_possible_number_is_removed(table: SqliteTable) -> None:
+    table.create("id INTEGER PRIMARY KEY, nickname TEXT, card_number TEXT, plan TEXT")
+    table.run(f"INSERT INTO users VALUES ({2**63 - 1}, 'carl', '3', 'Free')")
+    table.load([ALICE])
+    assert table.run("SELECT nickname FROM users") == [("alice",)]

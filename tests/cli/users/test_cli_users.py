@@ -243,6 +243,18 @@ def test_users_whose_rows_are_rejected_are_kept_and_counted(
     assert said in done.stderr
 
 
+def test_rejected_row_with_the_card_number_of_another_user_of_the_list_may_be_any_user(
+    users: Users, source: Source, path: Path
+) -> None:
+    """Two users have exchanged their cards, and the row of one has a wrong byte in the nickname."""
+    sqlite_databases.write(path, ALICE, BOB)
+    rows = f"alice,{BOB.card_number},Pro,\nb\udcffob,{ALICE.card_number},Free,\ncarl,77,Free,\n"
+    done = users("import", source(HEADER + rows), "--to", "people", "--max-rejected", "70%")
+    assert done.exit_code == 0, done.stderr
+    exported = users("export", "--from", "people").stdout.splitlines()[1:]
+    assert [row.partition(",")[0] for row in exported] == ["alice", "bob", "carl"]
+
+
 def test_card_number_that_cannot_pass_through_an_unused_one_is_refused(
     users: Users, source: Source, path: Path
 ) -> None:

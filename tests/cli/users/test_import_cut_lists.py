@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from support.databases import sqlite_databases
 from support.databases.user_lists import HEADER
 from tornado_idv import StoredRow, User, UserStore, UserTransaction
 from tornado_idv.cli.common import RefusedError
@@ -150,6 +151,9 @@ def test_list_that_is_whole_is_imported(tmp_path: Path, rows: str) -> None:
         ("ana,1,Free,\nben,2\n", ":3: the file ends within this row, so that more rows may be"),
         ('ana,1,Free,\nben,"2\n', ":3: the file ends within this row"),
         ("ana,1,Free,\nben,2,Pro", ":3: the file ends within this row"),
+        ("ana,1,Free,\nend", ":3: the file ends within this row"),
+        ("ana,1,Free,\nrow1", ":3: the file ends within this row"),
+        ("ana,1,Free,\ntotal,1", ":3: the file ends within this row"),
         (
             f"ana,1,Free,{SITE}/a\nben,2,Pro,http",
             "the last line has no line break, and its profile_",
@@ -164,6 +168,28 @@ def test_cut_list_is_named(
     assert (done.exit_code, message in done.stderr) == (1, True), done.stderr
     assert "nothing was changed" in done.stderr
     assert "ben" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("header", "end"),
+    [
+        ("nickname,card_number,plan", "ben,2,Pro"),
+        ("nickname,card_number,plan,profile_url", "ben,2,Pro Plus,"),
+    ],
+    ids=["plan", "profile_url"],
+)
+def test_last_line_with_the_beginning_of_a_stored_value_is_refused(
+    users: Callable[..., Result], source: Callable[..., Path], folder: Path, header: str, end: str
+) -> None:
+    """Where no other row of the list has the whole value."""
+    path, stored = folder / "people.db", [User("Pro Plus", "2", "ben", f"{SITE}/b")]
+    sqlite_databases.write(path, *stored)
+    commas = "," * end.count(",")
+    before = path.read_bytes()
+    file = source(f"{header}\nana,1,Pro{commas[2:]}\n{end}")
+    done = users("import", file, "--to", "people")
+    assert (done.exit_code, path.read_bytes()) == (1, before)
+    assert "the last line has no line break, and its" in done.stderr
 
 
 def test_rejected_rows_of_a_descriptor_are_in_the_current_folder(

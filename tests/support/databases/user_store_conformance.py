@@ -316,6 +316,13 @@ class UserStoreConformance(UserStoreTransactions):
         assert "alice" not in caught.value.reason
         assert table.users() == set(stored)
 
+    @each_mode
+    def test_own_column_that_a_new_user_needs_is_named(self, table: UserTable, mode: Mode) -> None:
+        table.create(f"{UNIQUE}, since TEXT NOT NULL")
+        with pytest.raises(Broken, match=r"the table refuses.*NOT NULL.*since$"):
+            table.load([ALICE], mode)
+        assert table.users() == set()
+
     @pytest.mark.parametrize(
         ("change", "reason"),
         [

@@ -146,7 +146,7 @@ def _read_csv(
             else:
                 last = number, Unreadable(f"{len(cells)} fields instead of {width}", cells)
         first, tail = first + len(lines), lines[-1]
-    if last is None or _is_trailer(f"{name}:{last[0]}", text, count):
+    if last is None or _is_trailer(f"{name}:{last[0]}", text, count, delimiter):
         return
     sizes = [len(_parse_line(each, delimiter) or ()) for each in (text, tail)]
     is_open = not tail.endswith(("\n", "\r"))
@@ -170,10 +170,16 @@ def _header(line: str, name: str, columns: Mapping[str, str], delimiter: str) ->
     return header
 
 
-def _is_trailer(place: str, line: str, count: int) -> bool:
-    """Return whether a last line is no row; raises `RefusedError` if it has another count."""
+def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:
+    """Return whether a last line is no row; raises `RefusedError` if it has another count.
+
+    Without a line break it must be a count: ``end`` and ``total,4`` may begin a row that was cut.
+    """
     numbers = re.findall(r"\d+", re.sub(r"(?<=\d)[.,'](?=\d{3})", "", line))
     if len(numbers) > 1 or not (_LETTER.search(line) and _TRAILER.fullmatch(line)):
+        return False
+    is_open = not line.endswith(("\n", "\r"))
+    if is_open and (delimiter in line or not re.search(r"(?<!\w)\d", line)):
         return False
     if numbers and int(numbers[0]) != count:
         text = f"the last line has the number {numbers[0]}, and {counted(count, 'row')} before it"

@@ -76,10 +76,12 @@ class Import:
         self._write_rejected(())
         try:
             with closing(Staging(folds=identifiers.nickname_case == "fold")) as staging:
-                count = self._stage(staging, rows, identifiers)
+                count, last = self._stage(staging, rows, identifiers)
                 with store.transaction(in_place=self.merges) as target:
                     has_url = target.has_profile_url
                     staging.compare(target.stored(), has_url=has_url, merges=self.merges)
+                    if last is not None and staging.shortens(count, last.field):
+                        raise self._cut(last)
                     rejected = [*staging.rejected()]
                     self._write_rejected(rejected)
                     if self.is_dry_run:
@@ -97,8 +99,13 @@ class Import:
         except UnicodeError:
             raise RefusedError(f"{self.source}: is not in this encoding; see --encoding") from None
 
-    def _stage(self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers) -> int:
-        """Stage all rows, and return their number; refuse a list that is not complete."""
+    def _stage(
+        self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers
+    ) -> tuple[int, Unfinished | None]:
+        """Stage all rows; return their number, and the last one if it may be cut.
+
+        Refuses a list that is not complete.
+        """
         count = 0
         last: Unfinished | None = None
 
@@ -124,16 +131,19 @@ class Import:
 
         staging.fill(listed())
         if last is not None and not staging.is_whole(count, last.field):
-            raise RefusedError(
-                f"{self.source}: the last line has no line break, and its {last.field or 'row'} "
-                "may be cut; nothing was changed; if it is complete, add a line break at its end"
-            )
+            raise self._cut(last)
         if self.expect_rows not in {None, count}:
             raise RefusedError(
                 f"{self.source}: has {counted(count, 'row')}, and not the {self.expect_rows} of "
                 "--expect-rows; nothing was changed"
             )
-        return count
+        return count, last
+
+    def _cut(self, last: Unfinished) -> RefusedError:
+        return RefusedError(
+            f"{self.source}: the last line has no line break, and its {last.field or 'row'} "
+            "may be cut; nothing was changed; if it is complete, add a line break at its end"
+        )
 
     def _write_rejected(self, rejected: Sequence[tuple[int, str]]) -> None:
         """Write a line number and a reason each, or delete the file of an earlier import."""

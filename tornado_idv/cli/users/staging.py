@@ -57,7 +57,8 @@ SELECT count(DISTINCT row) FROM listed WHERE is_unclear AND reason IS NOT NULL A
   WHERE l.is_unclear AND l.reason IS NOT NULL
   UNION ALL
   SELECT l.row FROM listed AS l CROSS JOIN stored AS s ON s.card_number = l.card_number
-  WHERE l.is_unclear AND l.reason IS NOT NULL)
+  WHERE l.is_unclear AND l.reason IS NOT NULL AND NOT EXISTS
+    (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL))
 """
 _IS_UNLISTED = """s.stays IS NULL AND NOT EXISTS
   (SELECT 1 FROM listed AS l WHERE l.nickname = s.nickname AND l.reason IS NULL)"""
@@ -218,6 +219,16 @@ class Staging:
         )
         is_of_length = field == "card_number" and size == least == most
         return bool((same and not longer) or is_of_length)
+
+    def shortens(self, row: int, field: str) -> bool:
+        """Return whether a row has the beginning of what is stored of its user in that field."""
+        if not field:
+            return False
+        query = (
+            "SELECT EXISTS (SELECT 1 FROM changed AS c JOIN listed AS l ON l.line = c.line WHERE "  # noqa: S608
+            f"l.row = ? AND c.old_{field} > l.{field} AND instr(c.old_{field}, l.{field}) = 1)"
+        )
+        return bool(self._number(query, row))
 
     def changes(self) -> Iterator[str]:
         """Yield a line of text for each user who is removed, kept, changed or added."""
