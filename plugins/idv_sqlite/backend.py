@@ -178,19 +178,18 @@ class SqliteBackend(Backend[SqliteOptions]):
             return False
         try:
             now = await file.check()
+            if now == was:
+                return True
+            is_same_file = now.signature.is_same_file(was.signature)
+            is_written = is_same_file and now.data_version != was.data_version
+            if not is_written or now.schema_version != was.schema_version:
+                return False
+            self.notify_changed()
+            if now.signature.size <= CHECKED_SIZE:
+                await file.compare_indexes()
         except sqlite3.Error as error:
             return is_locked(error)
-        if now == was:
-            return True
-        is_same = (
-            now.signature.is_same_file(was.signature) and now.schema_version == was.schema_version
-        )
-        if not is_same or now.data_version == was.data_version:
-            return False
         file.state = now
-        self.notify_changed()
-        if now.signature.size <= CHECKED_SIZE:
-            await file.compare_indexes()
         return True
 
     def _adopt(self, file: OpenFile) -> None:

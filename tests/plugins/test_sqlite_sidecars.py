@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from idv_sqlite.backend import SqliteBackend
+from idv_sqlite.openfile import OpenFile, State
 from support.databases.sqlite_databases import ALICE, BOB, insert, run, serving, start_error, write
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable
 from tornado_idv.testing import make_backend
@@ -84,6 +85,33 @@ async def test_a_row_written_past_an_index_is_seen_as_it_comes(path: Path) -> No
         run(path, "REINDEX")
         await backend.check()
         assert await backend.find(ByCard("0012345670")) == BOB
+
+
+async def test_indexes_are_compared_after_a_change_that_was_followed_by_a_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schema stays the same, and the writer knows it without the index."""
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as writer,
+        closing(sqlite3.connect(path, isolation_level=None)) as locker,
+    ):
+        writer.execute("SELECT * FROM users").fetchall()
+        run(path, "PRAGMA writable_schema = ON; INSERT INTO sqlite_master SELECT * FROM saved")
+        async with serving(path) as backend:
+            check = OpenFile.check
+
+            async def lock(file: OpenFile) -> State:
+                state = await check(file)
+                locker.execute("BEGIN EXCLUSIVE")
+                return state
+
+            writer.execute("INSERT INTO users VALUES ('bob', '0012345670', 'Free', NULL)")
+            with monkeypatch.context() as patched:
+                patched.setattr(OpenFile, "check", lock)
+                await backend.check()
+            locker.execute("ROLLBACK")
+            with pytest.raises(Broken, match="an index lacks rows"):
+                await backend.find(ByCard("0012345670"))
 
 
 async def test_an_index_of_an_unknown_function_is_not_compared(tmp_path: Path) -> None:
