@@ -107,6 +107,7 @@ def test_paths_follow_the_configuration(tmp_path: Path) -> None:
     assert list(document["paths"]) == [
         *("/x/api/v1/identify/url", "/x/api/v1/identify/card", "/x/api/v1/key", "/healthz"),
     ]
+    assert document["servers"] == [{"url": "/"}], "base_path is in the paths"
 
 
 def test_document_of_the_demo_is_in_the_repository(invoke: Invoke) -> None:
