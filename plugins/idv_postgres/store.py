@@ -24,8 +24,7 @@ from asyncpg.transaction import Transaction
 from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
 from idv_postgres.options import PostgresOptions
-from idv_postgres.schema import quoted
-from idv_postgres.staging import ImportSql
+from idv_postgres.schema import quoted, quoted_table
 from idv_postgres.table import read_columns, select_users, to_user
 from tornado_idv import (
     Broken,
@@ -42,6 +41,7 @@ _CONNECT_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 1.0
 _ROWS_AT_ONCE = 5000
 _ROWS_BETWEEN_PAUSES = 200
+_FIELDS = ("nickname", "card_number", "plan", "profile_url")
 # Between statements the list is compared. PostgreSQL has transaction_timeout from version 17 on.
 _SETTINGS = """
 SET LOCAL lock_timeout = '10s';
@@ -49,6 +49,14 @@ SET LOCAL row_security = off;
 SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN (
     'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'
 )
+"""
+# Other writers are locked out; lookups continue.
+_BEGIN = """
+SET LOCAL work_mem = '64MB';
+CREATE TEMPORARY TABLE idv_staged (
+    nickname text, card_number text, plan text, profile_url text, key text COLLATE "C"
+) ON COMMIT DROP;
+LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE
 """
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _UNCERTAIN = (
@@ -64,7 +72,7 @@ class PostgresUserStore(UserStore):
     """
 
     def __init__(self, options: PostgresOptions) -> None:
-        self._options = options
+        self.options = options
         self._connector = Connector(
             options.primary_dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",)
         )
@@ -75,8 +83,9 @@ class PostgresUserStore(UserStore):
 
         async def count() -> int:
             async with self._reading() as connection:
-                columns = await read_columns(connection, self._options)
-                return int(await connection.fetchval(ImportSql(self._options, columns).count))
+                await read_columns(connection, self.options)
+                table = quoted_table(self.options.table)
+                return int(await connection.fetchval(f"SELECT count(*) FROM {table}"))  # noqa: S608 - quoted
 
         with asyncio.Runner() as runner, _mapped_errors():
             return runner.run(count())
@@ -85,7 +94,7 @@ class PostgresUserStore(UserStore):
         """Yield all users, from one transaction."""
 
         async def chunks() -> AsyncGenerator[list[asyncpg.Record], None]:
-            options = self._options
+            options = self.options
             async with self._reading() as connection:
                 columns = await read_columns(connection, options)
                 key = f'u.{quoted(options.columns.nickname)}::text COLLATE "C"'
@@ -101,13 +110,12 @@ class PostgresUserStore(UserStore):
     def transaction(self, *, in_place: bool) -> Iterator[PostgresTransaction]:  # noqa: ARG002
         """Change the users in one transaction."""
         with asyncio.Runner() as runner:
-            with _mapped_errors(self._options.table):
+            with _mapped_errors(self.options.table):
                 connection, transaction = runner.run(self._begin())
             # Without a commit the server rolls back as the connection is closed: after a signal
             # during COPY, it cannot send a ROLLBACK, and the error would hide the signal.
             try:
-                changes = PostgresTransaction(self, self._options, runner, connection, transaction)
-                yield changes
+                yield PostgresTransaction(self, runner, connection, transaction)
             finally:
                 connection.terminate()
 
@@ -141,44 +149,74 @@ class PostgresTransaction(UserTransaction):
     def __init__(
         self,
         store: PostgresUserStore,
-        options: PostgresOptions,
         runner: asyncio.Runner,
         connection: asyncpg.Connection,
         transaction: Transaction,
     ) -> None:
-        self._ignore_signals, self._options = store.ignore_signals, options
-        self._runner, self._connection = runner, connection
-        self._transaction = transaction
-
-        async def lock() -> ImportSql:
-            sql = ImportSql(options, await read_columns(connection, options))
-            await connection.execute(sql.create)
-            await connection.execute(sql.lock)
-            return sql
-
-        self._sql = self._run(lock())
-        self.has_profile_url = "profile_url" in self._sql.columns
+        self._store, self._runner = store, runner
+        self._connection, self._transaction = connection, transaction
+        options, names = store.options, store.options.columns
+        self._table = quoted_table(options.table)
+        columns = self._run(read_columns(connection, options))
+        self._run(connection.execute(_BEGIN.format(self._table)))
+        own = (names.nickname, names.card_number, names.plan, names.profile_url or "profile_url")
+        self._columns = {
+            field: columns[name]
+            for field, name in zip(_FIELDS, own, strict=True)
+            if name in columns
+        }
+        self.has_profile_url = "profile_url" in self._columns
+        self._texts = {
+            field: f"u.{quoted(each.name)}::text" for field, each in self._columns.items()
+        }
+        # The nickname of a user; a row without one is found by its card number.
+        nickname, card_number = self._texts["nickname"], self._texts["card_number"]
+        self._key = f"coalesce({nickname}, chr(31) || {card_number}, '') COLLATE \"C\""
 
     def stored(self) -> Iterator[StoredRow]:
         """Yield all rows, as text."""
-        with _mapped_errors(self._options.table):
-            yield from _run_all(self._runner, _chunks(self._connection, self._sql.stored))
+        values = [self._texts.get(field, "NULL") for field in _FIELDS]
+        query = f"SELECT {', '.join(values)}, {self._key} FROM {self._table} AS u"  # noqa: S608 - quoted
+        with _mapped_errors(self._store.options.table):
+            yield from _run_all(self._runner, _chunks(self._connection, query))
 
     def delete(self, keys: Iterable[object]) -> int:
         """Delete rows by one statement."""
-        return self._run(self._apply(self._sql.delete, ["key"], ((key,) for key in keys)))
+        statement = (
+            f"DELETE FROM {self._table} AS u USING idv_staged AS s WHERE {self._key} = s.key"  # noqa: S608 - quoted
+        )
+        return self._run(self._apply(statement, ["key"], ((key,) for key in keys)))
 
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
         """Update rows by one statement."""
-        return self._run(self._apply(self._sql.update(fields), [*fields, "key"], rows))
+        pairs = (f"{quoted(self._columns[each].name)} = {self._value(each)}" for each in fields)
+        statement = (
+            f"UPDATE {self._table} AS u SET {', '.join(pairs)} FROM idv_staged AS s "  # noqa: S608 - quoted
+            f"WHERE {self._key} = s.key"
+        )
+        return self._run(self._apply(statement, [*fields, "key"], rows))
 
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
-        """Add rows by one statement."""
-        return self._run(self._apply(self._sql.insert(fields), fields, rows))
+        """Add rows by one statement.
+
+        Card numbers come in no order, while nicknames often do: entries that follow each other
+        are inserted into an index faster.
+        """
+        names = ", ".join(quoted(self._columns[field].name) for field in fields)
+        statement = (
+            f"INSERT INTO {self._table} ({names}) SELECT {', '.join(map(self._value, fields))} "  # noqa: S608 - quoted
+            'FROM idv_staged AS s ORDER BY s.card_number COLLATE "C"'
+        )
+        return self._run(self._apply(statement, fields, rows))
+
+    def _value(self, field: str) -> str:
+        """Return the staged value; text is assigned to every type but an enum without a cast."""
+        column = self._columns[field]
+        return f"s.{field}::{column.type_sql}" if column.is_enum else f"s.{field}"
 
     def commit(self) -> None:
         """Notify the services and commit."""
-        notify, is_committing = self._options.notify, False
+        notify, is_committing = self._store.options.notify, False
 
         async def commit() -> None:
             nonlocal is_committing
@@ -187,10 +225,10 @@ class PostgresTransaction(UserTransaction):
                 await self._connection.execute(query, notify.channel)
             is_committing = True
             await self._transaction.commit()
-            self._ignore_signals()
+            self._store.ignore_signals()
             await _close(self._connection)
 
-        with _mapped_errors(self._options.table):
+        with _mapped_errors(self._store.options.table):
             try:
                 self._runner.run(commit())
             except BaseException as error:  # a signal, too
@@ -213,11 +251,12 @@ class PostgresTransaction(UserTransaction):
 
         await connection.execute("TRUNCATE idv_staged")
         await connection.copy_records_to_table("idv_staged", records=pausing(), columns=columns)
-        await connection.execute(self._sql.analyze)
+        # Without statistics the planner would take it for small, and use nested loops.
+        await connection.execute("ANALYZE idv_staged")
         return int((await connection.execute(statement)).split()[-1])
 
     def _run(self, change: Coroutine[Any, Any, T]) -> T:
-        with _mapped_errors(self._options.table):
+        with _mapped_errors(self._store.options.table):
             return self._runner.run(change)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import asyncpg
@@ -41,7 +44,7 @@ from support.http.http_server import until
 from support.http.tcp_relay import relaying
 from support.processes.process import eventually
 from support.processes.service import CONFIG, Client, serving
-from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User, yaml_loader
+from tornado_idv import Broken, ByCard, ByNickname, Unavailable, yaml_loader
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -532,25 +535,28 @@ def test_errors_of_the_server_have_no_data_in_their_text() -> None:
     assert str(wrong) == "the query or the dsn cannot be used: ClientConfigurationError"
 
 
-def test_an_import_ends_when_the_server_takes_no_more_rows(
-    database: Database, backend_of: Callable[..., PostgresBackend], monkeypatch: pytest.MonkeyPatch
+def test_an_import_into_a_frozen_server_is_ended_by_a_signal_and_changes_nothing(
+    database: Database, backend_of: Callable[..., PostgresBackend]
 ) -> None:
-    """It hangs while the buffers in between are full."""
-    monkeypatch.setattr("idv_postgres.store._CHECK_INTERVAL", 0.05)
-    monkeypatch.setattr("idv_postgres.store._CONNECT_TIMEOUT", 0.5)
-    monkeypatch.setattr(database_module, "_MIN_CONNECT_TIMEOUT", 0.5)
+    """It waits while the buffers in between are full."""
     database.run("GRANT ALL ON users TO idv")
+    before = database.run("SELECT * FROM users ORDER BY 1")
+    interrupt = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
 
-    def users() -> Iterator[tuple[int, User]]:
+    def rows() -> Iterator[tuple[str, str, str]]:
         database.server.pause()
-        for number in range(50_000):
-            yield number, User("x" * 1000, str(number), f"user{number}")
+        interrupt.start()
+        for number in range(1_000_000):
+            yield f"user{number}", str(number), "x" * 1000
 
+    store = PostgresBackend.user_store(backend_of().options)
     try:
-        with pytest.raises(Unavailable, match="the server does not respond any more"):
-            PostgresBackend.user_store(backend_of().options).replace(users(), lambda *_: None)
+        with pytest.raises(KeyboardInterrupt), store.transaction(in_place=False) as changes:
+            changes.insert(("nickname", "card_number", "plan"), rows())
     finally:
         database.server.resume()
+        interrupt.join()
+    assert database.run("SELECT * FROM users ORDER BY 1") == before
 
 
 @contextmanager
