@@ -50,16 +50,25 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
     Other writers of the old file are locked out until then; readers are not. Raises `StartError`.
     """
     path = target.with_name(f".{target.name}.import")
-    try:
-        descriptor = _open_locked(path, target)
+    try:  # one that an earlier process left is used again
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from None
     stack.callback(os.close, descriptor)
-    inode = os.fstat(descriptor).st_ino
+    status = os.fstat(descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another import may have renamed it.
+        is_locked = os.path.samestat(status, path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        is_locked = False
+    if not is_locked:
+        raise StartError(f"{target}: another import is running")
+    os.truncate(descriptor, 0)
 
     def delete() -> None:
         with suppress(FileNotFoundError):
-            if path.stat().st_ino == inode:  # not the file of the next import
+            if os.path.samestat(status, path.stat()):  # not the file of the next import
                 path.unlink()
 
     stack.callback(delete)
@@ -98,30 +107,9 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _open_locked(path: Path, target: Path) -> int:
-    """Return the locked file, empty: one that an earlier process left is used again."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another import may have renamed it.
-        is_locked = os.path.samestat(os.fstat(descriptor), path.stat())
-    except (BlockingIOError, FileNotFoundError):
-        is_locked = False
-    if not is_locked:
-        os.close(descriptor)
-        raise StartError(f"{target}: another import is running")
-    os.truncate(descriptor, 0)
-    return descriptor
-
-
 def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
     """Copy the database, with its owner and mode; its writers are locked out up to the end."""
-    lock, source = (
-        stack.enter_context(
-            closing(sqlite3.connect(target, isolation_level=None, timeout=_BUSY_TIMEOUT))
-        )
-        for _ in range(2)
-    )
+    lock, source = (stack.enter_context(_connected(target)) for _ in range(2))
     # By a connection of its own: SQLite does not copy from one that has begun to write.
     lock.execute("BEGIN IMMEDIATE")
     status = target.stat()
@@ -191,9 +179,7 @@ class SqliteUserStore(UserStore):
                     )
                 is_copy = is_new or not (in_place or _journal_mode(path) == "wal")
                 target = _new_file(path, stack, is_new=is_new) if is_copy else path
-                connection = stack.enter_context(
-                    closing(sqlite3.connect(target, isolation_level=None, timeout=_BUSY_TIMEOUT))
-                )
+                connection = stack.enter_context(_connected(target))
                 transaction = SqliteTransaction(self, connection, table, path, target)
             yield transaction
 
@@ -224,16 +210,14 @@ class SqliteTransaction(UserTransaction):
         self._table, self._is_new = quoted(options.table), table is None
         url = table.profile_url if table else options.columns.profile_url or "profile_url"
         self.has_profile_url = url is not None
-        self._columns = {
-            field: quoted(name)
-            for field, name in {**options.columns.model_dump(), "profile_url": url}.items()
-            if name is not None
-        }
-        settings = [f"cache_size = {_CACHE}", "trusted_schema = OFF", "foreign_keys = ON"]
+        names = {**options.columns.model_dump(), "profile_url": url}
+        self._columns = {field: quoted(name) for field, name in names.items() if name}
+        connection.execute(f"PRAGMA cache_size = {_CACHE}")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA foreign_keys = ON")
         if target != path:  # it is deleted after a failure
-            settings += ["journal_mode = OFF", "synchronous = OFF"]
-        for setting in settings:
-            connection.execute(f"PRAGMA {setting}")
+            connection.execute("PRAGMA journal_mode = OFF")
+            connection.execute("PRAGMA synchronous = OFF")
         connection.execute("BEGIN IMMEDIATE")
         if self._is_new:
             columns = ", ".join(
@@ -256,9 +240,12 @@ class SqliteTransaction(UserTransaction):
 
     def stored(self) -> Iterator[StoredRow]:
         """Yield all rows, from within the transaction."""
-        names = [self._columns.get(field, "NULL") for field in _FIELDS]
+        nickname, card_number, plan, url = (self._columns.get(each, "NULL") for each in _FIELDS)
+        # A nickname in bytes is a user's, too, but not served: such a row differs from any other.
+        plan = f"iif(typeof({nickname}) = 'blob', NULL, {plan})"
+        names = f"CAST({nickname} AS TEXT), {card_number}, {plan}, {url}, {self._key}"
         with _mapped_errors():
-            query = f"SELECT {', '.join(names)}, {self._key} FROM {self._table}"  # noqa: S608 - quoted
+            query = f"SELECT {names} FROM {self._table}"  # noqa: S608 - quoted
             yield from self._connection.execute(query)
 
     def delete(self, keys: Iterable[object]) -> int:
@@ -347,6 +334,9 @@ def _mapped_errors() -> Iterator[None]:
 
 
 def _journal_mode(path: Path) -> str:
-    with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as connection:
-        ((mode,),) = connection.execute("PRAGMA journal_mode")
-        return str(mode)
+    with _connected(path) as connection:
+        return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+
+
+def _connected(path: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT))

@@ -290,3 +290,11 @@ def test_row_with_the_last_possible_number_is_removed(table: SqliteTable) -> Non
     table.run(f"INSERT INTO users VALUES ({2**63 - 1}, 'carl', '3', 'Free')")
     table.load([ALICE])
     assert table.run("SELECT nickname FROM users") == [("alice",)]
+
+
+def test_row_whose_nickname_is_in_bytes_is_updated(table: SqliteTable) -> None:
+    """Lookups fail for it; it keeps its number."""
+    table.create("id INTEGER PRIMARY KEY, nickname TEXT, card_number TEXT, plan TEXT")
+    table.run(f"INSERT INTO users VALUES (7, x'{b'alice'.hex()}', '1', 'Free')")
+    assert table.load([ALICE]) == ((1, 0, 1, 0), [])
+    assert table.run("SELECT * FROM users") == [(7, "alice", "1", "Free")]
