@@ -115,13 +115,6 @@ def test_fault_is_set_by_nickname_or_profile_url(identifier: str) -> None:
                 caller.find(identifier)
 
 
-def test_added_user_has_its_profile_url() -> None:
-    with IdentityService.start() as service, service.client() as caller:
-        url = "https://other.example/ann"
-        service.add(client.User("Free", "4111", "@ann", url))
-        assert caller.get("@ann").profile_url == url
-
-
 def test_client_of_the_reference_looks_up(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text((ROOT / "deploy/demo/users.yaml").read_text("utf-8"))
     (script,) = blocks(CLIENT, "python")

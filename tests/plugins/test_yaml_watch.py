@@ -80,27 +80,20 @@ async def test_an_edit_in_place_is_seen(path: Path) -> None:
             await next_user(nickname)
 
 
-@pytest.mark.parametrize(
-    ("owner", "method"), [(FileSignature, "find"), (YamlBackend, "_load")], ids=["look", "read"]
-)
 async def test_an_edit_is_read_again_after_an_error(
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    owner: type,
-    method: str,
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of the system, such as that no thread can be started."""
-    call = getattr(owner, method)
+    find = FileSignature.find
     errors = iter([RuntimeError("can't start new thread")])
 
-    def call_or_fail(argument: object) -> object:
+    def find_or_fail(path: Path) -> FileSignature | None:
         for error in errors:
             raise error
-        return call(argument)
+        return find(path)
 
     async with watched(path) as (_, next_user):
-        monkeypatch.setattr(owner, method, call_or_fail)
+        monkeypatch.setattr(FileSignature, "find", find_or_fail)
         write(path, "bob")
         await next_user("bob")
     assert [each for each in warnings(caplog) if "fixture not reloaded" in each]

@@ -33,6 +33,7 @@ from support.processes.forking import fork
 from support.processes.process import TIMEOUT, Invoke
 from tornado_idv import User
 from tornado_idv.cli.users.commands import generated_users
+from tornado_idv.cli.users.staging import Staging
 
 ALICE_ROW, BOB_ROW = csv_row(ALICE), csv_row(BOB)
 Users = Callable[..., Result]
@@ -273,6 +274,22 @@ def test_card_number_that_cannot_pass_through_an_unused_one_is_refused(
     assert (done.exit_code, path.read_bytes()) == (1, before)
     assert done.stderr.startswith("lines 2 and 3: a card number passes from one user to the other")
     assert "nothing was changed" in done.stderr
+
+
+def test_import_whose_summary_fails_changes_nothing(
+    users: Users, source: Source, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of temporary files is full: no error comes after the commit."""
+    sqlite_databases.write(path, BOB)
+    before = path.read_bytes()
+
+    def fail(_: Staging) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Staging, "plans", fail)
+    done = users("import", source(lines(ALICE)), "--to", "people", "--merge")
+    assert (done.exit_code, "temporary files, see SQLITE_TMPDIR" in done.stderr) == (3, True)
+    assert path.read_bytes() == before
 
 
 def test_file_that_is_mounted_by_itself_is_named(

@@ -88,6 +88,7 @@ def _spoiled(chance: random.Random, row: ListedRow) -> ListedRow:
             replace(bad, fields=(nickname, "4.0001E+15", plan, url), card_number=None),
             replace(bad, fields=(nickname, f"{card[0]}-{card[1]}", plan, url)),
             replace(bad, fields=(f"@{nickname}", f"'{card}\u00a0", plan, url)),
+            replace(bad, fields=(nickname, f"{card},00", plan, url)),
             replace(bad, fields=(nickname, "", plan, url), card_number=None),
             replace(unclear, fields=(f"{nickname}\udcff", card, plan, url), nickname=None),
             replace(unclear, fields=(f"\u00a0{nickname} ", card, plan, url)),

@@ -119,17 +119,12 @@ def _shown(user: User, identifiers: Identifiers) -> tuple[str, str, str, str]:
     return nickname, user.card_number, user.plan, url
 
 
-def _key(user: User, identifiers: Identifiers) -> str:
-    """Return the nickname as lookups compare it, in the order of the stores."""
-    return _shown(user, identifiers)[0]
-
-
 def _in_order(stores: Stores, name: str, side: int) -> Generator[tuple[bytes, int, User]]:
     """Yield the users of a backend, with their keys and its place among the two."""
     last = b""
     with stores.records(name) as users:
         for user in users:
-            key = _key(user, stores.identifiers).encode()
+            key = _shown(user, stores.identifiers)[0].encode()
             if key <= last:
                 reason = "two rows have one nickname, or the rows are not in order"
                 raise Broken(reason, backend=name)
@@ -145,7 +140,8 @@ async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Pai
         guard = Guard(backend, stores.identifiers.accepts)
         for user in users:
             found: list[User | None] = []
-            for query in (ByNickname(_key(user, stores.identifiers)), ByCard(user.card_number)):
+            nickname, card_number, *_ = _shown(user, stores.identifiers)
+            for query in (ByNickname(nickname), ByCard(card_number)):
                 if guard.serves(query):
                     answer = await guard.find(query, loop.time() + options.timeout + 1)
                     found.append(None if answer is None else answer.user)

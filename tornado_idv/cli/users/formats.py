@@ -30,20 +30,13 @@ Fields = tuple[object, ...]
 
 
 class Unreadable(NamedTuple):
-    """A row that is not of the format, and the texts in it that may be its values."""
+    """The text of a row that is not of the format."""
 
     reason: str
-    cells: Sequence[str] = ()
+    text: str = ""
 
 
-class Unfinished(NamedTuple):
-    """The last row of a file without a line break at its end, which may have cut this field."""
-
-    fields: Fields
-    field: str
-
-
-Row = tuple[int, Fields | Unreadable | Unfinished]
+Row = tuple[int, Fields | Unreadable]
 """A line number, and the row that begins there."""
 
 FIELDS = ("nickname", "card_number", "plan", "profile_url")
@@ -51,21 +44,34 @@ REQUIRED = FIELDS[:3]
 DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
 """What separates the fields of CSV, by its name on the command line."""
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
-_WORKBOOKS = ("PK\x03\x04", "\udcd0\udccf\x11")
-"""How an ``.xlsx`` begins, and an ``.xls`` that was opened as text."""
-_SEPARATOR = re.compile(r"sep=(.)\s*")
-"""The first line by which a spreadsheet learns the delimiter."""
+_NOT_A_HEADER = (
+    (re.compile(r"\Z"), "the file is empty"),
+    # The second is how an .xls begins that was opened as text.
+    (re.compile("PK\x03\x04|\udcd0\udccf\x11"), "this is an Excel workbook; save it as CSV UTF-8"),
+    (re.compile("\0"), "this is UTF-16; add --encoding utf-16-be, or save it as CSV UTF-8"),
+    (
+        re.compile(".*\0", re.DOTALL),
+        "this is UTF-16; add --encoding utf-16, or save it as CSV UTF-8",
+    ),
+    (
+        re.compile(r"sep=.\s*\Z"),
+        "this line names the delimiter for a spreadsheet; delete it, and add --delimiter with that",
+    ),
+)
+"""How a file begins that has no header, and why."""
+_NO_VALUE = (
+    r"(?:[\W_]|total|sum|count|number|of|rows?|records?|users|lines|selected|affected|end|eof)*+"
+)
 _TRAILER = re.compile(
-    r"(?:total|sum|count|number|of|rows?|records?|users|lines|selected|affected|end|eof|[\W\d_])+",
-    re.IGNORECASE,
+    rf"(?=.*[a-z]){_NO_VALUE}((?<!\w)\d+(?:[.,']\d{{3}})*)?{_NO_VALUE}", re.IGNORECASE | re.DOTALL
 )
-"""Words of a last line that is no row, such as ``Total;5000``."""
+"""A last line that is no row, such as ``Total;5000``, and its number."""
 _CUT = (
-    "the file ends within this row, so that more rows may be missing; nothing was changed; if this "
-    "line is no row, delete it"
+    "the file ends within this row, so that more rows may be missing; nothing was changed; if the "
+    "row is complete, add a line break; if this line is no row, delete it"
 )
-_LETTER = re.compile(r"[^\W\d_]")
-_JSON_TEXT = re.compile(r'[^\s"{}\[\]:,]+')
+_ENDS = ("\n", "\r", '"', "'")
+"""Of a row, after which no more of its last value can follow."""
 # A card number begins like this, also as spreadsheets write it: ="0012", 4E+15, 4000 1234.
 _VALUE = re.compile(r"[\W_]*\d|@|https?://")
 _EXTENSIONS: Mapping[str, Format] = {
@@ -130,7 +136,7 @@ def _read_csv(
     names = [*header, columns[FIELDS[-1]]]
     select = itemgetter(*(names.index(columns[field]) for field in FIELDS))
     last: Row | None = None
-    first, count, text, tail = 2, 0, "", ""
+    first, count, text = 2, 0, ""
     while lines := list(islice(file, 200)):
         for number, cells in enumerate(_parse_lines(lines, delimiter), start=first):
             if not (cells is None or (cells and cells[0].strip()) or any(map(str.strip, cells))):
@@ -140,78 +146,39 @@ def _read_csv(
                 yield last
             text = lines[number - first]
             if cells is None:
-                last = number, Unreadable(_NOT_CSV, text.replace('"', "").split(delimiter))
+                last = number, Unreadable(_NOT_CSV, text)
             elif len(cells) == width:
                 last = number, select(cells + missing)
             else:
-                last = number, Unreadable(f"{len(cells)} fields instead of {width}", cells)
-        first, tail = first + len(lines), lines[-1]
+                last = number, Unreadable(f"{len(cells)} fields instead of {width}", text)
+        first += len(lines)
     if last is None or _is_trailer(f"{name}:{last[0]}", text, count, delimiter):
         return
-    sizes = [len(_parse_line(each, delimiter) or ()) for each in (text, tail)]
-    is_open = not tail.endswith(("\n", "\r"))
-    if sizes[0] < width or (is_open and sizes[1] != width) or _lacks_line_feed(first_line, tail):
+    if len(_parse_line(text, delimiter) or ()) < width or not text.endswith(_ENDS[:3]):
         raise RefusedError(f"{name}:{last[0]}: {_CUT}")
-    # Of a row whose last column is not ours, no field can be cut.
-    fields = [field for field in FIELDS if columns[field] == header[-1]]
-    if is_open and text is tail and fields and not text.endswith('"'):
-        last = last[0], Unfinished(last[1], fields[0])
     yield last
 
 
 def _header(line: str, name: str, columns: Mapping[str, str], delimiter: str) -> Sequence[str]:
     """Return the names of the columns; raises `RefusedError`."""
-    header = _parse_line(line, delimiter)
-    error = _file_error(line)
-    if header is None or error:
-        raise RefusedError(f"{name}:1: {error or f'the header is {_NOT_CSV}'}")
-    if error := _header_error(line, header, columns):
-        raise RefusedError(f"{name}:1: {printable(error)}")
+    header = _parse_line(line, delimiter) or ()
+    for problem in _header_problems(line, header, columns):
+        raise RefusedError(f"{name}:1: {printable(problem)}")
     return header
 
 
-def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:
-    """Return whether a last line is no row; raises `RefusedError` if it has another count.
+def _header_problems(line: str, header: Sequence[str], columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield why a line is not a header with these columns, first the cause of the others.
 
-    Without a line break it must be a count: ``end`` and ``total,4`` may begin a row that was cut.
+    None contains a value of a user.
     """
-    numbers = re.findall(r"\d+", re.sub(r"(?<=\d)[.,'](?=\d{3})", "", line))
-    if len(numbers) > 1 or not (_LETTER.search(line) and _TRAILER.fullmatch(line)):
-        return False
-    is_open = not line.endswith(("\n", "\r"))
-    if is_open and (delimiter in line or not re.search(r"(?<!\w)\d", line)):
-        return False
-    if numbers and int(numbers[0]) != count:
-        text = f"the last line has the number {numbers[0]}, and {counted(count, 'row')} before it"
-        raise RefusedError(f"{place}: {text}; rows are missing; nothing was changed")
-    return True
-
-
-def _lacks_line_feed(first: str, last: str) -> bool:
-    """Return whether a file was cut within the line break of its last line."""
-    return first.endswith("\r\n") and last.endswith("\r")
-
-
-def _file_error(line: str) -> str | None:
-    """Return why a file with this first line cannot be CSV."""
-    if line.startswith(_WORKBOOKS):
-        return "this is an Excel workbook; save it as CSV UTF-8"
-    if "\0" in line:
-        encoding = "utf-16-be" if line.startswith("\0") else "utf-16"
-        return f"this is UTF-16; add --encoding {encoding}, or save it as CSV UTF-8"
-    if separator := _SEPARATOR.fullmatch(line):
-        option = next((each for each, text in DELIMITERS.items() if text == separator[1]), "tab")
-        advice = f"delete it, and add --delimiter {shlex.quote(option)}"
-        return f"this line names the delimiter for a spreadsheet; {advice}"
-    return None if line else "the file is empty"
-
-
-def _header_error(line: str, header: Sequence[str], columns: Mapping[str, str]) -> str | None:
-    """Return why a line is not a header with these columns; contains no value of a user."""
+    yield from (reason for pattern, reason in _NOT_A_HEADER if pattern.match(line))
+    if not header:
+        yield f"the header is {_NOT_CSV}"
     missing = [columns[field] for field in REQUIRED if columns[field] not in header]
     for option, delimiter in DELIMITERS.items():
         if missing and len(_parse_line(line, delimiter) or ()) > len(header):
-            return f"the fields are separated by {option!r}; add --delimiter {shlex.quote(option)}"
+            yield f"the fields are separated by {option!r}; add --delimiter {shlex.quote(option)}"
     folded = {name.strip().casefold(): name for name in header}
     pairs = [
         f"--map {shlex.quote(f'{folded[column.casefold()]}={field}')}"
@@ -219,15 +186,31 @@ def _header_error(line: str, header: Sequence[str], columns: Mapping[str, str]) 
         if column not in header and column.casefold() in folded
     ]
     if pairs:
-        return f"case and blanks count in the names of columns; add {' '.join(pairs)}"
+        yield f"case and blanks count in the names of columns; add {' '.join(pairs)}"
+    problem = f"the header has no column {', '.join(missing)}"
+    if missing and any(not name.strip() or _VALUE.match(name.strip()) for name in header):
+        yield f"{problem}, and may be a user; write the names of the columns into line 1"
     if missing:
-        problem = f"the header has no column {', '.join(missing)}"
-        if any(not name.strip() or _VALUE.match(name.strip()) for name in header):
-            return f"{problem}, and may be a user; write the names of the columns into line 1"
         found = ", ".join(header)[:500]
-        return f"{problem}; it has {found}; name them with --map, like --map nick=nickname"
-    twice = [one for one, other in pairwise(sorted(header)) if one == other != ""]
-    return f"the header has two columns {twice[0]}" if twice else None
+        yield f"{problem}; it has {found}; name them with --map, like --map nick=nickname"
+    for one, other in pairwise(sorted(header)):
+        if one == other != "":
+            yield f"the header has two columns {one}"
+
+
+def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:
+    """Return whether a last line is no row; raises `RefusedError` if it has another count.
+
+    Without a line break it must be a count: ``end`` and ``total,4`` may begin a row that was cut.
+    """
+    trailer = _TRAILER.fullmatch(line)
+    is_open = not line.endswith(_ENDS[:2])
+    if trailer is None or (is_open and (delimiter in line or not trailer[1])):
+        return False
+    if trailer[1] and int(re.sub(r"\D", "", trailer[1])) != count:
+        text = f"the last line has the number {trailer[1]}, and {counted(count, 'row')} before it"
+        raise RefusedError(f"{place}: {text}; rows are missing; nothing was changed")
+    return True
 
 
 def _parse_lines(lines: Sequence[str], delimiter: str) -> Sequence[list[str] | None]:
@@ -251,28 +234,27 @@ def _parse_line(line: str, delimiter: str) -> list[str] | None:
 
 
 def _read_jsonl(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[Row]:
-    first, line, invalid = "", "", None
+    last: Row | None = None
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
-        if not first and line.lstrip().startswith("["):
+        if last is not None:
+            yield last
+        elif line.lstrip().startswith("["):
             advice = f"write one object in each line: jq -c '.[]' {shlex.quote(name)}"
             raise RefusedError(f"{name}:{number}: this is a JSON array; {advice}")
-        first = first or line
-        if invalid is not None:
-            yield invalid
-            invalid = None
         try:
             value = strict_json.loads(line)
         except ValueError:
-            invalid = number, Unreadable("not a line of JSON", _JSON_TEXT.findall(line))
-            continue
-        if isinstance(value, dict):
-            yield number, _by_field(value, columns)
+            last = number, Unreadable("not a line of JSON", line)
         else:
-            yield number, Unreadable("not a JSON object", _JSON_TEXT.findall(line))
-    if invalid is not None or _lacks_line_feed(first, line):
-        raise RefusedError(f"{name}:{number}: {_CUT}")
+            is_object = isinstance(value, dict)
+            row = _by_field(value, columns) if is_object else Unreadable("not a JSON object", line)
+            last = number, row
+    if last is not None:
+        if isinstance(last[1], Unreadable):
+            raise RefusedError(f"{name}:{last[0]}: {_CUT}")
+        yield last
 
 
 def _read_yaml(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -290,16 +272,16 @@ def _read_yaml(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator
     if count is not None and count != str(len(items)):
         raise RefusedError(f"{name}: count is not the number of users; the file may be truncated")
     is_flow = text.rstrip().endswith(("}", "]"))
-    names = {column: field for field, column in columns.items()}
     for item in items:
+        line = item.mark.line
         if not isinstance(item, yaml_loader.Mapping):
-            yield item.mark.line, Unreadable("not a mapping")
+            yield line, Unreadable("not a mapping")
             continue
-        fields: Fields | Unfinished = _by_field(item, columns)
-        is_open = None in fields[:3] or not text.endswith(("\n", '"', "'"))
-        if item is items[-1] and is_open and not is_flow:
-            fields = Unfinished(fields, names.get(next(reversed(item)), ""))
-        yield item.mark.line, fields
+        fields = _by_field(item, columns)
+        is_whole = None not in fields[:3] or "fault" in item
+        if item is items[-1] and not (is_flow or (is_whole and text.endswith(_ENDS))):
+            raise RefusedError(f"{name}:{line}: {_CUT}")
+        yield line, fields
 
 
 def _by_field(members: Mapping[Any, Any], columns: Mapping[str, str]) -> Fields:

@@ -18,7 +18,7 @@ import click
 
 from tornado_idv.cli.common import RefusedError, counted
 from tornado_idv.cli.users.files import replaced_file
-from tornado_idv.cli.users.formats import Row, Unfinished, Unreadable
+from tornado_idv.cli.users.formats import Row, Unreadable
 from tornado_idv.cli.users.rows import is_nickname, named_users, parse_user
 from tornado_idv.cli.users.staging import ListedRow, Staging
 from tornado_idv.errors import StartError
@@ -76,12 +76,9 @@ class Import:
         self._write_rejected(())
         try:
             with closing(Staging(folds=identifiers.nickname_case == "fold")) as staging:
-                count, last = self._stage(staging, rows, identifiers)
+                count = self._stage(staging, rows, identifiers)
                 with store.transaction(in_place=self.merges) as target:
-                    has_url = target.has_profile_url
-                    staging.compare(target.stored(), has_url=has_url, merges=self.merges)
-                    if last is not None and staging.shortens(count, last.field):
-                        raise self._cut(last)
+                    staging.compare(target, merges=self.merges)
                     rejected = [*staging.rejected()]
                     self._write_rejected(rejected)
                     if self.is_dry_run:
@@ -89,61 +86,39 @@ class Import:
                             file.writelines(staging.changes())
                     self._review(staging, count, rejected, parse_percentage(store.max_removed))
                     changed = staging.apply(target)
-                    if not self.is_dry_run:
+                    *_, kept = staging.numbers()
+                    result = Result(count - len(rejected), *changed, kept, len(rejected))
+                    notes = [*self._notes(staging, result)]
+                    if not self.is_dry_run:  # after all that can fail
                         target.commit()
-                *_, kept = staging.numbers()
-                result = Result(count - len(rejected), *changed, kept, len(rejected))
-                return result, [*self._notes(staging, result)]
+                return result, notes
         except sqlite3.Error as error:
             raise StartError(f"temporary files, see SQLITE_TMPDIR: {error}") from None
         except UnicodeError:
             raise RefusedError(f"{self.source}: is not in this encoding; see --encoding") from None
 
-    def _stage(
-        self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers
-    ) -> tuple[int, Unfinished | None]:
-        """Stage all rows; return their number, and the last one if it may be cut.
-
-        Refuses a list that is not complete.
-        """
+    def _stage(self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers) -> int:
+        """Stage all rows, and return their number."""
         count = 0
-        last: Unfinished | None = None
 
         def listed() -> Iterator[ListedRow]:
-            nonlocal count, last
+            nonlocal count
             for count, (line, row) in enumerate(rows, start=1):
                 if isinstance(row, Unreadable):
-                    named = named_users(row.cells, row.cells, identifiers)
+                    named = named_users(row, identifiers)
                     staging.reject(count, line, row.reason, named, is_unclear=True)
                     continue
-                fields = row
-                if isinstance(row, Unfinished):
-                    fields, last = row.fields, row
-                user = parse_user(fields, identifiers)
+                user = parse_user(row, identifiers)
                 if isinstance(user, str):
-                    named = named_users(fields[:1], fields[1:2], identifiers)
-                    is_clear = is_nickname(str(fields[0] or "").removeprefix("@"), identifiers)
+                    is_clear = is_nickname(str(row[0] or "").removeprefix("@"), identifiers)
+                    named = named_users(row, identifiers)
                     staging.reject(count, line, user, named, is_unclear=not is_clear)
                 else:
-                    url = user.profile_url or (None if fields[3] is None else "")
-                    nickname, card_number = user.nickname, user.card_number
-                    yield count, line, nickname, card_number, user.plan, url
+                    url = user.profile_url or (None if row[3] is None else "")
+                    yield count, line, user.nickname, user.card_number, user.plan, url
 
         staging.fill(listed())
-        if last is not None and not staging.is_whole(count, last.field):
-            raise self._cut(last)
-        if self.expect_rows not in {None, count}:
-            raise RefusedError(
-                f"{self.source}: has {counted(count, 'row')}, and not the {self.expect_rows} of "
-                "--expect-rows; nothing was changed"
-            )
-        return count, last
-
-    def _cut(self, last: Unfinished) -> RefusedError:
-        return RefusedError(
-            f"{self.source}: the last line has no line break, and its {last.field or 'row'} "
-            "may be cut; nothing was changed; if it is complete, add a line break at its end"
-        )
+        return count
 
     def _write_rejected(self, rejected: Sequence[tuple[int, str]]) -> None:
         """Write a line number and a reason each, or delete the file of an earlier import."""
@@ -176,7 +151,9 @@ class Import:
             seen = f"; the first for line {line}: {reason}; see {self.beside('rejected')}"
         percent = max_removed if self.max_removed is None else self.max_removed
         allowed = (stored * percent / 100).to_integral_value(ROUND_CEILING)
-        if len(rejected) * 100 > self.max_rejected * rows:
+        if self.expect_rows not in {None, rows}:
+            problem = f"has {counted(rows, 'row')}, and not the {self.expect_rows} of --expect-rows"
+        elif len(rejected) * 100 > self.max_rejected * rows:
             more = f"more than {self.max_rejected}%"
             problem = f"{len(rejected)} of {rows} rows are rejected, {more}{seen}"
         elif len(rejected) == rows:

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
 from tornado_idv.cli.common import RefusedError
-from tornado_idv.cli.users.formats import FIELDS, Fields
+from tornado_idv.cli.users.formats import FIELDS, Fields, Unreadable
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import (
     PLAN_FORMAT,
@@ -40,10 +40,11 @@ _CARD_FAULTS = (
 _NOISE = re.compile(
     "[\\s'\"`=\u2018\u2019\u201c\u201d\u00b4\u00ad\u200b-\u200f\u2060\ufeff\udca0\x00-\x1f\x7f-\x9f]+"
 )
-_DECIMALS = re.compile(r"\.0+\Z")
+_DECIMALS = re.compile(r"[.,]0+\Z")
 _NOT_A_DIGIT = re.compile(r"[^0-9]+")
 _LETTER = re.compile(r"[^\W\d_]")
 """As in an exponent, which has lost digits."""
+_BETWEEN_VALUES = re.compile(r'[\s"{}\[\]:,;|]+')
 Named = tuple[str | None, str | None]
 """A nickname or a card number."""
 
@@ -94,26 +95,28 @@ def _is_valid(parse: Callable[[str], Query], text: str) -> bool:
     return True
 
 
-def named_users(
-    nicknames: Iterable[object], card_numbers: Iterable[object], identifiers: Identifiers
-) -> Iterator[Named]:
-    """Yield the nicknames and card numbers that the values of a rejected row may be meant for.
+def named_users(row: Fields | Unreadable, identifiers: Identifiers) -> Iterator[Named]:
+    """Yield the nicknames and card numbers that a rejected row may be meant for.
 
     Spreadsheets add blanks, apostrophes, dashes and decimals; such a row still names its user.
     """
-    for value in _texts(nicknames):
-        plain = _NOISE.sub("", unicodedata.normalize("NFKC", value))
-        texts = {value, plain.lstrip("@"), plain.rpartition("/m/")[2]}
+    if isinstance(row, Unreadable):
+        nicknames = card_numbers = _BETWEEN_VALUES.split(row.text)
+    else:
+        nicknames, card_numbers = (
+            [str(value)] if isinstance(value, str | int) else [] for value in row[:2]
+        )
+    for value in nicknames:
+        texts = {value, _plain(value).lstrip("@")}
         yield from ((text, None) for text in texts if is_nickname(text, identifiers))
-    for value in _texts(card_numbers):
-        plain = _NOISE.sub("", unicodedata.normalize("NFKC", value))
+    for plain in map(_plain, card_numbers):
         if not _LETTER.search(plain):
             texts = {_NOT_A_DIGIT.sub("", each) for each in (plain, _DECIMALS.sub("", plain))}
             yield from ((None, text) for text in texts if _is_valid(identifiers.parse_card, text))
 
 
-def _texts(values: Iterable[object]) -> Iterator[str]:
-    return (str(value) for value in values if isinstance(value, str | int))
+def _plain(value: str) -> str:
+    return _NOISE.sub("", unicodedata.normalize("NFKC", value))
 
 
 def importable(users: Iterable[User], identifiers: Identifiers) -> Iterator[User]:

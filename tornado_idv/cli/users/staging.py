@@ -44,25 +44,21 @@ WHERE reason IS NULL AND {0} IN
 """
 _CARD_INDEX = "CREATE INDEX IF NOT EXISTS stored_card_number ON stored (card_number)"
 _NAMED = """
-SELECT l.line, s.rowid FROM listed AS l CROSS JOIN stored AS s ON s.nickname = l.nickname
-WHERE l.reason IS NOT NULL
-UNION ALL SELECT l.line, s.rowid FROM listed AS l CROSS JOIN stored AS s
-  ON s.card_number = l.card_number
-WHERE l.reason IS NOT NULL AND NOT EXISTS
-  (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL)
+CREATE TABLE named AS
+SELECT l.row, l.line, s.rowid AS user FROM listed AS l CROSS JOIN stored AS s
+  ON s.nickname = l.nickname WHERE l.reason IS NOT NULL
+UNION ALL SELECT l.row, l.line, s.rowid FROM listed AS l CROSS JOIN stored AS s
+  ON s.card_number = l.card_number WHERE l.reason IS NOT NULL AND NOT EXISTS
+    (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL);
+UPDATE stored AS s SET stays = 0, line = n.line FROM named AS n WHERE n.user = s.rowid;
 """
 _UNCLEAR = """
-SELECT count(DISTINCT row) FROM listed WHERE is_unclear AND reason IS NOT NULL AND row NOT IN (
-  SELECT l.row FROM listed AS l CROSS JOIN stored AS s ON s.nickname = l.nickname
-  WHERE l.is_unclear AND l.reason IS NOT NULL
-  UNION ALL
-  SELECT l.row FROM listed AS l CROSS JOIN stored AS s ON s.card_number = l.card_number
-  WHERE l.is_unclear AND l.reason IS NOT NULL AND NOT EXISTS
-    (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL))
+SELECT count(DISTINCT row) FROM listed WHERE is_unclear AND row NOT IN (SELECT row FROM named)
 """
-_IS_UNLISTED = """s.stays IS NULL AND NOT EXISTS
-  (SELECT 1 FROM listed AS l WHERE l.nickname = s.nickname AND l.reason IS NULL)"""
-_KEEP_UNLISTED = f"UPDATE stored AS s SET stays = 0 WHERE {_IS_UNLISTED}"  # noqa: S608 - constants
+_KEEP_UNLISTED = """
+UPDATE stored AS s SET stays = 0 WHERE s.stays IS NULL AND NOT EXISTS
+  (SELECT 1 FROM listed AS l WHERE l.nickname = s.nickname AND l.reason IS NULL)
+"""
 _TAKEN_CARDS = """
 UPDATE listed SET reason = 'the card number is that of ' || CASE WHEN s.line IS NULL
   THEN 'a stored user who is not in the list'
@@ -143,12 +139,12 @@ class Staging:
                 self._run(_DUPLICATES.format(column, name))
         self._run("CREATE INDEX rejected ON listed (row) WHERE reason IS NOT NULL")
 
-    def compare(self, stored: Iterable[StoredRow], *, has_url: bool, merges: bool) -> None:
+    def compare(self, target: UserTransaction, *, merges: bool) -> None:
         """Find what the list changes in a store; rejects rows with card numbers that stay there.
 
         Users stay who are named by a rejected row, and with ``merges`` all that are not listed.
         """
-        self._insert("stored (nickname, card_number, plan, profile_url, key)", 5, stored)
+        self._insert("stored (nickname, card_number, plan, profile_url, key)", 5, target.stored())
         self._run("CREATE INDEX staying ON stored (stays) WHERE stays IS NOT NULL")
         if not self._index("stored", "nickname"):
             self._run(
@@ -156,13 +152,11 @@ class Staging:
                 " WHERE reason IS NULL AND nickname IN (SELECT nickname FROM stored "
                 "WHERE nickname IS NOT NULL GROUP BY nickname HAVING count(*) > 1)"
             )
-        if not has_url:
+        if not target.has_profile_url:
             self._run("UPDATE listed SET reason = ? WHERE profile_url > ''", _NO_COLUMN)
         if self._number("SELECT EXISTS (SELECT 1 FROM listed WHERE reason IS NOT NULL)"):
             self._run(_CARD_INDEX)
-            named = self._run(_NAMED).fetchall()
-            keep = "UPDATE stored SET stays = 0, line = ? WHERE rowid = ?"
-            self._database.executemany(keep, named)
+            self._database.executescript(_NAMED)
             self.unclear = self._number(_UNCLEAR)
         if merges or self.unclear:
             held = self._run(_KEEP_UNLISTED).rowcount
@@ -200,36 +194,6 @@ class Staging:
             "ORDER BY 2"
         ).fetchall()
 
-    def is_whole(self, row: int, field: str) -> bool:
-        """Return whether the end of a row cannot be cut off, by what others have in that field.
-
-        Another row has the same value, and none a longer one that begins so, or all card numbers
-        have one length. A rejected row is not whole.
-        """
-        query = f"SELECT {field or 'nickname'}, reason FROM listed WHERE row = ?"  # noqa: S608
-        value, reason = self._run(query, row).fetchone()
-        if reason is not None or not field:
-            return reason is None
-        size = len(value)
-        ((same, longer, least, most),) = self._run(
-            f"SELECT sum({field} = ?), sum(length({field}) > ? AND substr({field}, 1, ?) = ?), "  # noqa: S608
-            f"min(length({field})), max(length({field})) FROM listed "
-            "WHERE reason IS NULL AND row IS NOT ?",
-            *(value, size, size, value, row),
-        )
-        is_of_length = field == "card_number" and size == least == most
-        return bool((same and not longer) or is_of_length)
-
-    def shortens(self, row: int, field: str) -> bool:
-        """Return whether a row has the beginning of what is stored of its user in that field."""
-        if not field:
-            return False
-        query = (
-            "SELECT EXISTS (SELECT 1 FROM changed AS c JOIN listed AS l ON l.line = c.line WHERE "  # noqa: S608
-            f"l.row = ? AND c.old_{field} > l.{field} AND instr(c.old_{field}, l.{field}) = 1)"
-        )
-        return bool(self._number(query, row))
-
     def changes(self) -> Iterator[str]:
         """Yield a line of text for each user who is removed, kept, changed or added."""
         for row in self._run(_CHANGES):
@@ -266,25 +230,21 @@ class Staging:
         return added, updated, removed
 
     def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
+        """Yield rows with numbers that no user has: each differs in few of its last digits."""
+        query = (
+            "SELECT EXISTS (SELECT 1 FROM stored WHERE card_number = ?1) "
+            "OR EXISTS (SELECT 1 FROM listed WHERE card_number = ?1)"
+        )
         used: set[str] = set()
         for *_, nickname, card_number, plan, url, key in moved:
-            used.add(unused := self._unused(card_number, used))
+            for tries in count():
+                size = tries // _TRIES + 1
+                digits = random.randrange(10**size)  # noqa: S311 - no secret
+                unused = f"{card_number[:-size]}{digits:0{size}d}"
+                if unused not in used and not self._number(query, unused):
+                    break
+            used.add(unused)
             yield *(nickname, unused, plan, url)[:width], key
-
-    def _unused(self, card_number: str, used: set[str]) -> str:
-        """Return a number that no user has, which differs in few of the last digits."""
-        query = (
-            "SELECT EXISTS (SELECT 1 FROM stored WHERE card_number = ?) "
-            "OR EXISTS (SELECT 1 FROM listed WHERE card_number = ?)"
-        )
-        tries = 0
-        while True:
-            size = tries // _TRIES + 1
-            tries += 1
-            digits = random.randrange(10**size)  # noqa: S311 - no secret
-            candidate = f"{card_number[:-size]}{digits:0{size}d}"
-            if candidate not in used and not self._number(query, candidate, candidate):
-                return candidate
 
     def _index(self, table: str, column: str) -> bool:
         """Create an index, and return whether no value comes twice; to count them takes longer."""
