@@ -38,10 +38,6 @@ _START_TIMEOUT = 5.0
 """Seconds in which the database must respond when the backend connects, or checks the table."""
 
 
-class _ReplacedError(Exception):
-    """A lookup found another table than the one that was checked."""
-
-
 class PostgresBackend(Backend[PostgresOptions]):
     """Users in one table or view of a PostgreSQL database, or behind two queries."""
 
@@ -68,11 +64,9 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._tasks: list[asyncio.Task[None]] = []
         self._listener = None
         if options.notify is not None:
+            channel = options.notify.channel
             self._listener = listener.Listener(
-                options,
-                options.notify.channel,
-                self.notify_changed,
-                lambda: self._inspected.relation,
+                options, channel, self.notify_changed, lambda: self._inspected.relation
             )
 
     @classmethod
@@ -115,7 +109,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             self._tasks.append(asyncio.create_task(self._listener.run()))
 
     async def find(self, query: Query) -> User | None:
-        """Query the database."""
+        """Query the database; again after a check if it finds another table than was checked."""
         if self._lookups is None:
             raise self._error.copy()
         inspected, lookup = self._inspected, self._lookups[type(query)]
@@ -129,32 +123,23 @@ class PostgresBackend(Backend[PostgresOptions]):
         except asyncio.CancelledError:
             self._suspect.set()
             raise
-        except _ReplacedError:
-            await self._check_replaced(inspected)
+        except self._errors.ReplacedError:
+            async with self._checking:
+                if self._inspected is inspected and self._lookups is not None:
+                    await self._check()
+                    if self._inspected is inspected:
+                        raise
             return await self.find(query)
         return self._only_user(rows)
 
-    async def _check_replaced(self, inspected: Lookups) -> None:
-        """Validate the table that a lookup found in place of the one that was ``inspected``."""
-        async with self._checking:
-            if self._inspected is inspected and self._lookups is not None:
-                try:
-                    await self._check()
-                finally:
-                    self._suspect.set()  # the monitor connects again if it is down now
-                if self._inspected is inspected:
-                    raise Unavailable("the table is another one in each connection")
-
-    async def _fetch(self, sql: str, value: str | list[str], *, repeated: bool = False) -> Rows:
+    async def _fetch(self, sql: str, value: str | list[str]) -> Rows:
         try:
-            return await self._database.fetch(sql, value, repeated=repeated)
+            return await self._database.fetch(sql, value)
         except Exception as error:  # noqa: BLE001 - each is mapped
             is_timeout = self._errors.is_timeout(error)
             is_lost = self._errors.is_disconnect(error) or self._errors.is_full(error)
             if is_timeout or is_lost:
                 self._suspect.set()
-            if not isinstance(value, list) and self._errors.is_replaced(error):
-                raise _ReplacedError from None
             if isinstance(value, list) and (is_timeout or not is_lost):
                 raise BatchFailed from None
             failure = self._errors.to_lookup_failed(error)
@@ -187,9 +172,8 @@ class PostgresBackend(Backend[PostgresOptions]):
             async with asyncio.timeout(_START_TIMEOUT):
                 lookups = await self._database.inspect()
         except Exception as error:  # noqa: BLE001 - each is mapped
-            if self._errors.is_timeout(error):
-                self._suspect.set()  # whether it is down, or a lock was waited for
-            else:
+            self._suspect.set()  # the monitor probes, or connects again if it is down now
+            if not self._errors.is_timeout(error):  # a lock may have been waited for
                 self._on_failed_probe(error)
             raise self._errors.to_lookup_failed(error, with_message=True) from None
         if lookups != self._inspected:
@@ -200,12 +184,10 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._inspected = lookups
 
     def _lookup(self, lookups: Lookups, kind: type[Query]) -> Callable[[str], Awaitable[Rows]]:
-        sql, repeated = lookups.sql[kind], kind in lookups.repeated
-        fetch = partial(self._fetch, repeated=repeated)
-        if kind not in lookups.batch_sql:
-            return partial(fetch, sql)
-        batch_sql, limit = lookups.batch_sql[kind], self.options.pool.max
-        return Batches(fetch, sql, batch_sql, limit, repeated=repeated).fetch
+        sql, batch_sql = lookups.sql[kind], lookups.batch_sql.get(kind)
+        if batch_sql is None:
+            return partial(self._fetch, sql)
+        return Batches(self._fetch, sql, batch_sql, self.options.pool.max).fetch
 
     async def _monitor(self) -> None:
         while True:

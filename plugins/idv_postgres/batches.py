@@ -31,22 +31,18 @@ class Batches:
 
     ``sql`` looks up the value ``$1``. ``batch_sql`` looks up an array of them; its rows begin with
     the position of their value in the array, from 1. A lookup while no other runs is not delayed.
-    After a batch that failed, each lookup is a query of its own for a while. With ``repeated`` so
-    is one that found nothing in a batch.
+    After a batch that failed, each lookup is a query of its own for a while.
     """
 
     pause: ClassVar[float] = 5.0
     """Seconds without batches after one failed: a slow or bad row is likely to be looked up again,
     and each time the others of its batch would wait until they are looked up alone."""
 
-    def __init__(
-        self, fetch: Fetch, sql: str, batch_sql: str, limit: int, *, repeated: bool = False
-    ) -> None:
+    def __init__(self, fetch: Fetch, sql: str, batch_sql: str, limit: int) -> None:
         self._fetch_rows = fetch
         self._sql = sql
         self._batch_sql = batch_sql
         self._limit = limit
-        self._repeated = repeated
         self._running = 0
         self._batches: dict[asyncio.Task[None], list[_Waiter]] = {}
         self._waiting: list[_Waiter] = []
@@ -101,8 +97,7 @@ class Batches:
             found: list[list[Any]] = [[] for _ in batch]
             for row in rows:
                 found[row[0] - 1].append(row[1:])
-            # Only now: an error before is not "not found".
-            outcomes = [each or None for each in found] if self._repeated else found
+            outcomes = found  # only now: an error before is not "not found"
         except BatchFailed:
             self._paused_until = asyncio.get_running_loop().time() + self.pause
         except LookupFailed as error:

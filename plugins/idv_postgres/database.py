@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 from pydantic import SecretStr
 
-from idv_postgres.errors import is_replaced, most_informative, to_lookup_failed
+from idv_postgres.errors import most_informative, to_lookup_failed
 from idv_postgres.options import Dsn, PostgresOptions
 from idv_postgres.pool import Pool
 from idv_postgres.table import Lookups, inspect
@@ -79,7 +79,7 @@ class Database:
         self._batch_timeout = options.timeout * _BATCH_SHARE
         self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
         arguments: dict[str, Any] = {"statement_cache_size": 0}
-        self._settings: dict[str, str] | None = None
+        self._settings: dict[str, str] = {}
         if options.prepared_statements:
             self._settings = {
                 "application_name": "tornado-idv",
@@ -94,7 +94,8 @@ class Database:
         connector = Connector(options.dsn, timeout=options.timeout)
         self._connect = partial(connector.connect, **arguments)
         self._pool = Pool(self._connect, options.pool.max)
-        self._lookups: Lookups | None = None
+        self._lookups = Lookups({})
+        self._begin = ""
         self._was_not_answered = False
 
     async def open(self) -> Lookups:
@@ -102,7 +103,7 @@ class Database:
         self.terminate()
         lookups = await self.inspect()
         connect = self._connect
-        if self._settings is not None and lookups.search_path:
+        if self._settings and lookups.search_path:
             settings = {**self._settings, "search_path": lookups.search_path}
             connect = partial(connect, server_settings=settings)
         pool = Pool(connect, self._options.pool.max)
@@ -122,12 +123,7 @@ class Database:
         """
         connection = await self._connect()
         try:
-            try:
-                self._lookups = await self._inspect(connection)
-            except asyncpg.InvalidTextRepresentationError as error:
-                if not is_replaced(error):
-                    raise
-                self._lookups = await self._inspect(connection)  # it was replaced meanwhile
+            self._lookups = await self._inspect(connection)
             await connection.close(timeout=_MIN_CONNECT_TIMEOUT)
         except Broken:
             self.terminate()
@@ -145,7 +141,13 @@ class Database:
                     "a pooler ignores the startup parameter row_security; remove it from "
                     "ignore_startup_parameters and write prepared_statements: false"
                 )
-            return await inspect(connection, self._options, self._lookups)
+            lookups = await inspect(connection, self._options, self._lookups)
+        path = lookups.search_path
+        self._begin = (
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {self._limit}; "
+            f"SET LOCAL row_security = off{path and f'; SET LOCAL search_path TO {path}'}"
+        )
+        return lookups
 
     @property
     def has_connections(self) -> bool:
@@ -164,13 +166,11 @@ class Database:
             self._was_not_answered = False
             self._pool.drop_idle()
 
-    async def fetch(
-        self, sql: str, value: str | list[str], *, repeated: bool = False
-    ) -> list[asyncpg.Record]:
+    async def fetch(self, sql: str, value: str | list[str]) -> list[asyncpg.Record]:
         """Run a lookup, or one for several values, which may raise `TimeoutError`.
 
-        A lookup that calls a function is ``repeated`` if it finds nothing: a STABLE function reads
-        by the snapshot of the query, which is older than the end of a TRUNCATE that the function
+        A lookup that calls a function is repeated if it finds nothing: a STABLE function reads by
+        the snapshot of the query, which is older than the end of a TRUNCATE that the function
         waits for. The second query has a snapshot from after all locks that the first one took.
 
         One that is cancelled closes its connection at once: the server, or the way to it, hangs
@@ -178,12 +178,16 @@ class Database:
         """
         pool = self._pool
         connection = await pool.acquire()
+        # Of a batch some rows may be missing.
+        is_batch = isinstance(value, list)
+        limit = self._batch_timeout if is_batch else None
+        may_repeat = sql in self._lookups.repeated
         try:
             if self._options.prepared_statements:
-                rows = await self._fetch(connection, sql, value)
-                if rows or not repeated:
+                rows: list[asyncpg.Record] = await connection.fetch(sql, value, timeout=limit)
+                if not may_repeat or (rows and not is_batch):
                     return rows
-            return await self._fetch_pinned(connection, sql, value, repeated=repeated)
+            return await self._fetch_pinned(connection, sql, value, limit, may_repeat=may_repeat)
         except asyncio.CancelledError:
             self._was_not_answered = True
             connection.terminate()
@@ -199,32 +203,25 @@ class Database:
         """Close every connection at once; running lookups fail."""
         self._pool.terminate()
 
-    async def _fetch(
-        self, connection: asyncpg.Connection, sql: str, value: str | list[str]
-    ) -> list[asyncpg.Record]:
-        limit = self._batch_timeout if isinstance(value, list) else None
-        rows: list[asyncpg.Record] = await connection.fetch(sql, value, timeout=limit)
-        return rows
-
     async def _fetch_pinned(
-        self, connection: asyncpg.Connection, sql: str, value: str | list[str], *, repeated: bool
+        self,
+        connection: asyncpg.Connection,
+        sql: str,
+        value: str | list[str],
+        limit: float | None,
+        *,
+        may_repeat: bool,
     ) -> list[asyncpg.Record]:
         """Run a lookup in a transaction.
 
         A pooler in transaction mode may use another session for each: so statement, value and time
         limit belong to one, and nothing of them is left in the session.
         """
-        path = "" if self._lookups is None else self._lookups.search_path
-        set_path = path and f"; SET LOCAL search_path TO {path}"
         try:
-            await connection.execute(
-                "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
-                f"SET LOCAL statement_timeout = {self._limit}; "
-                f"SET LOCAL row_security = off{set_path}"
-            )
-            rows = await self._fetch(connection, sql, value)
-            if repeated and not rows:
-                rows = await self._fetch(connection, sql, value)
+            await connection.execute(self._begin)
+            rows: list[asyncpg.Record] = await connection.fetch(sql, value, timeout=limit)
+            if may_repeat and (limit or not rows):
+                rows = await connection.fetch(sql, value, timeout=limit)
             await connection.execute("COMMIT")
         except Exception:
             try:

@@ -12,7 +12,6 @@ from asyncpg.exceptions import (
     InterfaceError,
     InternalClientError,
     InvalidCachedStatementError,
-    InvalidTextRepresentationError,
     OutdatedSchemaCacheError,
     PostgresError,
     QueryCanceledError,
@@ -56,7 +55,7 @@ _REASONS = {
 _REJECTED_PARAMETER = "unsupported startup parameter: "
 """What PgBouncer says, with the name of one of ours."""
 REPLACED = "idv: the table was replaced"
-"""What a lookup fails on in another table than the one that was checked."""
+"""Part of the error of a lookup in another table than the one that was checked."""
 _OF_CLIENT: dict[type[Exception], str] = {
     InvalidCachedStatementError: "the table was changed during the query",
     OutdatedSchemaCacheError: "the table was changed during the query",
@@ -67,6 +66,10 @@ _OF_CLIENT: dict[type[Exception], str] = {
     InterfaceError: "the connection was lost",
 }
 """asyncpg's own errors; those that are a `ValueError` as well are not among them."""
+
+
+class ReplacedError(Unavailable):
+    """The table is another one than the one that was checked."""
 
 
 def is_disconnect(error: BaseException) -> bool:
@@ -93,11 +96,6 @@ def most_informative(errors: Sequence[Exception]) -> Exception:
         errors,
         key=lambda each: (not is_full(each), isinstance(each, TargetServerAttributeNotMatched)),
     )
-
-
-def is_replaced(error: BaseException) -> bool:
-    """Return whether the table is another one than the one that was checked."""
-    return isinstance(error, InvalidTextRepresentationError) and REPLACED in str(error)
 
 
 def is_timeout(error: BaseException) -> bool:
@@ -138,6 +136,8 @@ def _of_server(error: PostgresError, *, with_message: bool) -> LookupFailed:
             f"a pooler rejects the startup parameter {text.removeprefix(_REJECTED_PARAMETER)}; "
             "connect to the server itself, or for a backend write prepared_statements: false"
         )
+    if REPLACED in text:
+        return ReplacedError("the table was replaced by another one")
     reason = _REASONS.get(state) or f"the query failed with {type(error).__name__}"
     message = f": {text}" if with_message and text else ""
     kind = Unavailable if state.startswith(_UNAVAILABLE) else Broken

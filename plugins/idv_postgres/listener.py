@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 import asyncpg
 
@@ -16,14 +16,12 @@ from idv_postgres.relation import TREE, Relation
 from tornado_idv import ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
-_FILES = f"""{
-    TREE.format(
-        roots="SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = $1 AND c.relname = $2"
-    )
-}SELECT array_agg(ARRAY[c.oid, c.relfilenode] ORDER BY c.oid) AS files, bool_or(EXISTS
-  (SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal)) AS has_triggers
-FROM tree JOIN pg_class AS c USING (oid)
+_NAMED = """
+SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = (parse_ident($1))[1]::name AND c.relname = (parse_ident($1))[2]::name
+"""
+_FILES = f"""{TREE.format(roots=_NAMED)}
+SELECT array_agg(ARRAY[oid, relfilenode] ORDER BY oid) FROM tree JOIN pg_class USING (oid)
 """  # noqa: S608 - constants
 _MAX_USERS = 100
 """Users in one batch that are purged one by one; of more everything is purged."""
@@ -82,14 +80,8 @@ class Listener:
                         before = files
                         async with asyncio.timeout(self.check_interval):
                             files = await self._read_files(connection)
-                        if files[0] != before[0]:
+                        if files != before:
                             self._purge()
-                        if before[1] and not files[1]:
-                            _log.warning(
-                                "backend %s: the table has no trigger any more, and changes of "
-                                "rows are not seen; run tornado-idv postgres init --apply",
-                                self._name,
-                            )
                 finally:
                     connection.terminate()
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
@@ -100,12 +92,10 @@ class Listener:
                 self._last_reason = reason
             await asyncio.sleep(self.pause)
 
-    async def _read_files(self, connection: asyncpg.Connection) -> Sequence[Any]:
-        """Return the relations that are read with their files, and whether there is a trigger."""
+    async def _read_files(self, connection: asyncpg.Connection) -> object:
+        """Return the relations that are read, with their files."""
         relation = self._relation()
-        names = (None, None) if relation is None else (relation.schema, relation.name)
-        row: Sequence[Any] = await connection.fetchrow(_FILES, *names)
-        return row
+        return await connection.fetchval(_FILES, relation and relation.sql)
 
     def _receive(
         self, _connection: asyncpg.Connection, _pid: int, _channel: str, payload: str

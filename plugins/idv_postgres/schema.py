@@ -117,11 +117,16 @@ END $idv$;
 
 
 def _notifications(options: PostgresOptions, table: str, nickname: str, card: str) -> str:
-    """Return the statements for a notification of each user that a statement changes."""
+    """Return the statements for a notification of each user that a statement changes.
+
+    Triggers of statements, not of rows: a change of a million rows is one notification. But they
+    do not fire for statements on a partition: so a partitioned table has one of rows, too, which
+    each partition inherits. The server combines its notifications to one for each transaction.
+    """
     schema, dot, base = options.table.rpartition(".")
     function = quoted_table(f"{schema}{dot}{base}_notify")
     channel = (options.notify or NotifyOptions()).channel.replace("'", "''")
-    return f"""\
+    lines = f"""\
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $idv$
 DECLARE
     payloads text[];
@@ -149,43 +154,30 @@ BEGIN
     END IF;
     RETURN NULL;
 END $idv$;
-{_triggers(table, base, function)}"""  # noqa: S608 - quoted
-
-
-def _triggers(table: str, base: str, function: str) -> str:
-    """Return the statements for the triggers of a table, whose name is ``base``.
-
-    They are of statements, not of rows: a change of a million rows is one notification. But they
-    do not fire for statements on a partition: so a partitioned table has one of rows, which each
-    partition inherits. The server combines its notifications to one for each transaction.
-    """
-    clauses = {
-        "insert": f"INSERT ON {table} REFERENCING NEW TABLE AS new_rows",
-        "update": f"UPDATE ON {table} REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows",
-        "delete": f"DELETE ON {table} REFERENCING OLD TABLE AS old_rows",
-        "truncate": f"TRUNCATE ON {table}",
-        "row": f"INSERT OR UPDATE OR DELETE ON {table}",
+"""  # noqa: S608 - quoted
+    rows = {
+        "insert": "REFERENCING NEW TABLE AS new_rows ",
+        "update": "REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows ",
+        "delete": "REFERENCING OLD TABLE AS old_rows ",
+        "truncate": "",
     }
-    drop, create = "", {}
-    for event, clause in clauses.items():
-        name = quoted(f"{base}_notify_{event}")
-        level = "ROW" if event == "row" else "STATEMENT"
-        drop += f"DROP TRIGGER IF EXISTS {name} ON {table};\n"
-        # ALWAYS: also where session_replication_role is replica.
-        create[event] = f"""\
-    CREATE TRIGGER {name} AFTER {clause}
-        FOR EACH {level} EXECUTE FUNCTION {function}();
-    ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};
+    # ALWAYS: also where session_replication_role is replica.
+    for event, referencing in rows.items():
+        trigger = quoted(f"{base}_notify_{event}")
+        lines += f"""\
+DROP TRIGGER IF EXISTS {trigger} ON {table};
+CREATE TRIGGER {trigger} AFTER {event.upper()} ON {table} {referencing}
+    FOR EACH STATEMENT EXECUTE FUNCTION {function}();
+ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger};
 """
-    of_rows, truncate = create.pop("row"), create.pop("truncate")
-    name = table.replace("'", "''")
-    return f"""\
-{drop}DO $idv$ BEGIN
-{truncate}
+    trigger, name = quoted(f"{base}_notify_row"), table.replace("'", "''")
+    return f"""{lines}\
+DROP TRIGGER IF EXISTS {trigger} ON {table};
+DO $idv$ BEGIN
     IF (SELECT relkind = 'p' FROM pg_class WHERE oid = '{name}'::regclass) THEN
-{of_rows}
-    ELSE
-{"".join(create.values())}
+        CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {table}
+            FOR EACH ROW EXECUTE FUNCTION {function}();
+        ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger};
     END IF;
 END $idv$;
 """  # noqa: S608 - quoted

@@ -7,9 +7,10 @@ the column does, which can use its index, and then byte by byte.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,17 +18,7 @@ from asyncpg import Connection
 
 from idv_postgres.errors import REPLACED
 from idv_postgres.options import PostgresOptions
-from idv_postgres.plans import calls_function, explain, reads_all
-from idv_postgres.relation import (
-    Condition,
-    Relation,
-    require_logged,
-    require_same_users,
-    resolve,
-    set_search_path,
-    shadow_warnings,
-    with_sample,
-)
+from idv_postgres.relation import SET_SEARCH_PATH, Condition, Relation, require_logged, resolve
 from idv_postgres.schema import quoted, quoted_table
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
@@ -54,11 +45,12 @@ SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index
 WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
   AND indnkeyatts = 1
 """
-_PARTITION_KEYS = """
-SELECT pg_get_partkeydef(p.partrelid) AS key FROM pg_partition_tree($1::text::regclass) AS t
-  JOIN pg_partitioned_table AS p ON p.partrelid = t.relid
+# SQL functions that are part of the server read no tables.
+_CALLS_FUNCTION = """
+SELECT EXISTS (SELECT FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
+  WHERE l.lanname NOT IN ('internal', 'c') AND p.pronamespace <> 'pg_catalog'::regnamespace
+    AND strpos($1, lower(translate(p.proname, E' \t"\\\\', '')) || '(') > 0)
 """
-_HOW = ("HASH", "LIST", "RANGE")
 _FOR_EACH_VALUE = (
     "SELECT k.place, q.* FROM unnest($1::text[]) WITH ORDINALITY AS k(value, place), LATERAL "
 )
@@ -71,16 +63,15 @@ class Lookups:
     It raises an error with the text `REPLACED` if the table is another one than ``relation``.
     ``batch_sql`` are statements for several values, as `Batches` needs them; not for every kind.
     ``warnings`` are sentences for the log. ``has_at_signs`` is whether nicknames with @ in front
-    were seen.
-    ``repeated`` are the kinds that `Database.fetch` must repeat. ``search_path`` is that of the
-    first start, empty if lookups do not depend on it.
+    were seen. ``repeated`` are the statements that `Database.fetch` must repeat. ``search_path``
+    is that of the first start, empty if lookups do not depend on it.
     """
 
     sql: Mapping[type[Query], str]
     batch_sql: Mapping[type[Query], str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     has_at_signs: bool = False
-    repeated: Collection[type[Query]] = ()
+    repeated: Sequence[str] = ()
     search_path: str = ""
     relation: Relation | None = None
 
@@ -122,81 +113,70 @@ def to_user(row: Sequence[Any]) -> User:
     return User(plan, card_number, nickname, profile_url)
 
 
-async def inspect(
-    connection: Connection, options: PostgresOptions, before: Lookups | None = None
-) -> Lookups:
+async def inspect(connection: Connection, options: PostgresOptions, before: Lookups) -> Lookups:
     """Validate the table or the queries, in a transaction; ``before`` are earlier lookups.
 
     Raises `Broken` for what is missing, not text or UNLOGGED, and for another table than before;
     and whatever asyncpg raises. A nickname with @ is a warning: one row that is added must not
     fail all other lookups, nor the next start.
     """
-    path = await set_search_path(connection)
-    known = None if before is None else before.relation
-    relation = None if options.queries else await resolve(connection, options, known)
-    if before is not None and before.search_path:
+    await connection.execute("SET LOCAL search_path TO DEFAULT")
+    path = str(await connection.fetchval(SET_SEARCH_PATH))
+    queries = options.queries
+    lookups = Lookups({}) if queries else await _of_table(connection, options, before.relation)
+    if before.search_path:
         path = before.search_path
         await connection.execute(f"SET LOCAL search_path TO {path}")
-    lookups = (
-        await _of_queries(connection, options)
-        if relation is None
-        else await _of_table(connection, options, relation, known)
-    )
-    warnings = list(lookups.warnings)
+    own = {kind: await _own_query(connection, kind, query) for kind, query in queries.items()}
+    sql, batch_sql = own or lookups.sql, lookups.batch_sql
     # For a table of a few rows the planner prefers to read them all.
     await connection.execute("SET LOCAL enable_seqscan = off")
-    plans = {kind: await explain(connection, each, "x") for kind, each in lookups.sql.items()}
+    plans = {kind: await _explain(connection, each, "x") for kind, each in sql.items()}
+    # One that reads the whole table for each value would take as long as all of them.
     batch_sql = {
         kind: each
-        for kind, each in lookups.batch_sql.items()
-        # One that reads the whole table for each value would take as long as all of them.
-        if not reads_all(await explain(connection, each, ["x"]))
+        for kind, each in batch_sql.items()
+        if not _reads_all(await _explain(connection, each, ["x"]))
     }
     await connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
-    slow = [_NAMES[kind] for kind, plan in plans.items() if reads_all(plan)]
+    repeated: list[str] = []
+    for kind, plan in plans.items():
+        if await _calls_function(connection, sql[kind], plan):
+            repeated += [sql[kind], batch_sql.get(kind, "")]
+    warnings = list(lookups.warnings)
+    slow = " or ".join(_NAMES[kind] for kind, plan in plans.items() if _reads_all(plan))
     if slow:
-        slow_ones = " or ".join(slow)
-        warnings.insert(0, f"a lookup by {slow_ones} reads the whole table; an index is missing")
-    repeated = {
-        kind
-        for kind, plan in plans.items()
-        if await calls_function(connection, lookups.sql[kind], plan)
-    }
+        warnings.insert(0, f"a lookup by {slow} reads the whole table; an index is missing")
     await require_logged(connection)
     # The operators of citext are found by it, too, while to set it takes time behind a pooler.
-    if not (options.queries or repeated or "citext" in "".join(lookups.sql.values())):
+    if not (queries or repeated or "citext" in "".join(sql.values())):
         path = ""
-    return replace(
-        lookups, batch_sql=batch_sql, warnings=warnings, repeated=repeated, search_path=path
-    )
-
-
-async def _of_queries(connection: Connection, options: PostgresOptions) -> Lookups:
-    queries = options.queries.items()
-    return Lookups({kind: await _own_query(connection, kind, query) for kind, query in queries})
+    seen = lookups.has_at_signs
+    return Lookups(sql, batch_sql, warnings, seen, repeated, path, lookups.relation)
 
 
 async def _of_table(
-    connection: Connection, options: PostgresOptions, relation: Relation, before: Relation | None
+    connection: Connection, options: PostgresOptions, before: Relation | None
 ) -> Lookups:
-    """Return the lookups in a relation; raises `Broken` if it may not replace that of before."""
     names = options.columns
     columns = await read_columns(connection, options)
+    nickname, card = columns[names.nickname], columns[names.card_number]
     conditions: dict[type[Query], Condition] = {
-        ByNickname: await _equals(
-            connection, columns[names.nickname], folds=options.folds_nicknames
-        ),
-        ByCard: await _equals(connection, columns[names.card_number]),
+        ByNickname: await _equals(connection, nickname, folds=options.folds_nicknames),
+        ByCard: await _equals(connection, card),
     }
-    relation = await with_sample(connection, options, relation)
-    if before is not None and before != relation:
-        await require_same_users(connection, before, relation, conditions[ByNickname])
-    warnings = shadow_warnings(options, relation)
+    relation, warnings = await resolve(connection, options, before, conditions[ByNickname])
     has_at_signs = any(each.startswith("@") for each in relation.sample)
     if has_at_signs:
         warnings.append(_at_sign_warning(options))
     warnings += await _unique_warnings(connection, options, columns)
-    select = f"{select_users(options, columns, relation.sql)} WHERE {_same(relation)} AND"
+    # True if the name still means this relation, and else an error. It is evaluated when the
+    # statement is planned, which is repeated after each change of the relation.
+    name = relation.sql.replace("'", "''")
+    is_same = (
+        f"CASE WHEN '{name}'::regclass = {relation.oid} THEN true ELSE '{REPLACED}'::text::bool END"
+    )
+    select = f"{select_users(options, columns, relation.sql)} WHERE {is_same} AND"
     sql: dict[type[Query], str] = {}
     batch_sql: dict[type[Query], str] = {}
     for kind, equals in conditions.items():
@@ -205,15 +185,23 @@ async def _of_table(
     return Lookups(sql, batch_sql, warnings, has_at_signs, relation=relation)
 
 
-def _same(relation: Relation) -> str:
-    """Return a condition that is true if the name still means this relation, and else an error.
+async def _explain(connection: Connection, sql: str, value: str | list[str]) -> Mapping[str, Any]:
+    explain = f"EXPLAIN (VERBOSE, FORMAT JSON) {sql}"
+    (plan,) = json.loads(await connection.fetchval(explain, value))
+    return plan["Plan"]  # type: ignore[no-any-return]
 
-    It costs nothing, since it is evaluated when the statement is planned, which is repeated after
-    each change of the relation. The name is resolved after the relation was locked.
-    """
-    name = relation.sql.replace("'", "''")
-    error = f"'{REPLACED}'::text::bool"
-    return f"CASE WHEN '{name}'::regclass = {relation.oid} THEN true ELSE {error} END"
+
+def _reads_all(node: Mapping[str, Any]) -> bool:
+    """Return whether a plan reads a whole table."""
+    scan = str(node["Node Type"])
+    by_index = "Index" in scan and "Index Cond" not in node
+    return scan == "Seq Scan" or by_index or any(map(_reads_all, node.get("Plans", ())))
+
+
+async def _calls_function(connection: Connection, sql: str, plan: Mapping[str, Any]) -> bool:
+    """Return whether a lookup, or a view that it reads, may call a function that reads tables."""
+    text = re.sub(r'[\s"\\]', "", sql + json.dumps(plan, ensure_ascii=False)).lower()
+    return bool(await connection.fetchval(_CALLS_FUNCTION, text))
 
 
 async def _own_query(connection: Connection, kind: type[Query], query: str) -> str:
@@ -300,18 +288,15 @@ async def _unique_warnings(
     """Return the statements that make two rows for one query impossible, unless they are."""
     table, names = quoted_table(options.table), options.columns
     query = "SELECT relkind::text FROM pg_class WHERE oid = $1::text::regclass"
-    if await connection.fetchval(query, table) not in {"r", "p"}:
+    # The key of a partitioned table may allow no unique index.
+    if await connection.fetchval(query, table) != "r":
         return []
     keys = {_plain(row["key"]) for row in await connection.fetch(_UNIQUE_KEYS, table)}
-    partition_keys = {_plain(row["key"]) for row in await connection.fetch(_PARTITION_KEYS, table)}
     warnings = []
     for name, folds in ((names.nickname, options.folds_nicknames), (names.card_number, False)):
         plain = _plain(quoted(name))
         any_case = folds and columns[name].type != "citext"
         if f"lower{plain}" in keys or (plain in keys and not any_case):
-            continue
-        # A unique index must have all columns of each partition key.
-        if partition_keys and (folds or not partition_keys <= {f"{how}{plain}" for how in _HOW}):
             continue
         index = quoted(f"{options.table.rpartition('.')[2]}_{name}{'_lower' if folds else ''}")
         key = f"lower({quoted(name)})" if folds else quoted(name)

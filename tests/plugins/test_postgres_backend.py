@@ -58,7 +58,7 @@ class Database:
         if self.probing is not None:
             raise self.probing
 
-    async def fetch(self, _sql: str, value: str, *, repeated: bool = False) -> Any:
+    async def fetch(self, _sql: str, value: str) -> Any:
         self.calls.append(value)
         if isinstance(self.rows, Exception):
             raise self.rows
@@ -413,7 +413,7 @@ async def test_table_that_a_check_does_not_find_replaced_is_unavailable(
     """As where hosts of the dsn have different ones."""
     async with serving() as harness:
         harness.database.rows = REPLACED
-        reason = "the table is another one in each connection"
+        reason = "the table was replaced by another one"
         assert await outcome(harness.backend) == f"unavailable: {reason}"
         assert harness.count("inspect") == 1
 

@@ -286,28 +286,6 @@ async def test_the_size_of_a_batch_is_limited() -> None:
     assert [rows[0][-1] for rows in found] == names
 
 
-@pytest.mark.parametrize("repeated", [False, True])
-async def test_what_a_batch_did_not_find_is_looked_up_alone_if_lookups_are_repeated(
-    *, repeated: bool
-) -> None:
-    """The others are not."""
-    values: list[str | list[str]] = []
-
-    async def fetch(_: str, value: str | list[str]) -> Rows:
-        values.append(value)
-        await asyncio.sleep(0)
-        return [[value]] if isinstance(value, str) else [[2, value[1]]]
-
-    batches = Batches(fetch, "one", "several", 8, repeated=repeated)
-    found = await asyncio.gather(*map(batches.fetch, "abcd"))
-    if repeated:
-        assert found == [[["a"]], [["b"]], [["c"]], [["d"]]]
-        assert values == ["a", ["b", "c", "d"], "b", "d"]
-    else:
-        assert found == [[["a"]], [], [["c"]], []]
-        assert values == ["a", ["b", "c", "d"]]
-
-
 def held_fetch() -> tuple[
     list[str | list[str]], asyncio.Event, Callable[[str, Any], Awaitable[Rows]]
 ]:

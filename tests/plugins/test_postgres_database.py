@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from asyncpg import (
     InvalidPasswordError,
-    InvalidTextRepresentationError,
     TooManyConnectionsError,
 )
 from pydantic import SecretStr
@@ -19,7 +18,6 @@ from pydantic import SecretStr
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.database import Connector, Database
-from idv_postgres.errors import REPLACED
 from idv_postgres.options import PostgresOptions
 from idv_postgres.table import Lookups
 from tornado_idv import Broken
@@ -234,31 +232,13 @@ async def test_pooler_gets_no_setting_of_a_session(
     assert await database.fetch("SELECT", "x") == [("SELECT",)]
     assert connection.done == [
         (
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
+            "BEGIN ISOLATION LEVEL READ COMMITTED; "
             "SET LOCAL statement_timeout = 1800; SET LOCAL row_security = off; "
             "SET LOCAL search_path TO public, pg_temp"
         ),
         "SELECT in None",
         "COMMIT",
     ]
-
-
-async def test_table_that_is_replaced_during_the_inspection_is_inspected_again(
-    driver: Driver, make: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    errors = [InvalidTextRepresentationError(f'boolean: "{REPLACED}"')]
-
-    async def inspect(*_: object) -> Lookups:
-        if errors:
-            raise errors.pop()
-        return Lookups({})
-
-    monkeypatch.setattr(database_module, "inspect", inspect)
-    database = make()
-    assert await database.inspect() == Lookups({})
-    errors.append(InvalidTextRepresentationError("boolean: x"))
-    with pytest.raises(InvalidTextRepresentationError):
-        await database.inspect()
 
 
 async def test_server_that_may_hide_rows_is_broken(

@@ -29,11 +29,11 @@ class Connection:
         assert channel == "idv_users"
         self.notify = lambda payload: callback(self, 1, channel, payload)
 
-    async def fetchrow(self, _sql: str, schema: str, name: str) -> tuple[object, bool]:
-        assert (schema, name) == ("public", "users")
+    async def fetchval(self, _sql: str, table: str) -> object:
+        assert table == "public.users"
         self.server.checks += 1
         await self.server.respond()
-        return self.server.files, self.server.has_triggers
+        return self.server.files
 
     def terminate(self) -> None:
         self.ended = True
@@ -48,7 +48,6 @@ class Server:
         self.hangs = False
         self.checks = 0
         self.files: object = [[1, 2]]
-        self.has_triggers = True
 
     async def connect(self) -> Connection:
         if self.error is not None:
@@ -99,7 +98,7 @@ def listening() -> Callable[..., Any]:
         given = {"name": "members", "kind": "postgres", "dsn": "postgresql://h/x"}
         context = {"nickname_case": "fold" if folds else "preserve"}
         options = PostgresOptions.model_validate(given, context=context)
-        relation = Relation(1, "public", "users", ())
+        relation = Relation(1, "public.users", ())
         listener = Listener(options, "idv_users", harness.purge, lambda: relation)
         listener._connector = cast(Connector, harness.server)
         task = asyncio.create_task(listener.run())
@@ -187,21 +186,17 @@ async def test_connection_is_checked_each_second_and_made_again(
 
 
 async def test_everything_is_purged_when_the_files_of_the_table_are_others(
-    listening: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    listening: Callable[..., Any],
 ) -> None:
-    """Once for each change; a table that has lost its triggers is a warning."""
+    """Once for each change."""
     async with listening() as harness:
         harness.take()
         for files in ([[1, 3]], [[1, 3], [4, 5]], None):
             harness.server.files = files
             await harness.advance(3)
             assert harness.take() == [set()]
-        assert caplog.text == ""
-        harness.server.has_triggers = False
-        await harness.advance(3)
-        assert harness.take() == []
-    (warning,) = [each.getMessage() for each in caplog.records]
-    assert warning.startswith("backend members: the table has no trigger any more")
+            await harness.advance(3)
+            assert harness.take() == []
 
 
 async def test_next_outage_is_logged_again(

@@ -239,7 +239,7 @@ async def test_everything_is_purged_after_a_lost_connection(
     database.write()
     caplog.set_level(logging.INFO)
     listener = (
-        "SELECT {} FROM pg_stat_activity WHERE query ~ '^LISTEN|pg_trigger' "
+        "SELECT {} FROM pg_stat_activity WHERE query ~ '^LISTEN|relfilenode' "
         "AND usename = 'idv' AND datname = current_database()"
     )
     async with listening() as changes:
@@ -270,7 +270,7 @@ def test_an_edit_is_seen_in_a_response_within_a_second(
     database.run("INSERT INTO users VALUES ('alice', '1', 'Free'), ('bob', '2', 'Free')")
     with serving(path.read_text(), tmp_path) as service:
         client = Client(service.port)
-        listens = "SELECT true FROM pg_stat_activity WHERE query ~ 'pg_trigger' AND state = 'idle'"
+        listens = "SELECT true FROM pg_stat_activity WHERE query ~ 'relfilenode' AND state = 'idle'"
         eventually(lambda: database.run(listens) == "t")
 
         def plans() -> list[str]:
@@ -373,9 +373,7 @@ async def test_init_makes_what_a_partition_key_allows(
     )
     async with open_backends([backend_at(database)]):
         advised = [each.getMessage().partition("this one does: ")[2] for each in caplog.records]
-    assert sum("CREATE UNIQUE INDEX" in each for each in advised) == (key == "LIST (nickname)")
-    for statement in filter(None, advised):
-        await asyncio.to_thread(database.run, statement)
+    assert not any(advised)
     for _ in range(2):
         await apply_init()
     caplog.clear()
