@@ -117,6 +117,8 @@ class PostgresUserStore(UserStore):
             try:
                 yield PostgresTransaction(self, runner, connection, transaction)
             finally:
+                # What then fails in a task that a signal has left is no message.
+                runner.get_loop().set_exception_handler(lambda *_: None)
                 connection.terminate()
 
     @asynccontextmanager

@@ -246,7 +246,8 @@ class SqliteTransaction(UserTransaction):
         names = f"CAST({nickname} AS TEXT), {card_number}, {plan}, {url}, {self._key}"
         with _mapped_errors():
             query = f"SELECT {names} FROM {self._table}"  # noqa: S608 - quoted
-            yield from self._connection.execute(query)
+            # A cursor cannot be closed after its connection, as a generator would after a signal.
+            yield from chain(self._connection.execute(query))
 
     def delete(self, keys: Iterable[object]) -> int:
         """Delete rows one by one."""

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -298,3 +298,13 @@ def test_row_whose_nickname_is_in_bytes_is_updated(table: SqliteTable) -> None:
     table.run(f"INSERT INTO users VALUES (7, x'{b'alice'.hex()}', '1', 'Free')")
     assert table.load([ALICE]) == ((1, 0, 1, 0), [])
     assert table.run("SELECT * FROM users") == [(7, "alice", "1", "Free")]
+
+
+def test_rows_are_left_without_an_error_after_the_end_of_an_import(table: SqliteTable) -> None:
+    """As after a signal: what fails then would be printed with a stack trace."""
+    table.write(ALICE, BOB)
+    with table.store().transaction(in_place=True) as transaction:
+        rows = transaction.stored()
+        next(rows)
+    assert isinstance(rows, Generator)
+    rows.close()
