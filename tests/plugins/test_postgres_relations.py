@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from idv_postgres.backend import PostgresBackend
+from idv_postgres.relation import Relation, resolve
 from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from support.processes.process import Invoke
 from support.processes.service import CONFIG, Client, serving
-from tornado_idv import ByCard, ByNickname, StartError
+from tornado_idv import Broken, ByCard, ByNickname, StartError
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -258,3 +259,26 @@ def test_check_warns_of_a_table_that_another_schema_has_too(
     database.run(SHADOWS["a schema named like the role"])
     result = invoke("check", "-c", path)
     assert (result.exit_code, "since this one is empty" in result.stderr) == (1, True)
+
+
+async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_check(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    """Otherwise it would have no users that the next table can be compared with."""
+
+    class Filled:
+        """A connection to a table that is filled after its first rows were read."""
+
+        async def fetch(self, *_: object) -> list[object]:
+            return []
+
+        async def fetchrow(self, *_: object) -> tuple[int, str, list[str]]:
+            return 2, "public.users", []
+
+        async def fetchval(self, sql: str, *_: object) -> int:
+            return 1
+
+    before = Relation(1, "public.users", ["alice"])
+    connection: Any = Filled()
+    with pytest.raises(Broken, match="was replaced by another table"):
+        await resolve(connection, backend_of().options, before, lambda value: value)
