@@ -115,6 +115,15 @@ def test_fault_is_set_by_nickname_or_profile_url(identifier: str) -> None:
                 caller.find(identifier)
 
 
+def test_user_is_added_with_its_profile_url_or_without_at() -> None:
+    with IdentityService.start() as service, service.client() as caller:
+        url = "https://other.example/ann"
+        service.add(client.User("Free", "4111", "@ann", url))
+        assert caller.get("@ann").profile_url == url
+        service.add(client.User("Free", "4112", "bob"))
+        assert caller.get("@bob").card_number == "4112"
+
+
 def test_client_of_the_reference_looks_up(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text((ROOT / "deploy/demo/users.yaml").read_text("utf-8"))
     (script,) = blocks(CLIENT, "python")

@@ -209,6 +209,22 @@ async def test_lookup_that_does_not_end_delays_the_close_for_a_bounded_time(
     assert not any(each.is_open for each in Gated.made)
 
 
+async def test_stop_waits_until_a_removed_backend_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with reloadable(tmp_path, config(A)) as harness:
+        (old,) = Gated.made
+        close = old.close
+
+        async def close_slowly() -> None:
+            await asyncio.sleep(0.2)
+            await close()
+
+        monkeypatch.setattr(old, "close", close_slowly)
+        await harness.reload(config(B))
+    assert not old.is_open
+
+
 async def stubborn(backend: Gated) -> None:
     """Ignore cancellation."""
     backend.begun.set()

@@ -100,6 +100,20 @@ async def test_store_that_cannot_be_used_leaves_all_keys_in_force(
         assert (await harness.ask("@alice")).status == 200
 
 
+async def test_store_is_closed_that_was_opened_beside_a_backend_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path / "other.db", "web")
+    closed: list[str] = []
+    monkeypatch.setattr(
+        KeyStoreFile, "close", lambda location: closed.append(Path(location.name).name)
+    )
+    async with reloadable(tmp_path, config(B)) as harness:
+        failing = "{name: bad, kind: gated, opens: false}"
+        assert (await harness.reload(with_store("other.db", failing))).code == FAILED
+        assert closed == ["other.db"]
+
+
 async def test_change_of_the_store_between_preparing_and_committing_is_effective(
     tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
