@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import ValidationError
 
 from idv_upstream.transport import tls as tls_module
+from idv_upstream.transport.client import Client
 from idv_upstream.transport.tls import Tls, TlsOptions
 from support.fakes.clock_and_backends import Ticker
 from support.http.scripted_server import Scripted, http, serving
@@ -378,6 +379,20 @@ async def test_unusable_replacement_leaves_the_old_files_in_use(
         ["backend crm", "TLS files not reloaded"]
     ] * 2
     await tls.close()
+
+
+async def test_check_of_the_files_ends_with_its_client(
+    authority: trustme.CA, folder: Folder
+) -> None:
+    ticker = Ticker()
+    tls = Tls(options(ca_file=str(folder.ca(authority))), "crm", ticker)
+    client = Client(tls, 1)
+    await client.open()
+    ticker.now += 1
+    tls.context()
+    await client.close()
+    assert tls._checking is not None
+    assert tls._checking.done()
 
 
 async def test_tls_older_than_1_2_is_not_used(
