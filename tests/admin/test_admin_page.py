@@ -203,6 +203,7 @@ def test_latency_of_a_backend_is_that_of_the_last_minute(service: Service) -> No
     counted.second()
     assert counted.history.backend_latency("users") == {"p50": None, "p99": None}
     assert counted.history.backend_latency("added-later") == {"p50": None, "p99": None}
+    assert History().backend_latency("users") == {"p50": None, "p99": None}
 
 
 @pytest.mark.parametrize(

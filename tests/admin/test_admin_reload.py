@@ -37,6 +37,8 @@ def test_reload_applies_the_file(
     assert (reply.status, reply.json) == (200, {"status": "ok", "needs_restart": ["logging.level"]})
     response = Client(service.port).by_input("@alice")
     assert b"https://other.example/m/alice" in response.body
+    explained = ask_admin(service, "/explain", {"input": "https://other.example/m/alice"})
+    assert (explained.status, explained.json["result"]) == (200, "found")
     last = ask_admin(service, "/status.json").json["last_reload"]
     assert last.pop("time").endswith("Z")
     assert last == {"result": "ok", "problem": None, "needs_restart": ["logging.level"]}

@@ -16,7 +16,8 @@ BODIES = {
     "byte_order_mark": [
         codecs.BOM_UTF8 + b'{"input": "@alice"}',
         codecs.BOM_UTF8 + b'{"card_number": "4000"}',
-        '{"input": "@alice"}'.encode("utf-16"),
+        codecs.BOM_UTF16_LE + '{"input": "@alice"}'.encode("utf-16-le"),
+        codecs.BOM_UTF16_BE + '{"input": "@alice"}'.encode("utf-16-be"),
     ],
     "not_an_object": [b"[]", b"null", b'"@alice"'],
     "member_missing": [b"{}", b'{"card_number": "4000"}', b'{"Input": "@alice"}'],

@@ -107,6 +107,7 @@ def test_paths_follow_the_configuration(tmp_path: Path) -> None:
     assert list(document["paths"]) == [
         *("/x/api/v1/identify/url", "/x/api/v1/identify/card", "/x/api/v1/key", "/healthz"),
     ]
+    assert document["servers"] == [{"url": "/"}], "base_path is in the paths"
 
 
 def test_document_of_the_demo_is_in_the_repository(invoke: Invoke) -> None:
@@ -126,6 +127,7 @@ def test_document_is_served_only_if_configured(tmp_path: Path, wire: Client) -> 
         replies = [client.send("GET", path, {"Host": "x"}) for path in paths]
         assert [reply.status for reply in replies] == [200] * 3
         assert json.loads(replies[0].body) == document_for(config, tmp_path)
+        assert replies[1].headers["referrer-policy"] == "no-referrer"
         policy = replies[1].headers["content-security-policy"].split("; ")
         assert dict(each.split(maxsplit=1) for each in policy) == {
             "default-src": "'none'",

@@ -41,6 +41,7 @@ def api_keys(record: KeyRecord) -> list[ApiKey]:
         (key(Token(b"1", 10.0, 50.0), SECOND), 60.0, "valid"),
         (key(Token(b"1", 10.0, 50.0), Token(b"2", 20.0, 90.0)), 89.9, "valid"),
         (key(Token(b"1", 10.0, 50.0), Token(b"2", 20.0, 90.0)), 90.0, "expired"),
+        (key(Token(b"1", 10.0, 90.0), Token(b"2", 20.0, 50.0)), 89.9, "valid"),
         (key(Token(b"1", 10.0, 50.0), SECOND, expires=55.0), 55.0, "expired"),
         (key(disabled=True, not_before=100.0), 0.0, "disabled"),
         (key(disabled=True, expires=5.0), 10.0, "disabled"),

@@ -224,10 +224,18 @@ def test_row_that_this_service_would_not_have_written_is_reported(path: Path, ch
         assert store.find("other").id == "other"
 
 
-@pytest.mark.parametrize("change", ["keys SET created = 'x'", "tokens SET created = 'x'"])
-def test_wrong_time_of_creation_is_reported_where_it_is_shown(path: Path, change: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE keys SET created = 'x'",
+        "UPDATE tokens SET created = 'x'",
+        "INSERT INTO last_used VALUES ('shop', 'x')",
+        "INSERT INTO tokens (digest, id, created) VALUES (x'ff', 'shop', 4e9)",
+    ],
+)
+def test_wrong_value_is_reported_where_it_is_shown(path: Path, change: str) -> None:
     make_store(path, "shop")
-    execute(path, f"UPDATE {change}")
+    execute(path, change)
     with pytest.raises(KeyStoreError, match="a key in it is not valid: shop"):
         read(path)
 

@@ -536,6 +536,35 @@ async def test_the_primary_is_found_by_its_sentinels(
             assert (await outcome(backend)).startswith(UNREACHED)
 
 
+async def test_primary_that_hangs_behind_sentinels_is_given_up(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    with running_sentinel(server, "members") as sentinel:
+        options = {"url": "redis://members/0", "sentinels": [sentinel.url], "service": "members"}
+        async with open_backends([backend_of(**options, timeout="200ms")]) as (backend,):
+            await backend.find(ByNickname("alice"))
+            server.pause()
+            try:
+                with pytest.raises(Unavailable, match="the server did not respond in time"):
+                    await asyncio.wait_for(backend.find(ByNickname("alice")), 4)
+            finally:
+                server.resume()
+
+
+async def test_database_of_the_url_is_that_of_the_primary_behind_sentinels(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    with running_sentinel(server, "members") as sentinel:
+        options = {"url": "redis://members/1", "sentinels": [sentinel.url], "service": "members"}
+        server.run("SWAPDB", "0", "1")
+        try:
+            async with open_backends([backend_of(**options)]) as (backend,):
+                assert isinstance(backend, RedisBackend)
+                assert await outcome(backend) == "found"
+        finally:
+            server.run("SWAPDB", "0", "1")
+
+
 async def test_a_failover_by_the_sentinels_is_followed(
     backend_of: Callable[..., RedisBackend],
 ) -> None:

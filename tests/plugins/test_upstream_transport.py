@@ -274,6 +274,11 @@ async def test_decompression_is_bounded_in_memory() -> None:
     assert most < 5_000_000
 
 
+async def test_body_without_a_byte_in_chunks_is_whole() -> None:
+    async with asked(chunked(b"")) as (_, made):
+        assert (await ask(made)).body == b""
+
+
 DAMAGED = {
     "brotli": ("br", b"canary", "of an unsupported kind"),
     "two codings": ("gzip, gzip", b"canary", "of an unsupported kind"),

@@ -80,20 +80,27 @@ async def test_an_edit_in_place_is_seen(path: Path) -> None:
             await next_user(nickname)
 
 
+@pytest.mark.parametrize(
+    ("owner", "method"), [(FileSignature, "find"), (YamlBackend, "_load")], ids=["look", "read"]
+)
 async def test_an_edit_is_read_again_after_an_error(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: type,
+    method: str,
 ) -> None:
     """Of the system, such as that no thread can be started."""
-    find = FileSignature.find
+    call = getattr(owner, method)
     errors = iter([RuntimeError("can't start new thread")])
 
-    def find_or_fail(path: Path) -> FileSignature | None:
+    def call_or_fail(argument: object) -> object:
         for error in errors:
             raise error
-        return find(path)
+        return call(argument)
 
     async with watched(path) as (_, next_user):
-        monkeypatch.setattr(FileSignature, "find", find_or_fail)
+        monkeypatch.setattr(owner, method, call_or_fail)
         write(path, "bob")
         await next_user("bob")
     assert [each for each in warnings(caplog) if "fixture not reloaded" in each]

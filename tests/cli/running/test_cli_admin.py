@@ -7,11 +7,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN
-from support.processes.process import Invoke
+from support.processes.process import Invoke, eventually
 from support.processes.service import FIXTURE, KEY, Client, serving
 from tornado_idv.service.service import Service
 
@@ -64,6 +66,23 @@ def test_health_is_shown(used: Path, invoke: Invoke) -> None:
     assert (done.exit_code, done.stdout) == (0, "The service is ready.\n")
     record = json.loads(invoke("health", "--config", used, "--json").stdout)
     assert record == {"status": "ready", "degraded": []}
+
+
+def test_degraded_service_is_ready_and_says_what_fails(
+    service: Service, used: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    (tmp_path / "users.yaml").write_text("users:\n", encoding="utf-8")
+    service.state.store = cast("Any", SimpleNamespace(error="keys.db: gone", since=0.0))
+    backend = service.directories.current.guards[0].backend
+    eventually(lambda: backend.problem is not None)
+    done = invoke("health", "--config", used)
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "The service is ready, but degraded: backend users, key store.\n",
+    )
+    text = invoke("status", "--config", used).stdout
+    assert f"backend:      users (yaml): degraded: {backend.problem}\n" in text
+    assert "key store:    keys.db: gone\n" in text
 
 
 @pytest.mark.parametrize(
