@@ -120,6 +120,8 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     and whatever asyncpg raises. A nickname with @ is a warning: one row that is added must not
     fail all other lookups, nor the next start.
     """
+    # A session whose client is cut off would keep its locks, and ALTER TABLE would wait for hours.
+    await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
     await connection.execute("SET LOCAL search_path TO DEFAULT")
     path = str(await connection.fetchval(SET_SEARCH_PATH))
     queries = options.queries
