@@ -72,6 +72,15 @@ def test_patterns_are_those_of_the_service(document: Document) -> None:
     assert accepts(by_card, {"card_number": "0012"})
 
 
+def test_profile_url_may_be_of_any_configured_site(tmp_path: Path) -> None:
+    other = "https://old.example"
+    config = CONFIG.replace(f"[{SITE}]", f"[{SITE}, '{other}']") + YAML_BACKEND
+    by_url = schema_of(document_for(config, tmp_path), "ByUrl")
+    for site in (SITE, other):
+        assert accepts(by_url, {"input": f"{site}/m/alice"})
+    assert not accepts(by_url, {"input": "https://evil.example/m/alice"})
+
+
 def test_response_of_a_service_that_folds_case_has_the_nickname_as_it_is_stored(
     tmp_path: Path,
 ) -> None:
