@@ -152,6 +152,7 @@ def test_list_that_is_whole_is_imported(tmp_path: Path, rows: str) -> None:
         ("ana,1,Free,\nben,2,Pro", ":3: the file ends within this row"),
         ("ana,1,Free,\nend", ":3: the file ends within this row"),
         ("ana,1,Free,\nrow1", ":3: the file ends within this row"),
+        ("ana,1,Free,\r\nben,2,Pro,\r", ":3: the file ends within this row"),
         ("ana,1,Free,\ntotal,1", ":3: the file ends within this row"),
         (f"ana,1,Free,{SITE}/a\nben,2,Pro,http", "if the row is complete, add a line break"),
         (f"ana,1,Free,{SITE}/a\nben,2,Pro,", "if the row is complete, add a line break"),
