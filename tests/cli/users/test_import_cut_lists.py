@@ -152,7 +152,6 @@ def test_list_that_is_whole_is_imported(tmp_path: Path, rows: str) -> None:
         ("ana,1,Free,\nben,2,Pro", ":3: the file ends within this row"),
         ("ana,1,Free,\nend", ":3: the file ends within this row"),
         ("ana,1,Free,\nrow1", ":3: the file ends within this row"),
-        ("ana,1,Free,\r\nben,2,Pro,\r", ":3: the file ends within this row"),
         ("ana,1,Free,\ntotal,1", ":3: the file ends within this row"),
         (f"ana,1,Free,{SITE}/a\nben,2,Pro,http", "if the row is complete, add a line break"),
         (f"ana,1,Free,{SITE}/a\nben,2,Pro,", "if the row is complete, add a line break"),
@@ -187,6 +186,14 @@ def test_last_line_with_the_beginning_of_a_stored_value_is_refused(
     done = users("import", file, "--to", "people")
     assert (done.exit_code, path.read_bytes()) == (1, before)
     assert "if the row is complete, add a line break" in done.stderr
+
+
+def test_list_that_is_cut_within_its_last_line_break_is_refused(
+    users: Callable[..., Result], source: Callable[..., Path]
+) -> None:
+    file = source(f"{HEADER}ana,1,Free,\nben,2,Pro,\n".replace("\n", "\r\n")[:-1])
+    done = users("import", file, "--to", "people")
+    assert (done.exit_code, ":3: the file ends within this row" in done.stderr) == (1, True)
 
 
 def test_rejected_rows_of_a_descriptor_are_in_the_current_folder(
