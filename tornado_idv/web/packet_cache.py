@@ -149,8 +149,7 @@ class PacketFastPath:
         answer = directory.get_cached(known.query, started_at)
         request_id = template.request_id and match[template.request_id]
         request_id = request_id.decode() if request_id else new_request_id()
-        echoed = template.echoed and match[template.echoed]
-        echoed = f"{ECHOED}: {echoed.decode()}\r\n" if echoed else ""
+        echoed = _echoed(match, template) if template.echoed else ""
         trace = _trace(match, template) if template.traceparent else None
         peer = self._peer
         address = peer.remote_ip
@@ -173,7 +172,7 @@ class PacketFastPath:
                 queries.popitem(last=False)
         result = result_of(answer, limits, "hit")
         seconds = directory.cache.timer() - started_at
-        status, fields = result.status, f"{echoed}{template.connection_field}"
+        status, fields = result.status, echoed + template.connection_field
         response = build_response(status, request_id, result.body, fields, now=now)
         record_response(
             services.counters,
@@ -268,6 +267,12 @@ def _trace(match: re.Match[bytes], template: HeadTemplate[_Meaning]) -> Trace | 
     trace_id, parent = match.group(template.traceparent, template.traceparent + 1)
     state = valid_state(_text(match[template.tracestate])) if template.tracestate else ""
     return Trace(trace_id.decode(), parent.decode(), state) if trace_id else None
+
+
+def _echoed(match: re.Match[bytes], template: HeadTemplate[_Meaning]) -> str:
+    """Return the header line with the client's own id, if it is valid."""
+    value = match[template.echoed]
+    return f"{ECHOED}: {value.decode()}\r\n" if value else ""
 
 
 def _text(value: bytes) -> str:
