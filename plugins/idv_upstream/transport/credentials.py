@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -179,13 +180,13 @@ class IssuedToken(_Credential):
     max_pause: ClassVar[float]
     """Seconds up to which the pause grows after each refusal."""
 
+    @abstractmethod
     def token_request(self) -> Request:
         """Return the request for a token, with the secrets as they are now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def where(self) -> tuple[str, str | None]:
         """Return the expressions on its response for the token, and for when that expires."""
-        raise NotImplementedError
 
 
 class ClientCredentials(IssuedToken):
