@@ -126,7 +126,13 @@ def _notifications(options: PostgresOptions, table: str, nickname: str, card: st
     schema, dot, base = options.table.rpartition(".")
     function = quoted_table(f"{schema}{dot}{base}_notify")
     channel = (options.notify or NotifyOptions()).channel.replace("'", "''")
-    lines = f"""\
+    return _notify_function(function, channel, nickname, card) + _notify_triggers(
+        function, table, base
+    )
+
+
+def _notify_function(function: str, channel: str, nickname: str, card: str) -> str:
+    return f"""\
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $idv$
 DECLARE
     payloads text[];
@@ -155,6 +161,10 @@ BEGIN
     RETURN NULL;
 END $idv$;
 """  # noqa: S608 - quoted
+
+
+def _notify_triggers(function: str, table: str, base: str) -> str:
+    lines = ""
     rows = {
         "insert": "REFERENCING NEW TABLE AS new_rows ",
         "update": "REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows ",
