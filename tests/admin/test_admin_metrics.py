@@ -115,8 +115,9 @@ def test_rejected_edit_of_a_fixture_makes_the_service_degraded(tmp_path: Path) -
         ("user_count", property(lambda _: 1 // 0), "ZeroDivisionError"),
         ("problem", property(lambda _: 1 // 0), "ZeroDivisionError"),
         ("user_count", lambda _: 1, "TypeError"),
+        ("servers", property(lambda _: ["db2:5432"]), "ValueError"),
     ],
-    ids=["user_count", "problem", "not a property"],
+    ids=["user_count", "problem", "not a property", "servers"],
 )
 def test_plugin_that_cannot_describe_itself_leaves_the_service_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object, error: str
@@ -129,6 +130,20 @@ def test_plugin_that_cannot_describe_itself_leaves_the_service_ready(
         assert (ready.status, ready.json["status"]) == (200, "degraded")
         assert error in backend["problem"]
         assert scrape(service)("idv_degraded", part="backend users") == 1
+
+
+def test_servers_of_a_backend_are_shown_with_their_roles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = [("db1:5432", "standby"), ("db2:5432", "standby")]
+    monkeypatch.setattr(YamlBackend, "servers", property(lambda _: servers))
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(WITH_ADMIN, tmp_path) as service:
+        (backend,) = ask_admin(service, "/health/ready?verbose").json["backends"]
+        assert backend["servers"] == [{"server": each, "role": role} for each, role in servers]
+        for server, role in servers:
+            value = scrape(service)
+            assert value("idv_backend_server", backend="users", server=server, role=role) == 1
 
 
 def test_failing_backend_is_counted_and_its_breaker_shown(tmp_path: Path) -> None:

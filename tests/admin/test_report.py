@@ -84,6 +84,14 @@ def test_a_circuit_that_is_not_closed_and_a_problem_of_any_worker_are_degraded()
     assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
 
 
+def test_servers_of_all_workers_are_shown_once() -> None:
+    reports = [ProcessReport([backend("closed", None, None, 0.0)]) for _ in range(3)]
+    primary, standby = ("db1:5432", "primary"), ("db2:5432", "standby")
+    for report, servers in zip(reports, ([standby, primary], [standby], []), strict=True):
+        report.backends[0].servers = servers
+    assert merge(reports).backends[0].servers == [primary, standby]
+
+
 def test_open_circuit_of_one_worker_is_shown_though_another_failed_later() -> None:
     reports = [
         ProcessReport([backend("open", 10.0, "connection refused", 30.0)]),

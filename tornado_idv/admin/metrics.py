@@ -118,6 +118,9 @@ class _ReportCollector(Collector):
         yield _gauge("idv_backend_in_flight", "Running calls.", in_flight, "backend")
         states = {each.name: _BREAKER[each.breaker] for each in backends}
         yield _gauge("idv_breaker_state", _BREAKER_TEXT, states, "backend")
+        servers = {(each.name, *server): 1 for each in backends for server in each.servers}
+        text = "Servers that lookups use."
+        yield _gauge("idv_backend_server", text, servers, "backend", "server", "role")
         users = {each.name: each.users for each in backends if each.users is not None}
         yield _gauge("idv_fixture_users", "Users of a fixture.", users, "backend")
 

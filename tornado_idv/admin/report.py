@@ -49,7 +49,8 @@ class BackendReport(Struct):
 
     Times are Unix times, ``failing_since`` is ``None`` after a success.
     ``users`` is the number of its users, if it knows, and ``problem`` what it knows to
-    be wrong without a lookup. ``next_probe`` are the seconds until an open circuit breaker lets a
+    be wrong without a lookup. ``servers`` are those that lookups use, each with its role.
+    ``next_probe`` are the seconds until an open circuit breaker lets a
     probe through.
     """
 
@@ -63,6 +64,7 @@ class BackendReport(Struct):
     last_error_at: float
     problem: str | None = None
     next_probe: float = 0.0
+    servers: list[tuple[str, str]] = []
 
     @property
     def available(self) -> bool:
@@ -180,6 +182,7 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
         next_probe=min(
             (each.next_probe for each in reports if each.breaker == "open"), default=0.0
         ),
+        servers=sorted({server for each in reports for server in each.servers}),
     )
 
 

@@ -31,6 +31,8 @@ from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 
 _log = logging.getLogger(__name__)
+_Description = tuple[int | None, str | None, list[tuple[str, str]]]
+"""The number of users, the problem and the servers of a source."""
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class ServiceState:
         parts = {"key store": self.store, "shared limits": self.limit_exchange}
         return ProcessReport(
             backends=[
-                self._source(each.name, each.backend.options.kind, each, *_read(each.backend))
+                self._source(each.name, each.backend.options.kind, each, _read(each.backend))
                 for each in self.directory.guards
             ],
             cache_entries=self.directory.cache.sizes,
@@ -90,7 +92,7 @@ class ServiceState:
             },
             max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
             shared_cache=self._source(
-                SHARED_CACHE, tier.cache.options.kind, tier, None, tier.problem
+                SHARED_CACHE, tier.cache.options.kind, tier, (None, tier.problem, [])
             )
             if tier
             else None,
@@ -127,9 +129,9 @@ class ServiceState:
         name: str,
         kind: str,
         source: Guard | SharedTier,
-        users: int | None,
-        problem: str | None,
+        description: _Description,
     ) -> BackendReport:
+        users, problem, servers = description
         counted = self.counters.backends[name]
         return BackendReport(
             name=name,
@@ -142,17 +144,20 @@ class ServiceState:
             last_error_at=counted.last_error_at,
             problem=problem,
             next_probe=source.breaker.next_probe,
+            servers=servers,
         )
 
 
-def _read(backend: AnyBackend) -> tuple[int | None, str | None]:
-    """Return ``user_count`` and ``problem``.
+def _read(backend: AnyBackend) -> _Description:
+    """Return ``user_count``, ``problem`` and ``servers``.
 
     Lookups do not need them: a plugin that fails here leaves the service ready, and degraded.
     """
     try:
         users, problem = backend.user_count, backend.problem
-        return None if users is None else index(users), problem and str(problem)
+        servers = [(str(address), str(role)) for address, role in backend.servers]
+        return None if users is None else index(users), problem and str(problem), servers
     except Exception as error:  # noqa: BLE001 a plugin may raise anything
-        _log.error("backend %s: user_count or problem:\n%s", backend.name, format_traceback(error))
-        return None, f"user_count or problem failed with {type(error).__name__}"
+        what = "user_count, problem or servers"
+        _log.error("backend %s: %s:\n%s", backend.name, what, format_traceback(error))
+        return None, f"{what} failed with {type(error).__name__}", []

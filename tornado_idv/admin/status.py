@@ -108,6 +108,7 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
         "problem": backend.problem,
         "in_flight": backend.in_flight,
         "users": backend.users,
+        "servers": [{"server": server, "role": role} for server, role in backend.servers],
         "calls": dict(counters.backends[backend.name].results),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -128,6 +128,14 @@ class Backend(ABC, Generic[OptionsT]):
         It makes the service degraded. No value of a user may be in it. Read as `user_count`.
         """
         return None
+
+    @property
+    def servers(self) -> Collection[tuple[str, str]]:
+        """The servers that lookups use: of each its address, and its role, such as ``standby``.
+
+        For a source that may fail over. Read as `user_count`.
+        """
+        return ()
 
     @property
     def faults(self) -> Mapping[Query | None, Fault]:

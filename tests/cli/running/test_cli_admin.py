@@ -69,13 +69,19 @@ def test_health_is_shown(used: Path, invoke: Invoke) -> None:
 
 
 def test_degraded_service_is_ready_and_says_what_fails(
-    service: Service, used: Path, tmp_path: Path, invoke: Invoke
+    service: Service,
+    used: Path,
+    tmp_path: Path,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "users.yaml").write_text("users:\n", encoding="utf-8")
     service.state.store = cast("Any", SimpleNamespace(error="keys.db: gone", since=0.0))
     lost = SimpleNamespace(error="no response in time", since=0.0)
     service.state.limit_exchange = cast("Any", lost)
     backend = service.directories.current.guards[0].backend
+    servers = property(lambda _: [("db2:5432", "standby")])
+    monkeypatch.setattr(type(backend), "servers", servers)
     eventually(lambda: backend.problem is not None)
     done = invoke("health", "--config", used)
     assert (done.exit_code, done.stdout) == (
@@ -83,7 +89,8 @@ def test_degraded_service_is_ready_and_says_what_fails(
         "The service is ready, but degraded: backend users, key store, shared limits.\n",
     )
     text = invoke("status", "--config", used).stdout
-    assert f"backend:      users (yaml): degraded: {backend.problem}\n" in text
+    condition = f"degraded: {backend.problem}, db2:5432 (standby)"
+    assert f"backend:      users (yaml): {condition}\n" in text
     assert "key store:    keys.db: gone\n" in text
     assert "limits:       not shared: no response in time\n" in text
 

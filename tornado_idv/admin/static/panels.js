@@ -17,7 +17,8 @@ function backendRow(backend) {
   const since = backend.failing_since && node("div", `since ${ago(backend.failing_since)}`, "muted");
   const breaker = backend.breaker.replace("_", "-");
   return [
-    ["Backend", node("div", backend.name, "name"), node("div", backend.kind, "muted")],
+    ["Backend", node("div", backend.name, "name"), node("div", backend.kind, "muted"),
+      ...(backend.servers ?? []).map(({server, role}) => node("div", `${server}, ${role}`, "muted"))],
     ["State", state, since],
     ["Circuit breaker", breaker === "closed" ? breaker : node("strong", breaker), node("div", nextProbe(backend), "muted")],
     ["p50", quantity(milliseconds(backend.latency_ms.p50))],

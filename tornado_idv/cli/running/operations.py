@@ -159,7 +159,8 @@ def _status(record: Record) -> Iterator[tuple[str, str]]:
         counts = ", ".join(f"{code} {count}" for code, count in sorted(codes.items()))
         yield "requests", f"{operation}: {counts}"
     for each in record["backends"]:
-        yield "backend", f"{each['name']} ({each['kind']}): {_condition(each)}"
+        servers = "".join(f", {used['server']} ({used['role']})" for used in each["servers"])
+        yield "backend", f"{each['name']} ({each['kind']}): {_condition(each)}{servers}"
     yield "cache", _cache_sentence(record["cache"])
     if record["shared_cache"]:
         yield "shared cache", _shared_cache(record["shared_cache"])
