@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import asyncpg
 from pydantic import SecretStr
 
+from idv_postgres.connection import Connection
 from idv_postgres.errors import most_informative, to_lookup_failed
 from idv_postgres.options import Dsn, PostgresOptions
 from idv_postgres.pool import Pool
@@ -27,6 +27,8 @@ The rest is left to repeat their lookups alone."""
 _ROLLBACK_SHARE = 1 / 6
 """A connection that needs more than this fraction of ``timeout`` to roll back is closed."""
 
+_SHOW_ROW_SECURITY = "SHOW row_security"
+
 
 class Connector:
     """Makes connections; the host that responded last is tried first.
@@ -40,7 +42,7 @@ class Connector:
         self._timeout = max(timeout, _MIN_CONNECT_TIMEOUT)
         self._last = 0
 
-    async def connect(self, **arguments: Any) -> asyncpg.Connection:
+    async def connect(self, server_settings: Mapping[str, str] | None = None) -> Connection:
         """Connect to the first host that responds in its time and has the wanted role.
 
         asyncpg by itself would wait for one that hangs until the time is up for all of them.
@@ -54,8 +56,13 @@ class Connector:
         for role in self._roles or dsn.roles:
             for number, uri in hosts:
                 try:
-                    connection = await asyncpg.connect(
-                        uri, target_session_attrs=role, timeout=self._timeout, **arguments
+                    connection: Connection = await asyncpg.connect(
+                        uri,
+                        target_session_attrs=role,
+                        timeout=self._timeout,
+                        server_settings=server_settings,
+                        connection_class=Connection,
+                        statement_cache_size=0,
                     )
                 except Exception as error:  # noqa: BLE001 - each is mapped, or raised
                     failure = to_lookup_failed(error)
@@ -78,7 +85,6 @@ class Database:
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self._batch_timeout = options.timeout * _BATCH_SHARE
         self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
-        arguments: dict[str, Any] = {"statement_cache_size": 0}
         self._settings: dict[str, str] = {}
         if options.prepared_statements:
             self._settings = {
@@ -89,10 +95,8 @@ class Database:
                 # table that was filled again is empty in it.
                 "default_transaction_isolation": "read committed",
             }
-            # Statements are few, and stay prepared as long as their connection.
-            arguments = {"max_cached_statement_lifetime": 0, "server_settings": self._settings}
         connector = Connector(options.dsn, timeout=options.timeout)
-        self._connect = partial(connector.connect, **arguments)
+        self._connect = partial(connector.connect, server_settings=self._settings)
         self._pool = Pool(self._connect, options.pool.max)
         self._lookups = Lookups({})
         self._begin = ""
@@ -132,16 +136,19 @@ class Database:
             connection.terminate()
         return self._lookups
 
-    async def _inspect(self, connection: asyncpg.Connection) -> Lookups:
+    async def _inspect(self, connection: Connection) -> Lookups:
         async with connection.transaction(readonly=True):
             if not self._options.prepared_statements:
                 await connection.execute("SET LOCAL row_security = off")
-            elif await connection.fetchval("SHOW row_security") != "off":
+            elif await connection.fetch_prepared(_SHOW_ROW_SECURITY) != [("off",)]:
                 raise Broken(
                     "a pooler ignores the startup parameter row_security; remove it from "
                     "ignore_startup_parameters and write prepared_statements: false"
                 )
             lookups = await inspect(connection, self._options, self._lookups)
+        if self._options.prepared_statements:
+            # An error behind a pooler in transaction mode, if it uses another session.
+            await connection.fetch_prepared(_SHOW_ROW_SECURITY)
         path = lookups.search_path
         self._begin = (
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {self._limit}; "
@@ -184,7 +191,7 @@ class Database:
         may_repeat = sql in self._lookups.repeated
         try:
             if self._options.prepared_statements:
-                rows: list[asyncpg.Record] = await connection.fetch(sql, value, timeout=limit)
+                rows = await connection.fetch_prepared(sql, value, timeout=limit)
                 if not may_repeat or (rows and not is_batch):
                     return rows
             return await self._fetch_pinned(connection, sql, value, limit, may_repeat=may_repeat)
@@ -205,7 +212,7 @@ class Database:
 
     async def _fetch_pinned(
         self,
-        connection: asyncpg.Connection,
+        connection: Connection,
         sql: str,
         value: str | list[str],
         limit: float | None,
@@ -217,11 +224,13 @@ class Database:
         A pooler in transaction mode may use another session for each: so statement, value and time
         limit belong to one, and nothing of them is left in the session.
         """
+        is_prepared = self._options.prepared_statements
+        fetch = connection.fetch_prepared if is_prepared else connection.fetch
         try:
             await connection.execute(self._begin)
-            rows: list[asyncpg.Record] = await connection.fetch(sql, value, timeout=limit)
+            rows: list[asyncpg.Record] = await fetch(sql, value, timeout=limit)
             if may_repeat and (limit or not rows):
-                rows = await connection.fetch(sql, value, timeout=limit)
+                rows = await fetch(sql, value, timeout=limit)
             await connection.execute("COMMIT")
         except Exception:
             try:

@@ -30,6 +30,10 @@ _REASONS = {
     "08P01": "the server, or a pooler in front of it, rejected the connection",
     "22021": "a value in the table is not valid UTF-8",
     "25006": "the server is a standby, or default_transaction_read_only is on",
+    "26000": (
+        "a pooler in transaction mode uses another session than the one where the statement was "
+        "prepared; write prepared_statements: false"
+    ),
     "28000": "the server refuses this user, database or host (pg_hba.conf)",
     "28P01": "the password in the dsn is wrong",
     "3D000": "the database of the dsn does not exist",
@@ -54,6 +58,8 @@ _REASONS = {
 }
 _REJECTED_PARAMETER = "unsupported startup parameter: "
 """What PgBouncer says, with the name of one of ours."""
+_STATEMENT_MODE = "statement pooling mode"
+"""What PgBouncer says of a transaction with ``pool_mode = statement``."""
 REPLACED = "idv: the table was replaced"
 """Part of the error of a lookup in another table than the one that was checked."""
 _OF_CLIENT: dict[type[Exception], str] = {
@@ -135,6 +141,11 @@ def _of_server(error: PostgresError, *, with_message: bool) -> LookupFailed:
         return Broken(
             f"a pooler rejects the startup parameter {text.removeprefix(_REJECTED_PARAMETER)}; "
             "connect to the server itself, or for a backend write prepared_statements: false"
+        )
+    if _STATEMENT_MODE in text:
+        return Broken(
+            "a pooler in statement mode allows no transactions; connect to the server itself, or "
+            "write pool_mode = transaction into the pooler's configuration"
         )
     if REPLACED in text:
         return ReplacedError("the table was replaced by another one")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import asyncpg
+from idv_postgres.connection import Connection
 
 _CLOSE_TIMEOUT = 1.0
 
@@ -20,11 +20,11 @@ class Pool:
     A lookup that needs another one waits until one is returned.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[asyncpg.Connection]], size: int) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int) -> None:
         self._connect = connect
         self._slots = asyncio.Semaphore(size)
-        self._idle: list[asyncpg.Connection] = []
-        self._open: set[asyncpg.Connection] = set()
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
         self._closed = False
 
     @property
@@ -37,7 +37,7 @@ class Pool:
         for each in await asyncio.gather(*(self.acquire() for _ in range(count))):
             self.release(each)
 
-    async def acquire(self) -> asyncpg.Connection:
+    async def acquire(self) -> Connection:
         """Return an open connection, which must be given to `release`; raises as asyncpg does."""
         await self._slots.acquire()
         try:
@@ -51,7 +51,7 @@ class Pool:
             self._slots.release()
             raise
 
-    def release(self, connection: asyncpg.Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Return a connection; one that is closed is replaced when it is needed."""
         if connection.is_closed():
             self._open.discard(connection)
@@ -79,7 +79,7 @@ class Pool:
         await asyncio.gather(*idle, return_exceptions=True)
         self.terminate()
 
-    async def _open_another(self) -> asyncpg.Connection:
+    async def _open_another(self) -> Connection:
         connection = await self._connect()
         if self._closed:
             connection.terminate()

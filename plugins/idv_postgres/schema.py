@@ -64,7 +64,7 @@ async def _apply(options: PostgresOptions) -> None:
         raise StartError(NOT_INSTALLED) from None
     connector = Connector(options.primary_dsn, timeout=_TIMEOUT, roles=("primary",))
     try:
-        connection = await connector.connect(statement_cache_size=0)
+        connection = await connector.connect()
         try:
             await connection.execute(script(options))
         finally:

@@ -132,7 +132,7 @@ class PostgresUserStore(UserStore):
             connection.terminate()
 
     async def _begin(self, *, readonly: bool = False) -> tuple[asyncpg.Connection, Transaction]:
-        connection = await self._connector.connect(statement_cache_size=0)
+        connection = await self._connector.connect()
         try:
             # With any other isolation, statements after a lock see the rows of before it.
             transaction = connection.transaction(isolation="read_committed", readonly=readonly)
@@ -265,7 +265,7 @@ class PostgresTransaction(UserTransaction):
 async def _chunks(
     connection: asyncpg.Connection, select: str
 ) -> AsyncGenerator[list[asyncpg.Record], None]:
-    cursor = await connection.cursor(select)
+    cursor = await (await connection.prepare(select)).cursor()
     while rows := await cursor.fetch(_ROWS_AT_ONCE):
         yield rows
 

@@ -55,9 +55,11 @@ class Connection:
         if sql == "ROLLBACK":
             await self.driver.roll_back()
 
-    async def fetchval(self, sql: str) -> str:
+    async def fetch_prepared(self, sql: str, *values: object, **options: Any) -> list[tuple[str]]:
+        if values:
+            return await self.fetch(sql, *values, **options)
         self.done.append(sql)
-        return self.driver.row_security
+        return [(self.driver.row_security,)]
 
     async def fetch(self, sql: str, _: object, *, timeout: float | None) -> list[tuple[str]]:  # noqa: ASYNC109
         self.done.append(f"{sql} in {timeout}")
@@ -84,7 +86,9 @@ class Driver:
         self.fetching, self.going_on = asyncio.Event(), asyncio.Event()
         self.going_on.set()
 
-    async def connect(self, dsn: str, *, target_session_attrs: str, **arguments: Any) -> Connection:
+    async def connect(
+        self, dsn: str, *, target_session_attrs: str, connection_class: object, **arguments: Any
+    ) -> Connection:
         host = dsn.partition("@")[2].partition("/")[0]
         self.tried.append((host, target_session_attrs))
         self.arguments = arguments
@@ -161,8 +165,8 @@ async def test_roles_of_the_caller_are_used_instead_of_those_of_the_uri(driver: 
 
 @pytest.mark.parametrize(("timeout", "used"), [(0.2, 1.0), (3.0, 3.0)])
 async def test_host_has_a_second_at_least(driver: Driver, timeout: float, used: float) -> None:  # noqa: ASYNC109
-    await connector(timeout=timeout).connect(statement_cache_size=0)
-    assert driver.arguments == {"timeout": used, "statement_cache_size": 0}
+    await connector(timeout=timeout).connect()
+    assert driver.arguments["timeout"] == used
 
 
 async def test_error_that_no_other_host_can_repair_ends_the_attempt(driver: Driver) -> None:
@@ -204,12 +208,12 @@ async def test_connections_that_are_configured_are_opened_and_the_table_read_onl
     assert not database.has_connections
     await database.open()
     assert database.has_connections
-    done = ["read only", "SHOW row_security", "close", "terminate"]
-    assert driver.inspecting.done == done
+    setting = "SHOW row_security"
+    assert driver.inspecting.done == ["read only", setting, setting, "close", "terminate"]
     assert [each.done for each in driver.connections] == [[], []]
     assert driver.arguments == {
         "timeout": 2.0,
-        "max_cached_statement_lifetime": 0,
+        "statement_cache_size": 0,
         "server_settings": {
             "application_name": "tornado-idv",
             "statement_timeout": "1800",
@@ -226,7 +230,7 @@ async def test_pooler_gets_no_setting_of_a_session(
     """And each transaction begins with the same ones."""
     database = make(timeout="2s", prepared_statements="false", pool={"max": "1"})
     await database.open()
-    assert driver.arguments == {"timeout": 2.0, "statement_cache_size": 0}
+    assert driver.arguments["server_settings"] == {}
     (connection,) = driver.connections
     assert driver.inspecting.done[:2] == ["read only", "SET LOCAL row_security = off"]
     assert await database.fetch("SELECT", "x") == [("SELECT",)]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +143,114 @@ async def test_what_another_client_leaves_in_a_session_changes_no_answer(
             assert found == [ALICE] * 8
             assert await backend.find(ByNickname("carol")) is None
     database.run("DROP SCHEMA other CASCADE")
+
+
+@pytest.fixture
+def unnoticed(database: Database) -> Iterator[None]:
+    """The setting by which a pooler that ignores startup parameters is noticed at the start."""
+    change = f'ALTER DATABASE "{database.name}"'
+    database.run(f"{change} SET row_security = off")
+    yield
+    database.run(f"{change} RESET row_security")
+
+
+IGNORED = ("default_transaction_isolation", *STARTUP_PARAMETERS)
+IGNORING = f"ignore_startup_parameters = {','.join(IGNORED)}"
+
+
+def count_answers(dsn: str, folder: Path, first: int) -> Counter[str]:
+    """Look up users and numbers that are no user in turn, and compare the answers."""
+    queries = [
+        (ByNickname("alice"), ALICE),
+        (ByCard(BOB.card_number), BOB),
+        (ByNickname("4000"), None),
+        (ByCard("4000"), None),
+    ]
+    queries = queries[first:] + queries[:first]
+    counted: Counter[str] = Counter()
+
+    async def look_up() -> None:
+        async with open_backends([backend_of(folder, dsn=dsn, timeout="5s")]) as (backend,):
+            for _ in range(500):
+                for query, user in queries:
+                    try:
+                        found = await backend.find(query)
+                    except LookupFailed as error:
+                        counted[explained(error)] += 1
+                    else:
+                        counted["right" if found == user else "wrong"] += 1
+
+    try:
+        asyncio.run(look_up())
+    except StartError as error:
+        counted[explained(error)] += 1
+    return counted
+
+
+def explained(error: Exception) -> str:
+    return "explained" if "write prepared_statements: false" in str(error) else str(error)
+
+
+@pytest.mark.parametrize(
+    "pooled",
+    [f"{IGNORING}\nmin_pool_size = 6", f"{IGNORING}\ndefault_pool_size = 1"],
+    ids=["several sessions", "one session"],
+    indirect=True,
+)
+@pytest.mark.usefixtures("unnoticed")
+def test_processes_that_share_sessions_do_not_run_statements_of_each_other(
+    database: Database, pooled: str, tmp_path: Path
+) -> None:
+    """Each process numbers its statements in another order."""
+    database.write(ALICE, BOB)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+        results = [processes.submit(count_answers, pooled, tmp_path, each) for each in (0, 1)]
+    counted = sum((each.result() for each in results), Counter())
+    assert counted.keys() <= {"right", "explained"}
+
+
+async def test_no_statement_has_a_name_that_another_process_may_use(
+    database: Database, tmp_path: Path
+) -> None:
+    """Of lookups, the listener, imports, exports and the key store."""
+    database.write(ALICE, BOB)
+    change = f'ALTER DATABASE "{database.name}"'
+    database.run(f"{change} SET log_statement = 'all'")
+    before = len(database.server.log)
+
+    def use_keys() -> None:
+        with closing(KeyDatabase(SecretStr(database.dsn), "keys")) as keys:
+            list(keys.execute("SELECT ?::text", ["x"]))
+            keys.executemany("SELECT ?::text", [["x"], ["y"]])
+
+    await asyncio.to_thread(use_keys)
+    purged = asyncio.Event()
+    backend = backend_of(tmp_path, dsn=database.dsn, notify={})
+    backend.on_change(lambda *_: purged.set())
+    store = PostgresBackend.user_store(backend.options)
+    assert await asyncio.to_thread(lambda: list(store.records())) == [ALICE, BOB]
+    async with open_backends([backend]):
+        assert await backend.find(ByNickname("alice")) == ALICE
+        await purged.wait()
+    database.run(f"{change} RESET log_statement")
+    names = re.findall(r"execute (\S+?)[/:]", database.server.log[before:])
+    assert {re.sub("^idv_[0-9a-f]{32}$", "random", each) for each in names} == {
+        "<unnamed>",
+        "random",
+    }
+
+
+@pytest.mark.parametrize("prepared", ["true", "false"])
+@pytest.mark.parametrize(
+    "pooled", [f"{IGNORING}\npool_mode = statement"], ids=["statement mode"], indirect=True
+)
+async def test_pooler_in_statement_mode_is_refused_at_the_start(
+    database: Database, pooled: str, prepared: str, tmp_path: Path
+) -> None:
+    database.write(ALICE)
+    refused = "a pooler in statement mode allows no transactions; connect to the server itself"
+    with pytest.raises(StartError, match=refused):
+        await backend_of(tmp_path, dsn=pooled, prepared_statements=prepared).open()
 
 
 async def test_notifications_go_past_the_pooler(

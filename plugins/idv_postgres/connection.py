@@ -1,0 +1,59 @@
+"""A connection whose prepared statements have names that no other client uses."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+import asyncpg
+from asyncpg.exceptions import InvalidCachedStatementError, OutdatedSchemaCacheError
+from asyncpg.prepared_stmt import PreparedStatement
+
+_MAX_PREPARED = 16
+"""Statements that stay prepared; those of a table that was replaced are not used any more."""
+
+
+class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
+    """A connection without asyncpg's cache of statements, which numbers them in each process.
+
+    Behind a pooler two processes may use the same session, where one would then run the statement
+    of the other.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._prepared: dict[str, PreparedStatement] = {}
+
+    async def prepare(
+        self, query: str, *, name: str | None = None, **options: Any
+    ) -> PreparedStatement:
+        """Prepare a statement under a random name, if none is given."""
+        if name is None:
+            name = f"idv_{secrets.token_hex(16)}"
+        return await super().prepare(query, name=name, **options)
+
+    async def fetch_prepared(
+        self,
+        sql: str,
+        *values: object,
+        timeout: float | None = None,  # noqa: ASYNC109 - asyncpg's
+    ) -> list[asyncpg.Record]:
+        """Run a statement that stays prepared; after a change of a table it is prepared again."""
+        statement = self._prepared.get(sql)
+        rows: list[asyncpg.Record]
+        if statement is not None:
+            try:
+                rows = await statement.fetch(*values, timeout=timeout)
+            except (InvalidCachedStatementError, OutdatedSchemaCacheError):
+                self._prepared.clear()
+                if self.is_in_transaction():
+                    raise
+            else:
+                return rows
+        if len(self._prepared) == _MAX_PREPARED:
+            self._prepared.clear()
+        async with asyncio.timeout(timeout):
+            statement = self._prepared[sql] = await self.prepare(sql)
+            rows = await statement.fetch(*values)
+        return rows
