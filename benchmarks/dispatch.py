@@ -1,6 +1,10 @@
-"""Cost of the dispatch to a backend on a cache miss."""
+"""Cost of the dispatch to a backend on a cache miss, and of the hook in it."""
 
 from __future__ import annotations
+
+import asyncio
+
+import pluggy
 
 from benchmarks import dataset
 from benchmarks.directories import directory_over
@@ -8,6 +12,9 @@ from benchmarks.figures import Figure, Target, microseconds
 from benchmarks.plan import Plan
 from benchmarks.rounds import Timing, cpus, interleave, sequential
 from tornado_idv.interfaces.shared import Purge
+from tornado_idv.lookup.guard import Guard
+from tornado_idv.model import Answer, Query
+from tornado_idv.registry import plugin_manager
 
 _TARGET = Target("most", 30)
 
@@ -26,12 +33,34 @@ async def missed_find(plan: Plan) -> list[Figure]:
         async def own() -> Timing:
             return await sequential(guard.backend.find, keys)
 
-        timings = await interleave(plan, "dispatches", {"find": find, "own": own})
+        hook, deadline = _hook_of(guard), asyncio.get_running_loop().time() + 3600
+
+        async def by_hook(query: Query) -> Answer | None:
+            (call,) = hook(query=query, deadline=deadline)
+            return await call
+
+        async def guarded() -> Timing:
+            return await sequential(lambda query: guard.find(query, deadline), keys)
+
+        async def hooked() -> Timing:
+            return await sequential(by_hook, keys)
+
+        measured = {"find": find, "own": own, "guarded": guarded, "hooked": hooked}
+        timings = await interleave(plan, "dispatches", measured)
     # Nothing waits for I/O, so CPU time is all there is.
-    find_cpu, own_cpu = cpus(timings["find"]), cpus(timings["own"])
+    find_cpu, own_cpu, guard_cpu, hook_cpu = (cpus(timings[each]) for each in measured)
+    of_hook = [hook - guard for hook, guard in zip(hook_cpu, guard_cpu, strict=True)]
     added = [find - own for find, own in zip(find_cpu, own_cpu, strict=True)]
     return [
         microseconds("Directory.find, missed", find_cpu),
         microseconds("YAML Backend.find", own_cpu),
+        microseconds("the hook idv_identify, on top of Guard.find", of_hook),
         microseconds("dispatch on top of Backend.find", added, _TARGET),
     ]
+
+
+def _hook_of(guard: Guard) -> pluggy.HookCaller:
+    """Return the hook ``idv_identify`` of a manager with the loaded plugins and this guard."""
+    manager = plugin_manager()
+    manager.register(guard)
+    return manager.hook.idv_identify

@@ -105,6 +105,14 @@ class WrappingInTheOldWay:
         yield
 
 
+class SynchronousDispatch:
+    """A plugin that returns its answer, or a coroutine, from a plain function."""
+
+    @hookimpl
+    def idv_identify(self, query: Query) -> None:
+        """Return nothing."""
+
+
 class WrappingTheDispatch:
     """A plugin around the asking of all backends."""
 
@@ -179,6 +187,7 @@ def test_a_plugin_that_does_not_fit_stops_the_start(plugin: object, reported: st
         (Wrapping(), "idv_lookup_finished must not be a wrapper"),
         (WrappingInTheOldWay(), "idv_lookup_finished must not be a wrapper"),
         (WrappingTheDispatch(), "idv_identify must not be a wrapper"),
+        (SynchronousDispatch(), "idv_identify must be a coroutine function (async def)"),
     ],
     ids=lambda each: type(each).__name__,
 )

@@ -43,7 +43,7 @@ def plugin_manager(
             for entry_point in metadata.entry_points(group=hookspecs.PROJECT):
                 _load(manager, entry_point)
         manager.check_pending()
-        _reject_hook_wrappers(manager)
+        _check_hooks_of_lookups(manager)
     except Exception as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     return manager
@@ -64,15 +64,17 @@ def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> No
         raise ValueError(f"{plugin}: it has no hook; decorate its hooks with @hookimpl")
 
 
-def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
-    """Reject wrappers of the hooks of a lookup, and observers that would have to be awaited."""
-    observers = manager.hook.idv_lookup_finished.get_hookimpls()
-    for each in [*manager.hook.idv_identify.get_hookimpls(), *observers]:
-        name = f"{each.plugin_name}: {each.function.__name__}"
-        if each.wrapper or each.hookwrapper:
-            raise TypeError(f"{name} must not be a wrapper")
-        if each in observers and inspect.iscoroutinefunction(each.function):
-            raise TypeError(f"{name} must be a plain function, not a coroutine function")
+def _check_hooks_of_lookups(manager: pluggy.PluginManager) -> None:
+    """Reject what the hooks of a lookup cannot be: wrappers, and the wrong kind of function."""
+    hooks = manager.hook
+    for hook, is_async in ((hooks.idv_identify, True), (hooks.idv_lookup_finished, False)):
+        for each in hook.get_hookimpls():
+            name = f"{each.plugin_name}: {hook.name}"
+            if each.wrapper or each.hookwrapper:
+                raise TypeError(f"{name} must not be a wrapper")
+            if inspect.iscoroutinefunction(each.function) != is_async:
+                kind = "a coroutine function (async def)" if is_async else "a plain function"
+                raise TypeError(f"{name} must be {kind}")
 
 
 class Classes(Mapping[str, type[T]], Generic[T]):

@@ -60,13 +60,24 @@ async def test_backend_that_does_not_serve_the_query_is_not_called() -> None:
     ]
 
 
-async def test_not_found_is_undetermined_where_a_plugin_may_know_the_user() -> None:
-    own = OwnDispatch(Answer(ALICE, "own"))
+@pytest.mark.parametrize(
+    ("answer", "result", "end"),
+    [
+        (Answer(ALICE, "own"), "found", "found"),
+        (None, "not_found", "not_found"),
+        (KeyError("alice"), "undetermined", "broken"),
+    ],
+    ids=["found", "not found", "broken"],
+)
+async def test_plugins_are_called_after_the_backends(answer: object, result: str, end: str) -> None:
+    own = OwnDispatch(answer)
     asked = directory(backend := FakeBackend(None), plugins=[own])
-    assert (await asked.explain(QUERY)).result == "undetermined"
-    assert own.source.asked == 0
+    explanation = await asked.explain(QUERY)
+    assert explanation.result == result
+    assert [each.result for each in explanation.calls] == ["not_found", end]
     backend.source.answer = ALICE
-    assert (await asked.explain(QUERY)).result == "found"
+    assert len((await asked.explain(QUERY)).calls) == 1
+    assert own.source.asked == 1
 
 
 async def test_nothing_is_cached_and_the_cache_is_not_read() -> None:

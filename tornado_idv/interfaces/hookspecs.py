@@ -44,13 +44,13 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignor
 
 @hookspec
 def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
-    """Look a user up that no configured backend knows.
+    """Look a user up; each lookup that the cache does not answer is dispatched by this hook.
 
-    Returns an unstarted coroutine, or ``None`` to be skipped for this kind of query. Awaited,
-    the coroutine returns the found `Answer`, or ``None`` for "not known here" (or an `Answer`
-    without a user, to limit for how long that is cached), by ``deadline`` (seconds of the event
-    loop's clock), and raises `Unavailable` or `Broken` if that cannot be determined. The
-    plugins are called one by one up to the first that found the user.
+    A configured backend implements it by its guard. A plugin's implementation is ``async def``,
+    and is awaited after all of them, if none found the user. It returns the found `Answer`,
+    ``None`` for "not known here" (or an `Answer` without a user, to limit for how long that is
+    cached), by ``deadline`` (seconds of the event loop's clock), and raises `Unavailable` or
+    `Broken` if that cannot be determined.
     """
 
 

@@ -4,85 +4,103 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import pluggy
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
+from tornado_idv.interfaces import hookspecs
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.deadlines import is_cancelled
 from tornado_idv.lookup.guard import BackendCall, Guard, outcome_of
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
+_Call = Coroutine[Any, Any, Answer | None]
+_Observe = Callable[[str, _Call], _Call]
 
 
 class Explanation(NamedTuple):
-    """The result of a lookup, and how each backend call ended, in order."""
+    """The result of a lookup, and how each call ended, in order."""
 
     result: Literal["found", "not_found", "undetermined"]
     calls: list[BackendCall]
 
 
 class Chain:
-    """Guards in order, and the ``idv_identify`` hook; other parameters as of `Directory`."""
+    """Dispatches lookups by the hook ``idv_identify``: to the guards in order, then to plugins.
+
+    For that it has a manager of its own, with the loaded ``plugins`` and the guards. Other
+    parameters as of `Directory`.
+    """
 
     def __init__(
         self,
-        manager: pluggy.PluginManager,
+        plugins: pluggy.PluginManager,
         guards: Sequence[Guard],
         cache: AnswerCache,
         encode: Callable[[User | None], bytes],
         timeout: float,
     ) -> None:
-        self._guards = guards
         self._encode = encode
         self._timeout = timeout
         self._timer = cache.timer
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        for name, plugin in plugins.list_name_plugin():
+            manager.register(plugin, name)
+        for guard in reversed(guards):  # pluggy calls the last one first
+            manager.register(guard)
+        self._hook = manager.hook.idv_identify
+        hooks = plugins.hook.idv_identify.get_hookimpls()
+        self._plugins = [each.plugin_name for each in reversed(hooks)]
         default = cache.limits.negative_ttl
+        self._guards: dict[type[Query], list[str]] = {}
         self._negative_ttls: dict[type[Query], float] = {}
         for kind in get_args(Query):
             backends = [each.backend for each in guards if kind in each.backend.serves]
             own = [each.options.negative_ttl for each in backends]
             ttls = (default if ttl is None else ttl for ttl in own)
             self._negative_ttls[kind] = min(ttls, default=default)
-        self._identify_hooks = hook_callers(manager, "idv_identify")
+            self._guards[kind] = [each.name for each in backends]
 
-    async def find(self, query: Query) -> Answer:
+    async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
         """Return the answer for the cache and the response; raises `Unavailable` or `Broken`.
 
         *Not found* only if every backend serving the query said "not known here": one that was
         skipped as unavailable might know the user. It is cached for the shortest time that one of
-        them allows.
+        them allows. ``observe`` is called with the name and the call of each that is called.
         """
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        calls: list[_Call] = self._hook(query=query, deadline=deadline)
+        if not calls:
+            raise Unavailable(f"no backend answers {type(query).__name__}")
         skipped: LookupFailed | None = None
-        ttl, storable, were_called = self._negative_ttls[type(query)], True, False
-        for coroutine in self._calls(query):
-            were_called = True
-            try:
-                answer = await coroutine
-            except LookupFailed as error:
-                if not error.continues:
-                    raise
-                skipped = error
-                continue
-            if answer is None:
-                continue
-            if not isinstance(answer, Answer):
-                raise Broken("a plugin's idv_identify returned something other than an Answer")
-            if answer.found:
-                break
-            storable = storable and answer.storable
-            if answer.ttl is not None:
-                ttl = min(ttl, answer.ttl)
-        else:
-            if not were_called:
-                raise Unavailable(f"no backend answers {type(query).__name__}")
-            if skipped is not None:
-                raise skipped
-            answer = Answer(None, ttl=ttl, storable=storable)
+        ttl, storable = self._negative_ttls[type(query)], True
+        try:
+            for index, call in enumerate(calls):
+                try:
+                    answer = await self._bounded(query, index, call, deadline, observe)
+                except LookupFailed as error:
+                    if not error.continues:
+                        raise
+                    skipped = error
+                    continue
+                if answer is None:
+                    continue
+                if answer.found:
+                    break
+                storable = storable and answer.storable
+                if answer.ttl is not None:
+                    ttl = min(ttl, answer.ttl)
+            else:
+                if skipped is not None:
+                    raise skipped
+                answer = Answer(None, ttl=ttl, storable=storable)
+        finally:
+            for each in calls:
+                each.close()
         return Answer(
             answer.user,
             answer.backend,
@@ -93,74 +111,56 @@ class Chain:
             storable=answer.storable,
         )
 
-    async def explain(self, query: Query) -> Explanation:
-        """Call the backends as a lookup does.
+    def _bounded(
+        self, query: Query, index: int, call: _Call, deadline: float, observe: _Observe | None
+    ) -> _Call:
+        """Return the call at this place, of a guard or of a plugin, as one that ends in time."""
+        names = self._guards[type(query)]
+        if index < len(names):
+            name = names[index]
+        else:
+            name = self._plugins[index - len(names)]
+            call = _of_plugin(name, call, deadline)
+        return call if observe is None else observe(name, call)
 
-        The hook ``idv_identify`` is not called: where plugins implement it, and no backend found
-        the user, the result is not determined.
-        """
-        deadline = asyncio.get_running_loop().time() + self._timeout
+    async def explain(self, query: Query) -> Explanation:
+        """Look up as `find` does, and return how each call ended."""
         calls: list[BackendCall] = []
-        for guard in self._guards:
-            if not guard.serves(query):
-                continue
+
+        async def observe(name: str, call: _Call) -> Answer | None:
             started = self._timer()
             end: Answer | LookupFailed | None
             try:
-                end = await guard.find(query, deadline)
+                end = await call
             except LookupFailed as error:
                 end = error
-            seconds = self._timer() - started
             outcome, result = outcome_of(end)
-            calls.append(BackendCall(guard.name, outcome, seconds, result))
-            if result == "found" or (isinstance(end, LookupFailed) and not end.continues):
-                break
-        results = {call.result for call in calls}
-        if "found" in results:
-            return Explanation("found", calls)
-        decided = results == {"not_found"} and not self._identify_hooks
-        return Explanation("not_found" if decided else "undetermined", calls)
+            calls.append(BackendCall(name, outcome, self._timer() - started, result))
+            if isinstance(end, LookupFailed):
+                raise end
+            return end
 
-    def _calls(self, query: Query) -> Iterator[Coroutine[Any, Any, Answer | None]]:
-        """Yield the calls of the backends, then those of plugins; each is made when it is next."""
-        deadline = asyncio.get_running_loop().time() + self._timeout
-        for guard in self._guards:
-            if guard.serves(query):
-                yield guard.find(query, deadline)
-        for hook in self._identify_hooks:
-            with _plugin_errors():
-                of_plugin = hook(query=query, deadline=deadline)
-            for each in of_plugin:
-                yield _until(deadline, each)
+        try:
+            answer = await self.find(query, observe)
+        except LookupFailed:
+            return Explanation("undetermined", calls)
+        return Explanation("found" if answer.found else "not_found", calls)
 
 
-@contextmanager
-def _plugin_errors() -> Iterator[None]:
+async def _of_plugin(name: str, call: _Call, deadline: float) -> Answer | None:
+    """Return the answer of a plugin, which no guard bounds or validates."""
     try:
-        yield
+        async with asyncio.timeout_at(deadline) as timeout:
+            answer = await call
     except LookupFailed:
         raise
     except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if timeout.expired():
+            raise Unavailable("no answer within the request's time") from None
         if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise
-        _log.error("a plugin's idv_identify failed:\n%s", format_traceback(error))
-        raise Broken(f"a plugin's idv_identify failed with {type(error).__name__}") from error
-
-
-async def _until(deadline: float, coroutine: Coroutine[Any, Any, Answer | None]) -> Answer | None:
-    """Await a plugin's coroutine; no guard bounds it, so one that hangs is cancelled here."""
-    async with asyncio.timeout_at(deadline):
-        with _plugin_errors():  # inside, since a `TimeoutError` of the plugin is one of these
-            return await coroutine
-
-
-def hook_callers(manager: pluggy.PluginManager, hook: str) -> list[pluggy.HookCaller]:
-    """One caller of a hook for each plugin that implements it.
-
-    A call for all of them would end at the first that raises, without the results before it.
-    """
-    plugins = manager.get_plugins()
-    return [
-        manager.subset_hook_caller(hook, plugins - {each.plugin})
-        for each in reversed(getattr(manager.hook, hook).get_hookimpls())
-    ]
+        _log.error("plugin %s: idv_identify failed:\n%s", name, format_traceback(error))
+        raise Broken(f"plugin {name}: idv_identify failed with {type(error).__name__}") from error
+    if answer is not None and not isinstance(answer, Answer):
+        raise Broken(f"plugin {name}: idv_identify returned something other than an Answer")
+    return answer

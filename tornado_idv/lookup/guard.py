@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from tornado_idv.identifiers import (
     is_profile_url,
 )
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout, is_cancelled
@@ -113,6 +114,16 @@ class Guard:
 
     def serves(self, query: Query) -> bool:
         return type(query) in self._serves
+
+    @hookimpl(tryfirst=True)
+    def idv_identify(
+        self, query: Query, deadline: float
+    ) -> Coroutine[Any, Any, Answer | None] | None:
+        """Return the call of `find`, ``None`` for a kind of query that the backend does not serve.
+
+        It comes before plugins with ``tryfirst``: these look up users that no backend knows.
+        """
+        return self.find(query, deadline) if self.serves(query) else None
 
     async def find(self, query: Query, deadline: float) -> Answer | None:
         """Look the query up in the backend, by ``deadline`` (seconds of the loop's clock)."""

@@ -1,7 +1,7 @@
 """Directories over backends that a test controls."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,8 +28,8 @@ class OwnDispatch:
         self.source = Source(answer)
 
     @hookimpl
-    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
-        return self.source.ask(query)
+    async def idv_identify(self, query: Query) -> Any:
+        return await self.source.ask(query)
 
 
 def encode(user: User | None) -> bytes:

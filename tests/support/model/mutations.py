@@ -291,7 +291,7 @@ BUGS = (
     Bug(
         "a query without backends is reported as not found",
         "chain",
-        Change("Chain.find", "not were_called", "False"),
+        Change("Chain.find", "not calls", "False"),
         seed=14,
     ),
     Bug(

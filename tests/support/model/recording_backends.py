@@ -13,7 +13,6 @@ from enum import Enum, auto
 
 from tornado_idv.errors import Broken, Unavailable
 from tornado_idv.interfaces.backend import Backend, BackendOptions
-from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 
@@ -117,10 +116,6 @@ class Record:
     @property
     def under_way(self) -> list[Run]:
         return list(self._runs_by_task.values())
-
-    @hookimpl
-    def idv_identify(self, query: Query) -> None:
-        self.begin(query)
 
     def begin(self, query: Query) -> Run:
         """Return the run of this task, which begins with the first call."""
