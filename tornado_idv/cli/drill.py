@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import click
 
@@ -99,17 +98,11 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
     callback=parsed_by(parse_duration),
     help="Time of each run.",
 )
-@click.option(
-    "--junit",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    help="Write a JUnit XML report to this file.",
-)
 @json_option
 def drill(
     *,
     command: tuple[str, ...],
     timeout: float,
-    junit: Path | None,
     as_json: bool,
     **patterns: re.Pattern[str] | None,
 ) -> None:
@@ -132,8 +125,6 @@ def drill(
             runs.append(run)
             if not as_json:
                 _print_run(run)
-        if junit is not None:
-            _write_junit(runs, junit)
     failed = sum(not each.passed for each in runs)
     if as_json:
         print_json({"ok": not failed, "runs": [asdict(each) for each in runs]})
@@ -204,17 +195,3 @@ def _print_run(run: Run) -> None:
     click.echo(f"{result}  {run.scenario:<22} {run.conclusion}{wanted}")
     if not run.passed and run.last_line:
         click.echo(f"        last line of output: {run.last_line}")
-
-
-def _write_junit(runs: Sequence[Run], path: Path) -> None:
-    failures = sum(not each.passed for each in runs)
-    suite = ET.Element("testsuite", name="drill", tests=str(len(runs)), failures=str(failures))
-    for run in runs:
-        case = ET.SubElement(suite, "testcase", classname="drill", name=run.scenario)
-        if not run.passed:
-            message = f"{run.conclusion}, expected {' or '.join(run.right)}"
-            ET.SubElement(case, "failure", message=message)
-    try:
-        ET.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
-    except OSError as error:
-        raise StartError(f"{path}: cannot be written: {error.strerror}") from None
