@@ -94,35 +94,19 @@ class Broken(LookupFailed):
 
 
 class InvalidKey(IdvError):
-    """The token names no key that is good now."""
+    """The token names no key that is good now.
 
-    @property
-    def reason(self) -> str:
-        """Why, for the log alone."""
-        return str(self.args[0])
+    ``reason`` says why, for the log alone; ``key_id`` is that of a known key which is expired, not
+    valid yet, revoked or disabled.
+    """
 
-    @property
-    def key_id(self) -> str | None:
-        """The id of a known key which is expired, not valid yet, revoked or disabled."""
-        return None
-
-    def __str__(self) -> str:
-        return self.reason
+    def __init__(self, reason: str, key_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.key_id = reason, key_id
 
 
 class UndeterminedKey(InvalidKey):
-    """The token may be valid: the key store, which may have been changed, cannot be read.
-
-    ``error`` is why it is not valid as far as is known.
-    """
-
-    def __init__(self, error: InvalidKey) -> None:
-        super().__init__("the key store cannot be read")
-        self._error = error
-
-    @property
-    def key_id(self) -> str | None:
-        return self._error.key_id
+    """The token may be valid: the key store, which may have been changed, cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,10 @@ from support.http.request_waves import sending_waves
 from support.processes.forked_commands import start
 from support.processes.process import eventually
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client, Reply, serving
-from tornado_idv.config.settings import AuthSettings, KeySettings
+from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import SettingError, StartError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
-from tornado_idv.keys.ring import LatestTime
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.service import keys as service_keys
@@ -266,22 +265,6 @@ def test_configured_key_stays_in_force_beside_a_stored_one_with_its_id(
     (line,) = (each for each in caplog.records if each.levelno == logging.ERROR)
     assert f"the key store {store} has a key caller, too" in line.getMessage()
     assert read(store)["caller"].last_used is None, "only the configured one was used"
-
-
-async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a key which expired meanwhile stays expired when the clock steps back."""
-    monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
-    key = KeySettings.model_validate(
-        {"id": "shop", "sha256": digest("shop").hex(), "expires": "1970-01-01T00:03:20Z"}
-    )
-    async with service_keys.Keys({}).opened(AuthSettings(keys=(key,))) as keys:
-        times = [200.0]
-        monkeypatch.setattr(keys.ring, "_latest", LatestTime())
-        monkeypatch.setattr(keys.ring, "clock", lambda: times[0])
-        for _ in range(5):
-            await asyncio.sleep(0)
-        times[0] = 100.0
-        assert keys.ring.find(key.digest, keys.ring.clock()) is None
 
 
 @pytest.fixture

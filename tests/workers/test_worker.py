@@ -20,7 +20,6 @@ from support.processes.service import FIXTURE, KEY, Client
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import hookimpl
-from tornado_idv.keys.ring import LatestTime
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query, User
 from tornado_idv.registry import backend_kinds, plugin_manager
@@ -80,7 +79,7 @@ class Worker:
         manager = plugin_manager(plugins=[Kinds()])
         file = ConfigFile.read(path)
         settings = file.load(backend_kinds(manager), {})
-        inherited = Inherited(self.sockets, make_limiters(settings.limits, 1), LatestTime())
+        inherited = Inherited(self.sockets, make_limiters(settings.limits, 1))
 
         def play(control: ControlEnd) -> list[Message]:
             try:

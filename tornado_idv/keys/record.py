@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -15,8 +16,6 @@ from tornado_idv.keys.api_key import (
     KEY_ID,
     ApiKey,
     Scope,
-    never_after,
-    never_before,
 )
 from tornado_idv.units import Rate, format_rate, parse_rate
 
@@ -72,7 +71,7 @@ class KeyRecord(Struct, frozen=True, gc=False):
     @property
     def ends(self) -> dict[bytes, float]:
         """When each token, by its digest, or the key itself expires; infinite without a limit."""
-        end = never_after() if self.expires is None else self.expires
+        end = inf if self.expires is None else self.expires
         return {
             token.digest: end if token.expires is None else min(token.expires, end)
             for token in self.tokens
@@ -183,8 +182,8 @@ def to_api_key(row: Sequence[Any]) -> ApiKey:
         token_digest,
         record.owner,
         _scope_set(record.scopes),
-        never_before() if record.not_before is None else record.not_before,
-        never_before() if rejected else record.valid_until,  # always expired
+        -inf if record.not_before is None else record.not_before,
+        -inf if rejected else record.valid_until,  # always expired
         record.requests,
         record.misses,
         rejected=rejected,

@@ -6,66 +6,24 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import cycle
-from math import copysign
-from mmap import mmap
 from operator import itemgetter
-from random import sample
 
 from tornado_idv.errors import InvalidKey, UndeterminedKey
-from tornado_idv.keys.api_key import ApiKey, RejectedKey, never_before
-from tornado_idv.keys.token import MAX_LENGTH, digest, is_token68
-
-
-class LatestTime:
-    """The latest wall time that any process of a service has seen.
-
-    ``seconds`` holds that one number, in Unix time; minus infinity before a time was seen. It is in
-    memory that processes forked later share, and outlives each of them. They change it without a
-    lock: of two simultaneous changes, the one by the earlier time may remain.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = memoryview(mmap(-1, 8)).cast("d")
-        self.seconds[0] = -math.inf
-
-    def advance(self, now: float) -> float:
-        """Return the later of this and ``now``, which is the latest time from now on."""
-        self.seconds[0] = latest = max(now, self.seconds[0])
-        return latest
-
-
-_DECOYS = cycle(
-    sample([ApiKey("", i.to_bytes(32), expires=never_before()) for i in range(800)], 800)
-)
-"""In place of a key that does not exist: such a token is rejected by the same steps as one that is
-not valid. A single decoy would stay in the processor's cache, as would some in the order of their
-memory, and be rejected 0.4 µs faster (benchmarks/key_timing.py, CPython 3.11)."""
-
-
-_NOTICE_INTERVAL = 0.1
-"""Seconds between two times that `KeyRing.find` notices: a write for each hit, to memory that
-processes share, would cost more."""
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.token import digest, is_token68
 
 
 class KeyRing:
     """Authenticates tokens by their digests: the configured keys, and those of the key store.
 
-    ``clock`` returns Unix time in seconds. Where it steps back, keys that had expired by
-    ``latest``, the latest time seen, stay expired; rings of several processes share it.
+    ``clock`` returns Unix time in seconds.
     """
 
-    def __init__(
-        self,
-        keys: Iterable[ApiKey],
-        clock: Callable[[], float] = time.time,
-        latest: LatestTime | None = None,
-    ) -> None:
+    def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
         self._keys = {key.digest: key for key in keys}
         self.clock = clock
         self.is_current = True
         """Whether no other key can be valid: the key store, if there is one, was read."""
-        self._latest = latest or LatestTime()
         self.last_used: dict[str, float] = {}
         """When each key was last used, by its id, in Unix time."""
 
@@ -108,24 +66,13 @@ class KeyRing:
         self._keys = keys
         vars(self).pop("_overview", None)
 
-    def notice_time(self) -> None:
-        """Look at the clock: what has expired by now stays expired.
-
-        For regular calls, also without requests.
-        """
-        self._latest.advance(self.clock())
-
     def find(self, computed: bytes, now: float) -> ApiKey | None:
         """Return the key whose token has this digest, if it is valid now; it counts as used.
 
-        ``now`` is the time of ``clock``. Whatever is not valid takes the same time.
+        ``now`` is the time of ``clock``.
         """
-        key = self._keys.get(computed, next(_DECOYS))
-        latest = self._latest.seconds[0]
-        if now > latest + _NOTICE_INTERVAL:
-            latest = self._latest.advance(now)
-        # As `ApiKey.is_valid`, without a call, which takes as long as all of this.
-        if copysign(1.0, now - key.not_before) <= copysign(1.0, max(now, latest) - key.expires):
+        key = self._keys.get(computed)
+        if key is None or not key.not_before <= now < key.expires:
             return None
         self.last_used[key.id] = now
         return key
@@ -133,25 +80,23 @@ class KeyRing:
     def authenticate(self, scheme: str, token: str) -> ApiKey:
         """Return the key with this token; raise `InvalidKey` if there is none that is valid now.
 
-        That is an `UndeterminedKey` where the key store may have one.
-
-        ``scheme`` is that of the credentials in lower case, or `NO_SCHEME` if there were none.
+        That is an `UndeterminedKey` where the key store may have one. ``scheme`` is that of the
+        credentials in lower case, empty if there were none.
 
         The time of a dictionary lookup by digest does not depend on how much of a token is
-        right, so no constant-time comparison is needed. Whatever is rejected takes the same path,
-        also a token that is malformed or absent: one digest, of bounded input, and one lookup.
+        right, so no constant-time comparison is needed.
         """
-        computed = digest(token[: MAX_LENGTH + 1])
-        key = self._keys.get(computed, next(_DECOYS))
-        now = self.clock()
-        latest = self._latest.advance(now)
-        if not key.is_valid(now, latest):
-            raise self._rejection(RejectedKey(key, latest, computed, scheme, token))
+        if not scheme:
+            raise InvalidKey("missing")
         if scheme != "bearer" or not is_token68(token):
             raise InvalidKey("malformed")
-        self.last_used[key.id] = latest
-        return key
-
-    def _rejection(self, error: RejectedKey) -> InvalidKey:
-        """Return the error, or that it is not certain while the key store cannot be read."""
-        return error if self.is_current or not error.is_well_formed else UndeterminedKey(error)
+        key, now = self._keys.get(digest(token)), self.clock()
+        if key is not None and key.is_valid(now):
+            self.last_used[key.id] = now
+            return key
+        if not self.is_current:
+            raise UndeterminedKey("the key store cannot be read", key.id if key else None)
+        if key is None:
+            raise InvalidKey("unknown")
+        is_expired = now >= key.expires
+        raise InvalidKey(key.rejected or ("expired" if is_expired else "not valid yet"), key.id)

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,9 +18,9 @@ from pydantic import SecretStr
 
 from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
-from tornado_idv.keys.api_key import ApiKey, never_after, never_before
+from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
-from tornado_idv.keys.ring import KeyRing, LatestTime
+from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.service.reload import Prepared
 
@@ -36,11 +37,11 @@ _STOP_TIMEOUT = 2.0
 class Keys:
     """All keys in ``ring``, and what follows the key store, if there is one: ``store``.
 
-    ``offered`` is what plugins open key stores with; ``latest`` is that of the `KeyRing`.
+    ``offered`` is what plugins open key stores with.
     """
 
-    def __init__(self, offered: Offered, latest: LatestTime | None = None) -> None:
-        self.ring = KeyRing([], latest=latest)
+    def __init__(self, offered: Offered) -> None:
+        self.ring = KeyRing([])
         self.store: StoreFollower | None = None
         self._offered = offered
         self._configured: tuple[ApiKey, ...] = ()
@@ -103,14 +104,10 @@ class Keys:
         return Prepared(commit, abort)
 
     async def follow(self) -> None:
-        """Make changes of the store effective, and write when keys were last used.
-
-        Also without requests, the ring notices the time.
-        """
+        """Make changes of the store effective, and write when keys were last used."""
         write_at = time.monotonic() + _WRITE_INTERVAL
         while True:
             await asyncio.sleep(_POLL_INTERVAL)
-            self.ring.notice_time()
             store = self.store
             if store is None:
                 continue
@@ -193,8 +190,8 @@ def api_key(entry: KeySettings) -> ApiKey:
         digest=entry.digest,
         owner=entry.owner,
         scopes=frozenset(entry.scopes),
-        not_before=entry.not_before.timestamp() if entry.not_before else never_before(),
-        expires=entry.expires.timestamp() if entry.expires else never_after(),
+        not_before=entry.not_before.timestamp() if entry.not_before else -inf,
+        expires=entry.expires.timestamp() if entry.expires else inf,
         requests=entry.limits.requests,
         misses=misses.rate if misses else None,
         misses_log_only=misses is not None and misses.log_only,

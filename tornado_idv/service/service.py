@@ -15,7 +15,6 @@ from tornado_idv.admin.state import ServiceState
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.http.server import HttpServer
-from tornado_idv.keys.ring import LatestTime
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.directories import Directories, open_directories
@@ -55,7 +54,6 @@ class Inherited:
 
     sockets: Sequence[socket.socket] = ()
     limiters: Limiters | None = None
-    latest_time: LatestTime | None = None
 
 
 _NOTHING = Inherited()
@@ -188,7 +186,7 @@ async def serving(
     """The public listener, on the sockets of a worker or on ``port``; raises as `listening`."""
     counters = Counters()
     async with (
-        Keys(key_stores(manager), inherited.latest_time).opened(settings.auth) as keys,
+        Keys(key_stores(manager)).opened(settings.auth) as keys,
         open_directories(settings, manager, counters) as directories,
         exchanging(
             inherited.limiters or make_limiters(settings.limits, len(keys.ring.ids)),

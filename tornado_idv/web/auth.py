@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tornado.web import RequestHandler
 
-from tornado_idv.keys.api_key import NO_CREDENTIALS, ApiKey
+from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 
 
@@ -17,15 +17,10 @@ class BearerAuthMixin(RequestHandler):
         Raises `InvalidKey` unless there is exactly one ``Authorization`` header with a key that
         is valid now.
         """
-        # The constant is parsed like a header, so that a 401 for an absent one takes as long.
-        authorization = self.request.headers.get("Authorization", NO_CREDENTIALS)
-        return keys.authenticate(*credentials(authorization))
+        return keys.authenticate(*credentials(self.request.headers.get("Authorization", "")))
 
 
 def credentials(authorization: str) -> tuple[str, str]:
-    """Return the scheme, in lower case, and the token of an ``Authorization`` header.
-
-    For a request without one it is to be `NO_CREDENTIALS`.
-    """
+    """Return the scheme, in lower case, and the token of an ``Authorization`` header."""
     scheme, _, token = authorization.partition(" ")
     return scheme.lower(), token.lstrip(" ")

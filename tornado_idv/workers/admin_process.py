@@ -43,7 +43,7 @@ def run_admin(
     logs = configure_logging(settings.logging.level, settings.logging.format, shared=True)
 
     async def serve(channel: Channel) -> int:
-        keys = Keys(key_stores(manager), inherited.latest_time)
+        keys = Keys(key_stores(manager))
         async with keys.opened(settings.auth):
             operations = WorkerOperations(channel, settings, keys)
             kinds = backend_kinds(manager)

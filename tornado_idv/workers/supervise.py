@@ -15,7 +15,6 @@ import pluggy
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import KeyStoreError, StartError
-from tornado_idv.keys.ring import LatestTime
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import backend_kinds, key_stores
@@ -85,7 +84,6 @@ def _slots(
     admin_sockets: list[socket.socket],
 ) -> list[Slot]:
     """Return the places of the processes; each closes the sockets of the others."""
-    latest = LatestTime()
     sockets = {*chain(*public), *admin_sockets}
 
     def start(
@@ -94,7 +92,7 @@ def _slots(
         control: socket.socket,
     ) -> int:
         _close(sockets.difference(own))
-        return run(Inherited(own, limiters, latest), control)
+        return run(Inherited(own, limiters), control)
 
     worker = partial(run_worker, current, manager)
     slots = [
