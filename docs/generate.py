@@ -20,8 +20,7 @@ PAGE = Path(__file__).parent / "reference" / "commands.md"
 _HEAD = """\
 # Commands
 
-The help of every command, as `--help` prints it. [The README](../../README.md#commands) has the
-exit codes. This page is generated: `make docs` renews it.
+The help of every command, as `--help` prints it. This page is generated: `make docs` renews it.
 
 Output is UTF-8 in every locale. A command whose output is closed, as behind `head`, ends with exit
 code 3 and without a message.
