@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tornado_idv import trace_context as trace_context
     from tornado_idv import yaml_loader as yaml_loader
     from tornado_idv.daemon_thread import DaemonThread as DaemonThread
+    from tornado_idv.double.fault import Fault as Fault
     from tornado_idv.errors import Broken as Broken
     from tornado_idv.errors import ConfigError as ConfigError
     from tornado_idv.errors import DegradedStartError as DegradedStartError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from tornado_idv.interfaces.commands import Exit as Exit
     from tornado_idv.interfaces.commands import LoadedConfig as LoadedConfig
     from tornado_idv.interfaces.commands import printable as printable
-    from tornado_idv.interfaces.fault import Fault as Fault
     from tornado_idv.interfaces.hookspecs import hookimpl as hookimpl
     from tornado_idv.interfaces.shared import LimitUse as LimitUse
     from tornado_idv.interfaces.shared import Purge as Purge
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "daemon_thread": "DaemonThread",
+    "double.fault": "Fault",
     "errors": "Broken ConfigError DegradedStartError IdvError InvalidFormat KeyStoreError "
     "LookupFailed MissingKeyStoreError Problem StartError Unavailable UncertainChangeError "
     "format_traceback",
     "files": "FileSignature load_certificate require_file",
     "interfaces.backend": "Backend BackendOptions",
     "interfaces.commands": "CommandTools Exit LoadedConfig printable",
-    "interfaces.fault": "Fault",
     "interfaces.hookspecs": "hookimpl",
     "interfaces.shared": "LimitUse Purge SharedCache SharedCacheOptions SharedLimits "
     "SharedLimitsOptions SharedResult",

@@ -11,7 +11,9 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
+
+from pydantic import PrivateAttr, ValidationInfo, model_validator
 
 from idv_yaml.fixture import Fixture, parse
 from tornado_idv import (
@@ -37,6 +39,17 @@ class YamlOptions(BackendOptions):
     """The fixture; a relative path is relative to the folder of the configuration file."""
     watch: bool = True
     """Whether the file is reloaded when it changes."""
+    _is_demo: bool = PrivateAttr(default=False)
+
+    @model_validator(mode="after")
+    def _read_demo(self, info: ValidationInfo) -> Self:
+        self._is_demo = (info.context or {}).get("demo", False)
+        return self
+
+    @property
+    def allows_faults(self) -> bool:
+        """Return whether the service is a test double."""
+        return self._is_demo
 
 
 _CHECK_INTERVAL = 0.25
@@ -69,6 +82,7 @@ class YamlBackend(Backend[YamlOptions]):
 
     @property
     def faults(self) -> Mapping[Query | None, Fault]:
+        """Faults by query, for the test double; that of all queries has the key ``None``."""
         return self._fixture.faults
 
     async def open(self) -> None:

@@ -17,16 +17,16 @@ import pytest
 from support.processes.admin import WITH_ADMIN, AdminReply, ask_admin
 from support.processes.process import eventually
 from support.processes.service import CONFIG, KEY, Client, Reply, lookup_request, serving
-from tornado_idv.admin.double import ROUTES
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.double.admin import ROUTES
+from tornado_idv.double.fault import Fault
+from tornado_idv.double.state import Double as DoubleState
 from tornado_idv.errors import ConfigError
-from tornado_idv.interfaces.fault import Fault
 from tornado_idv.log_format import json_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of, record_response
-from tornado_idv.web.double import Double as DoubleState
 
 USER = {"plan": "Free", "card_number": "1"}
 DEMO = f"demo: true\n{WITH_ADMIN}"

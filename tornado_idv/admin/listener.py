@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
+from typing import Any
 
 from tornado.web import Application
 
-from tornado_idv.admin.double import ROUTES as DOUBLE_ROUTES
-from tornado_idv.admin.handler import NoSuchRouteHandler
+from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
 from tornado_idv.admin.handlers import FILE_ROUTES, ROUTES
 from tornado_idv.admin.history import sampled
 from tornado_idv.admin.operations import Operations
@@ -18,7 +18,6 @@ from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import Serving
 from tornado_idv.http.server import HttpServer
 from tornado_idv.web.app import make_reject
-from tornado_idv.web.double import Double
 
 _LIMITS = HttpLimits(
     max_connections=64,
@@ -33,7 +32,8 @@ async def admin_listening(
     sockets: Sequence[socket.socket],
     host: str,
     operations: Operations,
-    double: Double | None = None,
+    more_routes: Mapping[str, type[AdminHandler]] | None = None,
+    **application_settings: Any,
 ) -> AsyncIterator[None]:
     """Serve the admin listener on bound sockets; ``host`` is the configured one."""
     async with sampled(operations) as history:
@@ -43,13 +43,13 @@ async def admin_listening(
             "host": host,
             "needs_key": not all(ip_address(each.getsockname()[0]).is_loopback for each in sockets),
         }
-        routes = {**ROUTES, **FILE_ROUTES, **(DOUBLE_ROUTES if double else {})}
+        routes = {**ROUTES, **FILE_ROUTES, **(more_routes or {})}
         application = Application(
             [(path, handler, arguments) for path, handler in routes.items()],
             default_handler_class=NoSuchRouteHandler,
             default_handler_args=arguments,
             log_function=lambda _: None,
-            double=double,
+            **application_settings,
         )
         server = HttpServer(Serving(application, make_reject(None), _LIMITS))
         await server.listen(sockets)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
-from tornado_idv.interfaces.fault import Fault
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.options import Duration, Options, Pattern, WholeNumber
@@ -56,13 +54,11 @@ class BackendOptions(Options):
     negative_ttl: Duration | None = None
     """How long "not found" is served from the cache, if this backend was queried."""
     _folds_nicknames: bool = PrivateAttr(default=False)
-    _allows_faults: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
     def _read_context(self, info: ValidationInfo) -> Self:
         context = info.context or {}
         self._folds_nicknames = context.get("nickname_case") == "fold"
-        self._allows_faults = context.get("demo", False)
         return self
 
     @property
@@ -74,14 +70,8 @@ class BackendOptions(Options):
         """
         return self._folds_nicknames
 
-    @property
-    def allows_faults(self) -> bool:
-        """Return whether ``demo`` is true; only then a backend may have `Backend.faults`."""
-        return self._allows_faults
-
 
 OptionsT = TypeVar("OptionsT", bound=BackendOptions)
-_NO_FAULTS: Mapping[Query | None, Fault] = MappingProxyType({})
 
 
 class Backend(ABC, Generic[OptionsT]):
@@ -136,11 +126,6 @@ class Backend(ABC, Generic[OptionsT]):
         For a source that may fail over. Read as `user_count`.
         """
         return ()
-
-    @property
-    def faults(self) -> Mapping[Query | None, Fault]:
-        """Faults of the test double by query; that of all queries has the key ``None``."""
-        return _NO_FAULTS
 
     async def open(self) -> None:
         """Makes ready for lookups.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tornado_idv.config.settings import Settings
+from tornado_idv.double.handlers import install
+from tornado_idv.double.state import Double
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import Serving
 from tornado_idv.http.trusted_proxies import TrustedProxies
@@ -15,7 +17,6 @@ from tornado_idv.service.limiters import Limiters
 from tornado_idv.web.access_log import RequestLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.docs import make_docs
-from tornado_idv.web.double import Double, DoublePacketCache
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.packet_cache import PacketCache
 
@@ -39,31 +40,24 @@ def make_http(
     Each configuration has its own packet cache. A service that is ``stopping`` fails its health
     check and closes each connection after a response.
     """
-    server, double = settings.server, shared.double
+    server = settings.server
     services = Services(
         directory,
         settings.make_identifiers(),
         shared.ring,
-        double or shared.access_log,
+        shared.access_log,
         shared.limiters.keys,
         failed_auth=shared.limiters.failed_auth,
         counters=shared.counters,
         logs_health_checks=settings.logging.health_checks,
         stopping=stopping,
     )
-    packet_cache = (
-        PacketCache(services, server.max_body)
-        if double is None
-        else DoublePacketCache(services, server.max_body, double)
-    )
+    docs = make_docs(settings) if server.docs else {}
+    api = make_api(services, server.base_path, server.health_path, docs)
+    excludes = install(shared.double, api, services, server.base_path) if shared.double else None
+    fast_paths = PacketCache(services, server.max_body, excludes)
     return Serving(
-        app=make_api(
-            services,
-            server.base_path,
-            server.health_path,
-            make_docs(settings) if server.docs else {},
-            double,
-        ),
+        app=api,
         reject=make_reject(services.access_log, shared.counters),
         limits=HttpLimits(
             max_body=server.max_body,
@@ -71,7 +65,7 @@ def make_http(
             body_timeout=server.body_timeout,
             max_connections=server.max_connections,
         ).within_descriptors(),
-        fast_paths=packet_cache if server.packet_cache and not stopping else None,
+        fast_paths=fast_paths if server.packet_cache and not stopping else None,
         proxies=TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
         keep_alive=not stopping,
     )

@@ -14,6 +14,7 @@ import pluggy
 from tornado_idv.admin.state import ServiceState
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.double.state import Double
 from tornado_idv.http.server import HttpServer
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
@@ -25,7 +26,6 @@ from tornado_idv.service.reload import Prepared, Reloader, applicable, prepare_f
 from tornado_idv.service.sockets import bind, port_of, tls_context, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog
-from tornado_idv.web.double import Double
 
 _MIN_DRAIN = 0.1
 """Seconds in which a service without requests in flight can stop, whatever is configured."""
@@ -163,11 +163,13 @@ async def listening(
         if settings.admin is not None:
             # A tenth of the time to the first response, and most services have none.
             from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
+            from tornado_idv.double.admin import ROUTES  # noqa: PLC0415
 
             host = settings.admin.host
             sockets = bind("admin", host, settings.admin.port)
+            routes = ROUTES if settings.demo else None
             await stack.enter_async_context(
-                admin_listening(sockets, host, state, service.shared.double)
+                admin_listening(sockets, host, state, routes, double=service.shared.double)
             )
             service.admin_url = url_of("http", host, port_of(sockets))
         yield service
@@ -196,7 +198,7 @@ async def serving(
         ) as limiters,
     ):
         double = Double(access_log) if settings.demo else None
-        shared = SharedParts(keys.ring, limiters, counters, access_log, double)
+        shared = SharedParts(keys.ring, limiters, counters, double or access_log, double)
         server = HttpServer(make_http(settings, directories.current, shared))
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host

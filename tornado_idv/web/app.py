@@ -14,7 +14,6 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import Failure, RequestLog, record_response
 from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.docs import File, FileHandler
-from tornado_idv.web.double import Double, DoubleCardHandler, DoubleUrlHandler
 from tornado_idv.web.errors import error_for_rejected
 from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
@@ -29,13 +28,12 @@ def make_api(
     base_path: str = "",
     health_path: str | None = None,
     docs: Mapping[str, File] = _NO_DOCS,
-    double: Double | None = None,
 ) -> Application:
-    """Return the API and ``docs`` below ``base_path``, and ``health_path``; or a ``double``."""
+    """Return the API and ``docs`` below ``base_path``, and ``health_path``."""
     root = f"{base_path}/api/v1"
     routes: dict[str, type[ApiHandler]] = {
-        f"{root}/identify/url": DoubleUrlHandler if double else IdentifyUrlHandler,
-        f"{root}/identify/card": DoubleCardHandler if double else IdentifyCardHandler,
+        f"{root}/identify/url": IdentifyUrlHandler,
+        f"{root}/identify/card": IdentifyCardHandler,
         f"{root}/key": KeyHandler,
     }
     if health_path is not None:
@@ -49,7 +47,6 @@ def make_api(
         default_handler_args=arguments,
         log_function=lambda _: None,
         files=files,
-        double=double,
     )
 
 

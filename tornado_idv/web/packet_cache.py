@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from asyncio import CancelledError, Future
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from hashlib import sha256
 
 from msgspec import Struct
@@ -68,10 +69,19 @@ class _Meaning(Struct, frozen=True, eq=False):
 
 
 class PacketCache:
-    """Meaning of requests by their bytes; shared by all connections."""
+    """Meaning of requests by their bytes; shared by all connections.
 
-    def __init__(self, services: Services, max_body: int = _MAX_BODY) -> None:
+    ``excludes`` returns whether a query is always left to the handlers.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        max_body: int = _MAX_BODY,
+        excludes: Callable[[Query], bool] | None = None,
+    ) -> None:
         self.services = services
+        self.excludes = excludes
         self.templates = HeadTemplates[_Meaning]()
         self.max_body = min(max_body, _MAX_BODY)
         self._queries: defaultdict[str, OrderedDict[bytes, _KnownQuery]] = defaultdict(OrderedDict)
@@ -139,7 +149,8 @@ class PacketFastPath:
             return None
         queries = meaning.queries
         known = queries.get(body) or self._parse(operation, body)
-        if known is None:
+        excludes = self._cache.excludes
+        if known is None or (excludes is not None and excludes(known.query)):
             return None
         directory = services.directory
         started_at = directory.cache.timer()

@@ -7,11 +7,11 @@ from typing import Annotated, TypeVar, cast
 from pydantic import Field, ValidationError
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
+from tornado_idv.double.fault import Fault
+from tornado_idv.double.state import Double
 from tornado_idv.errors import InvalidFormat
-from tornado_idv.interfaces.fault import Fault
 from tornado_idv.model import Query, User
 from tornado_idv.options import Options
-from tornado_idv.web.double import Double
 
 _ALL = "all"
 """What stands for all queries in the path of a fault."""

@@ -1,0 +1,116 @@
+"""Handlers that take the place of those of the API, and fail as the double says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import cast
+
+from msgspec.structs import replace
+from tornado.web import Application
+
+from tornado_idv.double.fault import Fault
+from tornado_idv.double.state import Double
+from tornado_idv.http.exchange import Exchange
+from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
+from tornado_idv.model import Query
+from tornado_idv.units import Rate
+from tornado_idv.web.access_log import Failure
+from tornado_idv.web.errors import ApiError, ApiException, rate_limited
+from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
+from tornado_idv.web.json_body import encode_user
+from tornado_idv.web.lookups import Result, Services
+from tornado_idv.web.response import ECHOED
+
+_PIECES_PER_SECOND = 20
+_ERRORS = {500: ApiError.INTERNAL, 503: ApiError.UNAVAILABLE}
+_ONE_PER_SECOND = Exceeded(Limit("requests", Rate(1, 1.0)), 1.0)
+_PAGE = "<!DOCTYPE html>\n<title>Error {0}</title>\n<h1>Error {0}</h1>\n"
+_SIMULATED = Failure(ApiError.UNAVAILABLE.code, None, "simulated")
+_NO_RESPONSE = Result(ApiError.UNAVAILABLE.status, b"", failure=_SIMULATED)
+
+
+def install(
+    double: Double, api: Application, services: Services, base_path: str
+) -> Callable[[Query], bool]:
+    """Put the handlers of a double before those of the API.
+
+    Return a function that returns whether a query is for them alone.
+    """
+    api.settings["double"] = double
+    root, arguments = re.escape(f"{base_path}/api/v1/"), {"services": services}
+    handlers = (DoubleUrlHandler, DoubleCardHandler)
+    api.add_handlers(".*", [(root + each.route, each, arguments) for each in handlers])
+    return lambda query: double.concerns(query, services.directory)
+
+
+class DoubleHandler(IdentifyHandler):
+    """Looks up as usual, but for users and faults of the double."""
+
+    def initialize(self, services: Services) -> None:
+        super().initialize(services)
+        self._disconnected = asyncio.get_running_loop().create_future()
+
+    def on_connection_close(self) -> None:
+        """End a delay: the journal has a request when its client has gone, not an hour later."""
+        self._disconnected.set_result(None)
+
+    async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
+        double: Double = self.settings["double"]
+        fault = double.take_fault(query, self.services.directory)
+        if fault is not None:
+            await asyncio.wait([self._disconnected], timeout=fault.delay)
+            if self._disconnected.done():
+                return _NO_RESPONSE
+            if fault.reset:
+                self._connection.reset()
+                return _NO_RESPONSE
+            if fault.status == ApiError.RATE_LIMITED.status:
+                raise rate_limited(_ONE_PER_SECOND)
+            if fault.status is not None:
+                raise ApiException(_ERRORS[fault.status], reason=_SIMULATED.reason)
+            if fault.proxy_status is not None:
+                self.clear_header("X-Request-ID")
+                self.clear_header(ECHOED)
+                self.set_header("Content-Type", "text/html")
+                page = _PAGE.format(fault.proxy_status).encode()
+                return Result(fault.proxy_status, page, failure=_SIMULATED)
+        user = double.users.get(query)
+        if user is None:
+            result = await super()._look_up(query, limits)
+        else:
+            result = Result(200, encode_user(user, self.services.identifiers))
+        if fault is not None and (fault.cut or fault.drip):
+            return await self._send_in_pieces(result, fault)
+        return result
+
+    async def _send_in_pieces(self, result: Result, fault: Fault) -> Result:
+        """Send the body in pieces, all but the last; or half of it, and close the connection."""
+        body = result.body
+        self.set_status(result.status)
+        self.set_header("Content-Length", len(body))
+        if fault.cut:
+            self.write(body[: len(body) // 2])
+            await self.flush()
+            self._connection.close_after_response()
+            return _NO_RESPONSE
+        size = max(1, (fault.drip or 1) // _PIECES_PER_SECOND)
+        pieces = [body[start : start + size] for start in range(0, len(body), size)]
+        for piece in pieces[:-1]:
+            self.write(piece)
+            await self.flush()
+            await asyncio.sleep(size / (fault.drip or 1))
+        return replace(result, body=pieces[-1])
+
+    @property
+    def _connection(self) -> Exchange:
+        return cast("Exchange", self.request.connection)
+
+
+class DoubleUrlHandler(DoubleHandler, IdentifyUrlHandler):
+    """Lookups by nickname or profile URL."""
+
+
+class DoubleCardHandler(DoubleHandler, IdentifyCardHandler):
+    """Lookups by card number."""

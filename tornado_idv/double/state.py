@@ -1,0 +1,103 @@
+"""Users and faults that tests set, and the journal."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, deque
+
+from tornado_idv.double.fault import Fault
+from tornado_idv.log_format import format_time
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.model import ByCard, Query, User
+from tornado_idv.web.access_log import AccessRecord, RequestLog
+
+MAX_REQUESTS = 1000
+"""Requests that the journal keeps."""
+_CLOCK_TOLERANCE = 0.001
+"""Seconds by which a request may seem to be older than it is: its duration is measured roughly."""
+_SEED = 0
+
+
+class Double(RequestLog):
+    """Users and faults set at run time, and the journal of requests.
+
+    ``users`` and ``faults`` are by query; the fault of all queries has the key ``None``. Both come
+    before those of the backends, of which some have an attribute ``faults``. ``injected`` counts
+    the uses of each fault.
+    """
+
+    def __init__(self, access_log: RequestLog | None = None) -> None:
+        self._access_log = access_log
+        self.reset()
+
+    def reset(self) -> None:
+        """Discard all that was set, counted and recorded; start the random numbers again."""
+        self.users: dict[Query, User] = {}
+        self.faults: dict[Query | None, Fault] = {}
+        self.injected = Counter[Fault]()
+        self._reset_at = time.time()
+        self._journal = deque[tuple[float, AccessRecord, str | None]](maxlen=MAX_REQUESTS)
+        self._random = random.Random(_SEED)  # noqa: S311 - repeatable on purpose
+
+    def set_user(self, user: User, *queries: Query) -> None:
+        """Add or replace the user that is found by these queries."""
+        self.remove_user(queries[0])
+        self.users |= dict.fromkeys(queries, user)
+
+    def remove_user(self, query: Query) -> bool:
+        """Remove a user that was added; return whether there was one."""
+        user = self.users.get(query)
+        self.users = {key: each for key, each in self.users.items() if each is not user}
+        return user is not None
+
+    def concerns(self, query: Query, directory: Directory) -> bool:
+        """Return whether the answer to a query may be another than that of the directory."""
+        return query in self.users or self._fault_of(query, directory) is not None
+
+    def take_fault(self, query: Query, directory: Directory) -> Fault | None:
+        """Return the fault with which this lookup fails, and count it."""
+        fault = self._fault_of(query, directory)
+        if fault is None or (fault.times is not None and self.injected[fault] >= fault.times):
+            return None
+        if self._random.random() >= fault.probability:
+            return None
+        self.injected[fault] += 1
+        return fault
+
+    def _fault_of(self, query: Query, directory: Directory) -> Fault | None:
+        places = [self.faults, *(getattr(each.backend, "faults", {}) for each in directory.guards)]
+        found = (faults[key] for key in (query, None) for faults in places if key in faults)
+        return next(found, None)
+
+    @property
+    def requests(self) -> list[dict[str, object]]:
+        """The journal, oldest first."""
+        return [
+            {
+                "timestamp": format_time(at),
+                "method": record.method,
+                "route": record.route,
+                "query": query,
+                "status": record.status,
+                "code": record.code,
+                "key": record.key,
+                "request_id": record.request_id,
+            }
+            for at, record, query in self._journal
+        ]
+
+    def subject_of(self, query: Query | None) -> str | None:
+        """Return the text of a query for the journal; the log itself gets no more than usual."""
+        return query.text if query else None
+
+    def add(self, record: AccessRecord, now: float | None) -> None:
+        """Add a request to the journal, unless it is from before a reset, and to the access log."""
+        text, record.subject = record.subject, None
+        at = time.time() if now is None else now
+        if at - record.ms / 1000 > self._reset_at - _CLOCK_TOLERANCE:
+            self._journal.append((at, record, text))
+        if self._access_log is not None:
+            # Of a query the log takes the text alone, so that its kind does not matter.
+            record.subject = self._access_log.subject_of(ByCard(text)) if text is not None else None
+            self._access_log.add(record, now)
