@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.plan import Plan
-from tornado_idv.workers.run import tune_gc
+from tornado_idv.service.run import tune_gc
 
 
 class Timing(NamedTuple):

@@ -150,8 +150,8 @@ def invoke() -> Iterator[Invoke]:
 def the_collector_stays_as_it_is() -> Iterator[None]:
     """A service that runs in this process settles the collector; tests are no service."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("tornado_idv.workers.run.tune_gc", lambda: None)
-    patch.setattr("tornado_idv.workers.run.skip_last_collection", lambda: None)
+    patch.setattr("tornado_idv.service.run.tune_gc", lambda: None)
+    patch.setattr("tornado_idv.service.run.skip_last_collection", lambda: None)
     yield
     patch.undo()
 

@@ -14,10 +14,10 @@ from support.http.certificate import SELF_SIGNED
 from support.http.http_server import until
 from support.processes.reloads import GATED, A, B, Gated, config, post, reloadable
 from support.processes.service import make_database
-from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.admin.status import health
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
+from tornado_idv.reload_result import FAILED, INVALID
 
 OTHER_KEY = issue("other")
 TWO = GATED % ("first", "A"), GATED % ("second", "A")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from support.processes.reloads import KeepAlive, ReloadHarness, config, reloadable
-from tornado_idv.admin.report import INVALID
+from tornado_idv.reload_result import INVALID
 
 RELOADS = int(os.environ.get("RELOADS", "40"))
 USERS = 30

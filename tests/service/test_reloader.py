@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.supervision import RecordingNotifier
-from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.reload import Reloader, applicable
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from support.fakes.clock_and_backends import LoopClock
-from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.reload import Prepared
 from tornado_idv.workers.channel import Message
 from tornado_idv.workers.reload_all import PreparedReload

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.channel import Message

@@ -11,8 +11,9 @@ from contextlib import closing
 
 import pytest
 
+from tornado_idv.service.signals import hold_hangups
 from tornado_idv.workers.child import fork
-from tornado_idv.workers.signals import SignalQueue, hold_hangups
+from tornado_idv.workers.signals import SignalQueue
 
 # CPython 3.12 warns if the process that runs the tests has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
-
-INVALID = "invalid_configuration"
-FAILED = "reload_failed"
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadResult:
-    """Result of a reload, ``at`` a Unix time.
-
-    After success, ``needs_restart`` are the settings that differ from those the service was
-    started with, and take effect when it is started again. After a failure the old configuration
-    is still in force: ``code`` is `INVALID` or `FAILED`, and ``problems`` say what is wrong.
-    """
-
-    at: float
-    needs_restart: tuple[str, ...] = ()
-    code: str | None = None
-    problems: tuple[str, ...] = ()
+from tornado_idv.reload_result import ReloadResult
 
 
 class Reloads(Protocol):

@@ -14,7 +14,6 @@ from tornado_idv.admin.report import (
     PartReport,
     Phase,
     ProcessReport,
-    ReloadResult,
     Reloads,
     Report,
 )
@@ -29,6 +28,7 @@ from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
+from tornado_idv.reload_result import ReloadResult
 
 _log = logging.getLogger(__name__)
 _Description = tuple[int | None, str | None, list[tuple[str, str]]]

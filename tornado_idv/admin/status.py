@@ -10,10 +10,11 @@ from itertools import islice
 from msgspec import to_builtins
 
 from tornado_idv.admin.operations import Record
-from tornado_idv.admin.report import BackendReport, PartReport, ReloadResult, Report
+from tornado_idv.admin.report import BackendReport, PartReport, Report
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.reload_result import ReloadResult
 
 _OPERATIONS = {"identify/url": "url", "identify/card": "card"}
 FAILURES = ("backend_unavailable", "internal", "overloaded")

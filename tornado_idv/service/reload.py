@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
@@ -22,6 +21,7 @@ from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.systemd import Notifier
 
 _log = logging.getLogger(__name__)

@@ -13,12 +13,13 @@ from msgspec import convert
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.operations import OperationFailed, Record
-from tornado_idv.admin.report import ProcessReport, ReloadResult, Report, merge
+from tornado_idv.admin.report import ProcessReport, Report, merge
 from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
+from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.reload import Prepared
 from tornado_idv.service.service import Inherited

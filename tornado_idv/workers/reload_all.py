@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from tornado_idv.admin.report import ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.reload import (
     PREPARE_TIMEOUT,

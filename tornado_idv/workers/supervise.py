@@ -19,13 +19,13 @@ from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.limiters import Limiters, make_limiters
+from tornado_idv.service.run import start_summary
 from tornado_idv.service.service import Inherited, Summary
 from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.admin_process import run_admin
 from tornado_idv.workers.child import Slot
 from tornado_idv.workers.reload_all import Configuration
-from tornado_idv.workers.run import start_summary
 from tornado_idv.workers.signals import stop_at_once
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 from tornado_idv.workers.worker import run_worker

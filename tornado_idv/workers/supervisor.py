@@ -19,12 +19,13 @@ from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.limiters import Limiters
+from tornado_idv.service.signals import KILLED_BY
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.channel import Message, decode_error
 from tornado_idv.workers.child import Child, Slot, fork
 from tornado_idv.workers.fan_out import Command, FanOut, Steps
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
-from tornado_idv.workers.signals import KILLED_BY, SignalQueue
+from tornado_idv.workers.signals import SignalQueue
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)

@@ -15,11 +15,11 @@ import uvloop
 from tornado_idv.admin.state import ServiceState
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds
+from tornado_idv.service.run import tune_gc
 from tornado_idv.service.service import Inherited, serving
 from tornado_idv.service.watchdog import watched_loop
 from tornado_idv.workers.channel import STOPPED, UNANSWERED, Channel, Message, supervised
 from tornado_idv.workers.reload_all import Configuration, PreparedReload
-from tornado_idv.workers.run import tune_gc
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from support.processes.service import KEY
-from tornado_idv.admin.report import ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError, Unavailable
@@ -19,6 +18,7 @@ from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.log_format import json_lines
 from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.service import Service, listening
 from tornado_idv.web.access_log import AccessLog
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tornado_idv.admin.report import ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.channel import Decoder, Message, encode

@@ -27,10 +27,10 @@ from tornado_idv.keys.token import issue
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.keys import api_key
+from tornado_idv.service.run import run
 from tornado_idv.service.service import Summary
+from tornado_idv.service.signals import hold_hangups
 from tornado_idv.workers.cpus import worker_count
-from tornado_idv.workers.run import run
-from tornado_idv.workers.signals import hold_hangups
 
 _log = logging.getLogger(__name__)
 _STANDARD_ERROR = 2

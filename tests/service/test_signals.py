@@ -13,9 +13,9 @@ from tornado_idv.logs.folding import Folding
 from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.service.run import abort
+from tornado_idv.service.signals import Signals, hold_hangups
 from tornado_idv.web.access_log import AccessLog, record_response
-from tornado_idv.workers.run import abort
-from tornado_idv.workers.signals import Signals, hold_hangups
 
 
 async def test_first_signal_stops_and_second_aborts() -> None:

@@ -24,10 +24,10 @@ from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.model import Query
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.service.run import run
 from tornado_idv.service.service import Service
 from tornado_idv.service.sockets import url_of
 from tornado_idv.web.access_log import AccessLog
-from tornado_idv.workers.run import run
 
 CONFIG = """\
 profile_sites: [https://profiles.example]

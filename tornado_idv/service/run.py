@@ -17,9 +17,9 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.service.service import Summary, listening
+from tornado_idv.service.signals import KILLED_BY, Signals
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.service.watchdog import watched_loop
-from tornado_idv.workers.signals import KILLED_BY, Signals
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)

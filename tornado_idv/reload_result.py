@@ -1,0 +1,23 @@
+"""Result of a reload of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+INVALID = "invalid_configuration"
+FAILED = "reload_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """Result of a reload, ``at`` a Unix time.
+
+    After success, ``needs_restart`` are the settings that differ from those the service was
+    started with, and take effect when it is started again. After a failure the old configuration
+    is still in force: ``code`` is `INVALID` or `FAILED`, and ``problems`` say what is wrong.
+    """
+
+    at: float
+    needs_restart: tuple[str, ...] = ()
+    code: str | None = None
+    problems: tuple[str, ...] = ()
