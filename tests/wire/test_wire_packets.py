@@ -471,8 +471,7 @@ def test_number_of_cached_heads_is_bounded(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They make room for the newest, which is answered."""
-    monkeypatch.setattr(head_template, "_MAX_OF_KEY", 5)
-    monkeypatch.setattr(head_template, "_REPLACE_INTERVAL", 0.0)
+    monkeypatch.setattr(head_template, "_MAX_TEMPLATES", 5)
     sent = [ask_for(f"n{number:02}", b"X-%d: a" % number) for number in range(20)]
     for data in sent:
         teach(harness, data)

@@ -161,6 +161,30 @@ def test_cached_head_is_shared_by_connections(
     assert harness.app.asked == before
 
 
+def test_heads_of_many_kinds_of_client_of_one_key_are_known(
+    make_harness: Callable[..., Harness],
+) -> None:
+    """In rotation on one connection, as behind a gateway, and with another ``Host`` each time."""
+    harness = make_harness()
+    kinds = [ask_for("alice", b"X-Client-%d: 1" % number) for number in range(30)]
+    client = harness.ask(*kinds, *kinds)
+    before = harness.app.asked
+    for number in range(10):
+        client.send(*(each.replace(b"Host: x", b"Host: %d.x:8080" % number) for each in kinds))
+    assert client.statuses == [200] * 360
+    assert harness.app.asked == before
+
+
+@pytest.mark.parametrize("host", [b"", b"a,b", b"a/b", b"a\r\nHost: b", b"a b"])
+def test_known_head_with_another_host_gets_the_response_of_the_handlers(
+    make_harness: Callable[..., Harness], host: bytes
+) -> None:
+    data = GOOD.replace(b"Host: x", b"Host: " + host)
+    harness, without = make_harness(), make_harness(packets=False)
+    harness.ask(GOOD, GOOD)
+    assert harness.ask(GOOD, data).steady == without.ask(GOOD, data).steady
+
+
 @pytest.mark.parametrize("turns", range(8))
 def test_data_received_during_a_request_is_not_part_of_it(
     make_harness: Callable[..., Harness], turns: int
