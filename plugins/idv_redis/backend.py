@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from idv_redis.options import IN_CLUSTER, NOT_INSTALLED, RedisOptions
 from tornado_idv import (
@@ -55,6 +55,11 @@ class RedisBackend(Backend[RedisOptions]):
     def problem(self) -> str | None:
         """Why lookups may fail, as seen at the start, until one succeeds."""
         return self._open_problem
+
+    @property
+    def servers(self) -> Collection[tuple[str, str]]:
+        """The primary that the Sentinels name."""
+        return [(self._client.primary, "primary")] if self._client.primary else []
 
     async def open(self) -> None:
         """Connect; raises `StartError` for permanent errors.
@@ -138,13 +143,16 @@ class RedisBackend(Backend[RedisOptions]):
         """Return whether this key exists on a single server, and why it may have been lost."""
         read = "HGETALL" if key.startswith(f"{self.options.prefix}user:") else "GET"
         get_ready = "GET", self._ready_key
-        before, value, after, stats, server = await self._client.execute_all(
-            get_ready, (read, key), get_ready, ("INFO", "stats"), ("INFO", "server")
+        infos = [("INFO", each) for each in ("stats", "server", "replication")]
+        before, value, after, stats, server, replication = await self._client.execute_all(
+            get_ready, (read, key), get_ready, *infos
         )
         ready = after if after == before else None
-        return bool(value), self._problem(ready, {**stats, **server})
+        return bool(value), self._problem(ready, {**stats, **server, **replication})
 
     def _problem(self, ready: bytes | None, info: Mapping[str, object]) -> str | None:
+        if info["role"] != "master":
+            return "the server is a replica, which may lack users"
         run_id, evicted = str(info["run_id"]).encode(), info.get("evicted_keys") != 0
         return self._ready_keys.problem(self._ready_key, ready, run_id, evicted=evicted)
 

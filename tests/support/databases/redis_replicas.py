@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -71,8 +72,11 @@ class Replica:
 
 
 @asynccontextmanager
-async def replicas(server: RedisServer, **options: Any) -> AsyncIterator[tuple[Replica, Replica]]:
-    both = Replica(server), Replica(server, **options)
+async def replicas(
+    server: RedisServer, shared: Mapping[str, Any] = MappingProxyType({}), **options: Any
+) -> AsyncIterator[tuple[Replica, Replica]]:
+    """Run two replicas, both with the ``shared`` options, and the second with others, too."""
+    both = Replica(server, **shared), Replica(server, **shared, **options)
     for each in both:
         await each.cache.open()
     try:

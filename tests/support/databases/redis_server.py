@@ -95,6 +95,12 @@ class RedisServer:
         """The id of this run, which every start changes."""
         return self.run("INFO", "server").partition(b"run_id:")[2][:40].decode()
 
+    @property
+    def accepted(self) -> int:
+        """The number of connections accepted up to now."""
+        stats = self.run("INFO", "stats")
+        return int(stats.partition(b"total_connections_received:")[2].split(b"\r")[0])
+
     def write(self, *users: User, prefix: str = "") -> None:
         """Replace everything by these users."""
         self.run("FLUSHALL")
@@ -112,14 +118,16 @@ class RedisServer:
 
 
 @contextmanager
-def running_sentinel(primary: RedisServer, service: str, **options: int) -> Iterator[RedisServer]:
+def running_sentinel(
+    primary: RedisServer, service: str, *, quorum: int = 1, **options: int
+) -> Iterator[RedisServer]:
     """A Sentinel of its own, which knows a server as the primary of a service.
 
     ``options`` are those of the service, with ``_`` for ``-``.
     """
     with tempfile.TemporaryDirectory(prefix="idv-sentinel-") as folder:
         config = Path(folder) / "sentinel.conf"
-        lines = [f"sentinel monitor {service} 127.0.0.1 {primary.port} 1\n"]
+        lines = [f"sentinel monitor {service} 127.0.0.1 {primary.port} {quorum}\n"]
         for name, value in options.items():
             lines.append(f"sentinel {name.replace('_', '-')} {service} {value}\n")
         config.write_text("".join(lines))

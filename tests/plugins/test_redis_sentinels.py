@@ -1,0 +1,205 @@
+"""A failover is followed while the primary of before still responds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idv_redis.backend import RedisBackend
+from support.databases.redis_replicas import Replica, replicas
+from support.databases.redis_sentinels import SOON, Watched, until_true, watched
+from support.databases.redis_server import ALICE, BOB, RedisServer, running_sentinel
+from support.fakes.outcomes import outcome
+from tornado_idv import ByNickname, LookupFailed, Purge, User
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+pytestmark = pytest.mark.slow
+
+CAROL = User("Free", "77", "carol")
+
+
+@asynccontextmanager
+async def opened(group: Watched, folder: Path, **options: Any) -> AsyncIterator[RedisBackend]:
+    backend = make_backend(RedisBackend, folder, **{**group.options, "timeout": "5s", **options})
+    async with open_backends([backend]) as (each,):
+        assert isinstance(each, RedisBackend)
+        yield each
+
+
+async def is_right(backend: RedisBackend) -> bool:
+    """Return whether carol is found, who was added on the new primary, and bob is not."""
+    ended = [await outcome(backend, ByNickname(name)) for name in ("carol", "bob")]
+    return ended == ["found", "not found"]
+
+
+def change(server: RedisServer) -> None:
+    server.run("DEL", "user:bob", f"card:{BOB.card_number}")
+    server.add(CAROL)
+    server.run("SET", "ready", server.run_id)
+
+
+@pytest.mark.parametrize("sentinels", [1, 3])
+async def test_of_two_primaries_the_one_that_the_sentinels_name_is_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sentinels: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    with watched(ALICE, BOB, sentinels=sentinels) as group:
+        async with opened(group, tmp_path) as backend:
+            assert await outcome(backend, ByNickname("carol")) == "not found"
+            group.cut_off()
+            await group.promoted()
+            change(group.replica)
+            await until_true(lambda: is_right(backend))
+            assert b"role:master" in group.primary.run("INFO", "replication")
+            for _ in range(60):
+                assert await is_right(backend)
+                await asyncio.sleep(0.02)
+            assert f"the primary of members is now {group.address}" in caplog.text
+            assert backend.servers == [(group.address, "primary")]
+
+
+async def test_a_primary_that_was_paused_meanwhile_is_not_asked_any_more(tmp_path: Path) -> None:
+    with watched(ALICE, BOB) as group:
+        async with opened(group, tmp_path, timeout="300ms") as backend:
+            assert await outcome(backend) == "found"
+            group.primary.pause()
+            await group.promoted()
+            change(group.replica)
+            group.primary.resume()
+            await until_true(lambda: is_right(backend))
+            for _ in range(60):
+                assert await is_right(backend)
+                await asyncio.sleep(0.02)
+
+
+async def test_no_lookup_fails_by_a_failover_on_request_but_those_on_the_way(
+    tmp_path: Path,
+) -> None:
+    """The primary of before responds until it is a replica, which is later."""
+    with watched(ALICE, sentinels=3) as group:
+        async with opened(group, tmp_path) as backend:
+            failing_over = asyncio.create_task(group.fail_over())
+            ended = []
+            until = time.monotonic() + 12
+            while time.monotonic() < until and backend.servers != [(group.address, "primary")]:
+                ended += await asyncio.gather(*(outcome(backend) for _ in range(4)))
+            ended += [await outcome(backend) for _ in range(100)]
+            await failing_over
+            failed = {each for each in ended if each != "found"}
+            assert failed <= {"unavailable: another server has become the primary"}
+            assert ended.count("found") > len(ended) - 16
+            assert backend.servers == [(group.address, "primary")]
+
+
+async def test_lookups_go_on_while_no_sentinel_responds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And neither that nor their restart closes a connection."""
+    caplog.set_level(logging.INFO)
+    with watched(ALICE, sentinels=3) as group:
+        async with opened(group, tmp_path, timeout="500ms") as backend:
+            assert await outcome(backend) == "found"
+            accepted = group.primary.accepted
+            for sentinel in group.sentinels:
+                sentinel.pause()
+
+            async def has_logged(text: str) -> bool:
+                assert await outcome(backend) == "found"
+                return text in caplog.text
+
+            await until_true(
+                lambda: has_logged("0 of 3 Sentinels name the primary of members, which is 127")
+            )
+            for sentinel in group.sentinels:
+                sentinel.stop()
+                sentinel.start()
+            await until_true(lambda: has_logged("3 of 3 Sentinels name"))
+            assert group.primary.accepted - accepted < 30
+            assert "is now" not in caplog.text
+
+
+@asynccontextmanager
+async def hanging_server() -> AsyncIterator[str]:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1024):
+            pass
+        writer.close()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_a_sentinel_that_was_cut_off_with_the_primary_of_before_is_outvoted(
+    tmp_path: Path,
+) -> None:
+    """Also where a process connects for the first time, and the first Sentinel hangs."""
+    with watched(ALICE, BOB, sentinels=3) as group, ExitStack() as stack:
+        group.cut_off()
+        await group.promoted()
+        change(group.replica)
+        group.primary.run("ACL", "SETUSER", "default", "-subscribe", "-publish")
+        lonely = stack.enter_context(running_sentinel(group.primary, "members", quorum=9))
+        async with hanging_server() as hanging:
+            urls = [hanging, lonely.url, *group.options["sentinels"]]
+            async with opened(group, tmp_path, sentinels=urls) as backend:
+                for _ in range(100):
+                    started = time.monotonic()
+                    assert await is_right(backend)
+                    assert time.monotonic() - started < 1
+                    await asyncio.sleep(0.02)
+
+
+async def test_no_server_is_asked_that_is_a_primary_no_more(tmp_path: Path) -> None:
+    with watched(ALICE) as group:
+        async with opened(group, tmp_path) as backend:
+            assert await outcome(backend, ByNickname("carol")) == "not found"
+            for sentinel in group.sentinels:
+                sentinel.stop()
+            group.primary.run("REPLICAOF", "127.0.0.1", str(group.replica.port))
+            assert await outcome(backend, ByNickname("carol")) == (
+                "unavailable: the server is a replica, which may lack users"
+            )
+            group.primary.run("CLIENT", "KILL", "TYPE", "normal")
+            await outcome(backend)  # by the connection of before
+            assert await outcome(backend) == (
+                "unavailable: the server is a replica, and refuses this"
+            )
+
+
+async def test_a_purge_that_succeeds_during_a_failover_reaches_all_processes() -> None:
+    """Also one that was written to the old primary, and one that starts on the new primary."""
+    with watched(ALICE, sentinels=3) as group:
+        async with replicas(group.primary, group.options) as (first, second):
+            third = Replica(group.primary, **group.options)
+            others, done = [second], []
+            group.cut_off()
+            until = math.inf
+            while time.monotonic() < until:
+                purge = Purge(queries=(ByNickname(f"user-{len(done)}"),))
+                with suppress(LookupFailed):
+                    await first.cache.purge(purge)
+                    done += [(purge, each, len(each.purges)) for each in others]
+                await asyncio.sleep(0.02)
+                if until == math.inf and await group.is_promoted():
+                    await third.cache.open()
+                    await third.wait_for(Purge())
+                    others, until = [second, third], time.monotonic() + SOON
+
+            async def has_all() -> bool:
+                return all(
+                    purge in each.purges or Purge() in each.purges[before:]
+                    for purge, each, before in done
+                )
+
+            assert len(done) > 50
+            await until_true(has_all)
+            await third.tier.close()

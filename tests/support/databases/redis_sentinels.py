@@ -1,0 +1,114 @@
+"""A primary with a replica, and the Sentinels that watch them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+
+from support.databases.redis_server import RedisServer, running_sentinel, running_server
+from tornado_idv import User
+
+_OF_WATCHERS = ("ping", "psync", "sync", "replicaof", "slaveof")
+"""Commands of Sentinels and replicas alone, without which they take a server for down."""
+
+
+SOON = 3.5
+"""Seconds after a promotion in which it is followed: a question each second, and a slow machine."""
+
+
+async def until_true(condition: Callable[[], Awaitable[bool]], seconds: float = SOON) -> None:
+    """Wait until a condition is true."""
+    deadline = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Two servers, of which ``primary`` is the primary at first."""
+
+    primary: RedisServer
+    replica: RedisServer
+    sentinels: tuple[RedisServer, ...]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of a client."""
+        urls = [each.url for each in self.sentinels]
+        return {"url": "redis://members/0", "sentinels": urls, "service": "members"}
+
+    @property
+    def address(self) -> str:
+        """That of the primary after a failover."""
+        return f"127.0.0.1:{self.replica.port}"
+
+    async def is_promoted(self) -> bool:
+        """Return whether all Sentinels name the replica."""
+        return all(state_of(each)["port"] == self.replica.port for each in self.sentinels)
+
+    def cut_off(self) -> None:
+        """Separate the primary from the Sentinels and the replica, and from nothing else."""
+        self.cut_replica(*_OF_WATCHERS)
+
+    def cut_replica(self, *commands: str) -> None:
+        """Separate the replica from the primary."""
+        denied = [f"-{each}" for each in commands or ("psync", "sync")]
+        self.primary.run("ACL", "SETUSER", "default", *denied)
+        self.primary.run("CLIENT", "KILL", "TYPE", "replica")
+        self.primary.wait_for(b"connected_slaves:0", "INFO", "replication")
+
+    def rejoin(self) -> None:
+        self.primary.run("ACL", "SETUSER", "default", "+@all")
+
+    async def promoted(self) -> None:
+        """Wait until the replica is the primary."""
+        await until_true(self.is_promoted, 20)
+
+    async def fail_over(self) -> None:
+        with Redis(port=self.sentinels[0].port) as sentinel:
+            sentinel.sentinel_failover("members")
+        await self.promoted()
+
+
+def state_of(sentinel: RedisServer) -> Any:
+    """Return what a Sentinel knows of the service."""
+    with Redis(port=sentinel.port) as client:
+        return client.sentinel_master("members")
+
+
+@contextmanager
+def watched(*users: User, sentinels: int = 1) -> Iterator[Watched]:
+    """A primary with these users, its replica and Sentinels, all of which know of each other."""
+    limits = {"down_after_milliseconds": 1500, "failover_timeout": 3000}
+    with ExitStack() as stack:
+        primary = stack.enter_context(running_server("--repl-diskless-sync-delay", "0"))
+        primary.write(*users)
+        of_primary = ("--replicaof", "127.0.0.1", str(primary.port))
+        replica = stack.enter_context(running_server(*of_primary))
+        replica.wait_for(b"master_link_status:up", "INFO", "replication")
+        started = tuple(
+            stack.enter_context(
+                running_sentinel(
+                    primary,
+                    "members",
+                    quorum=sentinels // 2 + 1,
+                    **limits,
+                )
+            )
+            for _ in range(sentinels)
+        )
+        for sentinel in started:
+            deadline = time.monotonic() + 10
+            while (state := state_of(sentinel))["num-slaves"] < 1 or (
+                state["num-other-sentinels"] < sentinels - 1
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        yield Watched(primary, replica, started)
