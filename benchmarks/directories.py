@@ -12,7 +12,7 @@ from typing import Any
 from tornado_idv.config.load import load
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 
 
@@ -30,7 +30,7 @@ async def directory_of(
     backends = [{"name": "measured", **options}]
     document = {"profile_sites": ["https://profiles.example"], "backends": backends}
     await asyncio.to_thread(config.write_text, json.dumps(document), encoding="utf-8")
-    settings = load(config, backend_kinds(manager), {})
+    settings = load(config, installed_kinds(manager), {})
     async with open_directory(settings, manager) as directory:
         (guard,) = directory.guards
         yield directory, guard

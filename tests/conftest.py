@@ -28,7 +28,7 @@ from support.processes.fork_server import remember_installed_plugins
 from support.processes.loggers import put_back
 from support.processes.process import Invoke
 from tornado_idv.cli import main
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 
 pytest_plugins = ["pytester"]
 pytest.register_assert_rewrite(
@@ -139,7 +139,7 @@ def invoke() -> Iterator[Invoke]:
             if threading.current_thread() is threading.main_thread():
                 handle_signals()
 
-    backend_kinds(
+    installed_kinds(
         plugin_manager()
     )  # plugins set levels once, when they are imported: that is to stay
     with put_back():

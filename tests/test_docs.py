@@ -43,7 +43,7 @@ from tornado_idv.interfaces import hookspecs
 from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, load_class, plugin_manager
 from tornado_idv.trace_context import parse_trace
 from tornado_idv.web.access_log import AccessLog, Failure, Ids, make_subject_of, record_response
 from tornado_idv.web.errors import ApiError
@@ -96,8 +96,8 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_every_option_is_documented_in_its_plugins_readme() -> None:
-    for kind, backend in backend_kinds(plugin_manager()).items():
-        own = set(backend.options_type.model_fields) - set(BackendOptions.model_fields)
+    for kind, backend in installed_kinds(plugin_manager()).backends.items():
+        own = set(load_class(backend).options_type.model_fields) - set(BackendOptions.model_fields)
         readme = (ROOT / "plugins" / f"idv_{kind}" / "README.md").read_text(encoding="utf-8")
         documented = {cell.partition(".")[0] for cell in first_cells(readme)}
         assert own - documented == set(), kind
@@ -193,7 +193,7 @@ def test_every_configuration_in_the_documents_is_right(tmp_path: Path, block: st
         text += "backends: [{name: users, kind: yaml, path: users.yaml}]\n"
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="utf-8")
-    load_without_references(path, backend_kinds(plugin_manager()), {})
+    load_without_references(path, installed_kinds(plugin_manager()), {})
     validator = Draft202012Validator(json.loads((ROOT / "config.schema.json").read_text()))
     assert [error.message for error in validator.iter_errors(as_editor_reads(text))] == []
 

@@ -18,11 +18,12 @@ from tornado_idv.config.kinds import settings_type
 from tornado_idv.errors import ConfigError, DegradedStartError, Problem, StartError, Unavailable
 from tornado_idv.interfaces import hookspecs
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
-from tornado_idv.interfaces.hookspecs import hookimpl
+from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.registry import (
-    backend_kinds,
     build_backends,
+    installed_kinds,
+    load_class,
     open_backend,
     open_backends,
     plugin_manager,
@@ -69,8 +70,8 @@ class Offering:
         self._kinds = kinds
 
     @hookimpl
-    def idv_backend_kinds(self) -> Mapping[str, type[AnyBackend] | str]:
-        return self._kinds
+    def idv_kinds(self) -> Kinds:
+        return Kinds(self._kinds)
 
 
 class Plain:
@@ -142,31 +143,37 @@ def options(name: str, kind: str = "fake") -> BackendOptions:
 
 
 def test_a_manager_without_entry_points_knows_no_kind() -> None:
-    assert backend_kinds(plugin_manager(entry_points=False)) == {}
+    assert installed_kinds(plugin_manager(entry_points=False)) == Kinds()
 
 
 def test_no_two_managers_share_their_plugins() -> None:
     plugin_manager(entry_points=False, plugins=[Offering(fake=Recorder)])
-    assert backend_kinds(plugin_manager(entry_points=False)) == {}
+    assert installed_kinds(plugin_manager(entry_points=False)) == Kinds()
 
 
-def test_installed_plugins_are_found_by_their_entry_point() -> None:
-    assert {"postgres", "redis", "sqlite", "upstream", "yaml"} <= backend_kinds(
-        plugin_manager()
-    ).keys()
+def test_classes_of_installed_plugins_are_found_by_their_entry_points() -> None:
+    kinds = installed_kinds(plugin_manager())
+    for classes, expected in [
+        (kinds.backends, "Ldap Postgres Redis Sqlite Upstream Yaml"),
+        (kinds.key_stores, "PostgresKeyStore"),
+        (kinds.shared_caches, "RedisSharedCache"),
+        (kinds.shared_limits, "RedisSharedLimits"),
+    ]:
+        names = {load_class(each).__name__.removesuffix("Backend") for each in classes.values()}
+        assert names == {*expected.split()}
 
 
 def test_every_hook_says_what_it_is_for() -> None:
     manager = plugin_manager(entry_points=False)
-    for name in ("idv_backend_kinds", "idv_identify", "idv_lookup_finished"):
+    for name in ("idv_kinds", "idv_identify", "idv_lookup_finished"):
         assert hasattr(manager.hook, name)
         assert getattr(hookspecs, name).__doc__
 
 
 def test_kinds_of_all_plugins_come_in_the_order_of_the_plugins() -> None:
     plugins = [Offering(b=Recorder), Offering(a=OtherBackend, c=Recorder)]
-    kinds = backend_kinds(plugin_manager(entry_points=False, plugins=plugins))
-    assert list(kinds.items()) == [("b", Recorder), ("a", OtherBackend), ("c", Recorder)]
+    kinds = installed_kinds(plugin_manager(entry_points=False, plugins=plugins))
+    assert list(kinds.backends.items()) == [("b", Recorder), ("a", OtherBackend), ("c", Recorder)]
 
 
 @pytest.mark.parametrize(
@@ -214,11 +221,11 @@ def test_an_installed_plugin_that_cannot_be_imported_stops_the_start(
 
 
 SUITABLE = """
-from tornado_idv import hookimpl
+from tornado_idv import Kinds, hookimpl
 
 @hookimpl
-def idv_backend_kinds():
-    return {}
+def idv_kinds():
+    return Kinds()
 """
 
 
@@ -240,7 +247,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_point: str, mod
         ("mine = plugin_of_mine:Absent", "", "has no attribute 'Absent'"),
         ("mine = plugin_of_mine", "import no_such_library", "No module named 'no_such_library'"),
         ("mine = plugin_of_mine", "nonsense()", "name 'nonsense' is not defined"),
-        ("mine = plugin_of_mine", "def idv_backend_kinds(): return {}", "decorate its hooks"),
+        ("mine = plugin_of_mine", "def idv_kinds(): return None", "decorate its hooks"),
         ("yaml = plugin_of_mine", SUITABLE, "another plugin has an entry point of this name"),
     ],
 )
@@ -264,12 +271,14 @@ def test_an_unsuitable_installed_plugin_is_reported_by_package_and_entry_point(
 def test_one_kind_offered_by_two_plugins_stops_the_start() -> None:
     plugins = [Offering(fake=Recorder), Offering(fake=OtherBackend)]
     manager = plugin_manager(entry_points=False, plugins=plugins)
-    with pytest.raises(StartError, match=f'two plugins offer the kind "fake": {__name__} and'):
-        backend_kinds(manager)
+    with pytest.raises(
+        StartError, match=rf'two plugins offer the kind "fake" \(backends\): {__name__} and'
+    ):
+        installed_kinds(manager)
 
 
 def test_backends_are_built_in_the_order_of_the_file_several_of_one_kind() -> None:
-    kinds: dict[str, type[AnyBackend]] = {"fake": Recorder, "other": OtherBackend}
+    kinds = Kinds({"fake": Recorder, "other": OtherBackend})
     wanted = [options("c"), options("a", "other"), options("b")]
     backends = build_backends(kinds, wanted)
     assert [(each.name, type(each)) for each in backends] == [
@@ -282,24 +291,23 @@ def test_backends_are_built_in_the_order_of_the_file_several_of_one_kind() -> No
 
 def test_class_named_by_its_module_is_imported_when_it_is_used() -> None:
     plugins = [Offering(ours="idv_yaml.backend:YamlBackend", gone="no_such_module:Class")]
-    kinds = backend_kinds(plugin_manager(entry_points=False, plugins=plugins))
-    assert list(kinds) == ["ours", "gone"]
-    assert kinds["ours"].__name__ == "YamlBackend"
+    kinds = installed_kinds(plugin_manager(entry_points=False, plugins=plugins))
+    assert list(kinds.backends) == ["ours", "gone"]
+    assert load_class(kinds.backends["ours"]).__name__ == "YamlBackend"
     with pytest.raises(StartError, match="a plugin cannot be loaded: No module named 'no_such"):
-        kinds["gone"]
+        load_class(kinds.backends["gone"])
 
 
 @pytest.mark.parametrize("place", ["idv_yaml.backend:NoSuchClass", "not a place"])
 def test_place_without_a_class_is_reported_when_it_is_used(place: str) -> None:
-    kinds = backend_kinds(plugin_manager(entry_points=False, plugins=[Offering(a=place)]))
     with pytest.raises(StartError, match="a plugin cannot be loaded"):
-        kinds["a"]
+        load_class(place)
 
 
 @pytest.mark.parametrize(
     ("kinds", "reported"),
     [
-        (lambda: ["fake"], "idv_backend_kinds returned a list, no mapping"),
+        (lambda: ["fake"], "idv_kinds returned a list, no Kinds"),
         (lambda: {"fake": 1 / 0}, f"ZeroDivisionError in {__file__}, line"),
     ],
     ids=["list", "error"],
@@ -309,11 +317,11 @@ def test_kinds_that_cannot_be_collected_are_reported(
 ) -> None:
     class Unsuitable:
         @hookimpl
-        def idv_backend_kinds(self) -> Any:
+        def idv_kinds(self) -> Any:
             return kinds()
 
     with pytest.raises(StartError, match="a plugin cannot be loaded") as caught:
-        backend_kinds(plugin_manager(entry_points=False, plugins=[Unsuitable()]))
+        installed_kinds(plugin_manager(entry_points=False, plugins=[Unsuitable()]))
     assert reported in str(caught.value)
 
 
@@ -339,7 +347,7 @@ class WithForeignOptions(Recorder):
 )
 def test_a_kind_that_is_no_suitable_class_is_reported(kind: Any, reported: str) -> None:
     with pytest.raises(StartError, match='kind "fake": ') as caught:
-        settings_type({"fake": kind})
+        settings_type(Kinds({"fake": kind}))
     assert reported in str(caught.value)
 
 
@@ -377,7 +385,7 @@ def test_a_backend_that_cannot_be_created_is_reported(
     kind: type[AnyBackend], reported: str
 ) -> None:
     with pytest.raises(StartError, match=f"backend a cannot be created: .*{reported}"):
-        build_backends({"fake": kind}, [options("a")])
+        build_backends(Kinds({"fake": kind}), [options("a")])
 
 
 async def test_backends_are_opened_in_order_and_closed_in_reverse() -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tornado_idv.interfaces.commands import Exit as Exit
     from tornado_idv.interfaces.commands import LoadedConfig as LoadedConfig
     from tornado_idv.interfaces.commands import printable as printable
+    from tornado_idv.interfaces.hookspecs import Kinds as Kinds
     from tornado_idv.interfaces.hookspecs import hookimpl as hookimpl
     from tornado_idv.interfaces.shared import LimitUse as LimitUse
     from tornado_idv.interfaces.shared import Purge as Purge
@@ -72,7 +73,7 @@ _NAMES = {
     "files": "FileSignature load_certificate require_file",
     "interfaces.backend": "Backend BackendOptions",
     "interfaces.commands": "CommandTools Exit LoadedConfig printable",
-    "interfaces.hookspecs": "hookimpl",
+    "interfaces.hookspecs": "Kinds hookimpl",
     "interfaces.shared": "LimitUse Purge SharedCache SharedCacheOptions SharedLimits "
     "SharedLimitsOptions SharedResult",
     "interfaces.user_store": "StoredRow UserStore UserTransaction",

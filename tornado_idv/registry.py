@@ -1,25 +1,25 @@
-"""Load plugins, collect their kinds of backend, and build, open and close backends."""
+"""Load plugins, collect their kinds, and build, open and close backends."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields
 from importlib import metadata
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
 from tornado_idv.errors import DegradedStartError, IdvError, StartError, format_traceback
 from tornado_idv.interfaces import hookspecs
+from tornado_idv.interfaces.hookspecs import Kinds
 
 if TYPE_CHECKING:
-    from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
-    from tornado_idv.interfaces.shared import AnySharedCache, AnySharedLimits
-    from tornado_idv.keys.location import KeyStoreLocation
+    from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -77,97 +77,56 @@ def _check_hooks_of_lookups(manager: pluggy.PluginManager) -> None:
                 raise TypeError(f"{name} must be {kind}")
 
 
-class Classes(Mapping[str, type[T]], Generic[T]):
-    """Classes that plugins offer, by name.
-
-    A class that its plugin names as ``package.module:Class`` is imported when it is used: importing
-    all of them would double the time to start. Raises `StartError` if that fails.
-    """
-
-    def __init__(self, classes: Mapping[str, type[T] | str]) -> None:
-        self._classes = dict(classes)
-
-    def __getitem__(self, name: str) -> type[T]:
-        offered = self._classes[name]
-        if isinstance(offered, str):
-            try:
-                offered = self._classes[name] = resolve_name(offered)
-            except (ImportError, AttributeError, ValueError) as error:
-                raise StartError(f"a plugin cannot be loaded: {error}") from error
-        return offered
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._classes)
-
-    def __len__(self) -> int:
-        return len(self._classes)
-
-    def module(self, name: str) -> str:
-        """Return the name of the module of a class, without importing it."""
-        offered = self._classes[name]
-        return offered.partition(":")[0] if isinstance(offered, str) else offered.__module__
-
-
-class BackendKinds(Classes["Backend[Any]"]):
-    """Classes of backends by kind, and of shared caches and limits."""
-
-    def __init__(
-        self,
-        classes: Mapping[str, type[Backend[Any]] | str],
-        shared_caches: Mapping[str, type[AnySharedCache] | str],
-        shared_limits: Mapping[str, type[AnySharedLimits] | str],
-    ) -> None:
-        super().__init__(classes)
-        self.shared_caches: Classes[AnySharedCache] = Classes(shared_caches)
-        self.shared_limits: Classes[AnySharedLimits] = Classes(shared_limits)
-
-
-def backend_kinds(manager: pluggy.PluginManager) -> BackendKinds:
-    """Return every kind of backend, and of shared cache and limits, by name.
-
-    Raises `StartError` if two plugins use one name.
-    """
-    hook = manager.hook
-    hooks = (hook.idv_backend_kinds, hook.idv_shared_cache, hook.idv_shared_limits)
-    return BackendKinds(*(_offered(each, "kind") for each in hooks))
-
-
-def key_stores(manager: pluggy.PluginManager) -> Classes[KeyStoreLocation]:
-    """Return every place for a key store by the scheme of its URL; raises as `backend_kinds`."""
-    return Classes(_offered(manager.hook.idv_key_stores, "key store"))
-
-
-def _offered(hook: pluggy.HookCaller, what: str) -> dict[str, Any]:
-    found: dict[str, type[Any] | str] = {}
+def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
+    """Return the kinds of all plugins; raises `StartError` if two of them use one name."""
+    found: dict[str, dict[str, Any]] = {each.name: {} for each in fields(Kinds)}
     try:
-        all_offered = hook()
+        all_offered = manager.hook.idv_kinds()
     except Exception as error:
         cause = str(error) if isinstance(error, ImportError) else _cause(error)
         raise StartError(f"a plugin cannot be loaded: {cause}") from error
     for offered in reversed(all_offered):
-        if not isinstance(offered, Mapping):
-            text = f"{hook.name} returned a {type(offered).__name__}, no mapping"
+        if not isinstance(offered, Kinds):
+            text = f"idv_kinds returned a {type(offered).__name__}, no Kinds"
             raise StartError(f"a plugin cannot be loaded: {text}")
-        for name in offered.keys() & found.keys():
-            first, second = Classes(found).module(name), Classes(offered).module(name)
-            raise StartError(
-                f'two plugins offer the {what} "{name}": {first} and {second}; '
-                "uninstall one of them"
-            )
-        found |= offered
-    return found
+        for what, classes in found.items():
+            more: Mapping[str, type | str] = getattr(offered, what)
+            for name in more.keys() & classes.keys():
+                raise StartError(
+                    f'two plugins offer the kind "{name}" ({what}): {module_of(classes[name])} and '
+                    f"{module_of(more[name])}; uninstall one of them"
+                )
+            classes.update(more)
+    return Kinds(**found)
 
 
-def build_backends(
-    kinds: Mapping[str, type[AnyBackend]], options: Iterable[BackendOptions]
-) -> list[AnyBackend]:
+def load_class(offered: type[T] | str) -> type[T]:
+    """Return a class of a plugin, which is imported now if only its place is known.
+
+    To import all of them would double the time to start. Raises `StartError`.
+    """
+    if not isinstance(offered, str):
+        return offered
+    try:
+        loaded: type[T] = resolve_name(offered)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise StartError(f"a plugin cannot be loaded: {error}") from error
+    return loaded
+
+
+def module_of(offered: type | str) -> str:
+    """Return the name of the module of a class, without importing it."""
+    return offered.partition(":")[0] if isinstance(offered, str) else offered.__module__
+
+
+def build_backends(kinds: Kinds, options: Iterable[BackendOptions]) -> list[AnyBackend]:
     """Return a backend for each entry of ``backends:``, in the order of the file.
 
     Raises `StartError` if one cannot be created.
     """
     backends: list[AnyBackend] = []
     for each in options:
-        kind = kinds[each.kind]
+        kind = load_class(kinds.backends[each.kind])
         try:
             backends.append(kind(each))
         except IdvError:

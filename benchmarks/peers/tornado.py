@@ -15,7 +15,7 @@ from tornado.httpserver import HTTPServer
 from tornado_idv.config.load import load
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.logs.handlers import configure_logging
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.keys import api_key
 from tornado_idv.web.app import make_api
@@ -24,7 +24,7 @@ from tornado_idv.web.lookups import Services
 
 async def serve(port: int, config: Path) -> None:
     manager = plugin_manager()
-    settings = load(config, backend_kinds(manager), {})
+    settings = load(config, installed_kinds(manager), {})
     access_log = configure_logging(settings.logging.level, settings.logging.format).access
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:

@@ -12,6 +12,7 @@ from tornado_idv import (
     ByCard,
     ByNickname,
     ConfigPath,
+    Kinds,
     Query,
     StartError,
     Unavailable,
@@ -74,6 +75,6 @@ def read(path: Path, *, fold: bool) -> Mapping[Query, User]:
 
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, type[CsvBackend]]:
+def idv_kinds() -> Kinds:
     """Add ``kind: csv``."""
-    return {"csv": CsvBackend}
+    return Kinds(backends={"csv": CsvBackend})

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from idv_ldap import refusals as refusals  # its memory is made before processes are forked
-from tornado_idv import CommandTools, Exit, StartError, hookimpl
+from tornado_idv import CommandTools, Exit, Kinds, StartError, hookimpl
 
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, str]:
+def idv_kinds() -> Kinds:
     """Provide the kind ``ldap``."""
-    return {"ldap": "idv_ldap.backend:LdapBackend"}
+    return Kinds(backends={"ldap": "idv_ldap.backend:LdapBackend"})
 
 
 @hookimpl

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from tornado_idv import CommandTools, hookimpl
+from tornado_idv import CommandTools, Kinds, hookimpl
 
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, str]:
-    """Provide the kind ``postgres``."""
-    return {"postgres": "idv_postgres.backend:PostgresBackend"}
-
-
-@hookimpl
-def idv_key_stores() -> Mapping[str, str]:
-    """Provide key stores at connection URIs."""
+def idv_kinds() -> Kinds:
+    """Provide the kind ``postgres``, and key stores at connection URIs."""
     key_store = "idv_postgres.key_store:PostgresKeyStore"
-    return {"postgresql": key_store, "postgres": key_store}
+    return Kinds(
+        backends={"postgres": "idv_postgres.backend:PostgresBackend"},
+        key_stores={"postgresql": key_store, "postgres": key_store},
+    )
 
 
 @hookimpl

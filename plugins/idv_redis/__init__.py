@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from tornado_idv import hookimpl
+from tornado_idv import Kinds, hookimpl
 
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, str]:
-    """Provide the kind ``redis``."""
-    return {"redis": "idv_redis.backend:RedisBackend"}
-
-
-@hookimpl
-def idv_shared_cache() -> Mapping[str, str]:
-    """Provide the shared cache ``redis``."""
-    return {"redis": "idv_redis.shared_cache:RedisSharedCache"}
-
-
-@hookimpl
-def idv_shared_limits() -> Mapping[str, str]:
-    """Provide the shared limits ``redis``."""
-    return {"redis": "idv_redis.shared_limits:RedisSharedLimits"}
+def idv_kinds() -> Kinds:
+    """Provide the kinds ``redis``."""
+    return Kinds(
+        backends={"redis": "idv_redis.backend:RedisBackend"},
+        shared_caches={"redis": "idv_redis.shared_cache:RedisSharedCache"},
+        shared_limits={"redis": "idv_redis.shared_limits:RedisSharedLimits"},
+    )

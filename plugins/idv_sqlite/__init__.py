@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from tornado_idv import hookimpl
+from tornado_idv import Kinds, hookimpl
 
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, str]:
+def idv_kinds() -> Kinds:
     """Provide the kind ``sqlite``."""
-    return {"sqlite": "idv_sqlite.backend:SqliteBackend"}
+    return Kinds(backends={"sqlite": "idv_sqlite.backend:SqliteBackend"})

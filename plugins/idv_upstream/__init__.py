@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from tornado_idv import CommandTools, hookimpl
+from tornado_idv import CommandTools, Kinds, hookimpl
 
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, str]:
+def idv_kinds() -> Kinds:
     """Provide the kind ``upstream``."""
-    return {"upstream": "idv_upstream.backend:UpstreamBackend"}
+    return Kinds(backends={"upstream": "idv_upstream.backend:UpstreamBackend"})
 
 
 @hookimpl

@@ -24,7 +24,7 @@ from tornado_idv.double.state import Double as DoubleState
 from tornado_idv.errors import ConfigError
 from tornado_idv.log_format import json_lines
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of, record_response
 
@@ -337,7 +337,7 @@ def test_demo_with_several_workers_is_an_error(tmp_path: Path) -> None:
     text = CONFIG.replace("{port: 0,", "{workers: 2, port: 0,") + users
     path.write_text(f"{text}demo: true\n", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        ConfigFile.read(path).load(backend_kinds(plugin_manager()), {})
+        ConfigFile.read(path).load(installed_kinds(plugin_manager()), {})
     (problem,) = caught.value.problems
     assert (problem.line, problem.path) == (2, "server.workers")
     assert problem.message.startswith("demo: true needs workers: 1")

@@ -262,8 +262,8 @@ class Talkative(tornado_idv.Backend[tornado_idv.BackendOptions]):
 
 
 @tornado_idv.hookimpl
-def idv_backend_kinds():
-    return {"talkative": Talkative}
+def idv_kinds():
+    return tornado_idv.Kinds({"talkative": Talkative})
 """
 
 

@@ -10,7 +10,8 @@ from pydantic import Field
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError
-from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
+from tornado_idv.interfaces.backend import Backend, BackendOptions
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.model import Query, User
 from tornado_idv.options import ConfigPath, Options, Secret
 
@@ -78,13 +79,12 @@ class Remote(Backend[RemoteOptions]):
         return None
 
 
-Kinds = Mapping[str, type[AnyBackend]]
 Load = Callable[..., Settings]
 
 
 @pytest.fixture
 def kinds() -> Kinds:
-    return {"table": Table, "remote": Remote}
+    return Kinds({"table": Table, "remote": Remote})
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Whatever a file holds, it gives settings or problems at places in it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tornado_idv.config.load import load
 from tornado_idv.errors import ConfigError, Problem
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.hookspecs import Kinds
 
 NAMES = [
     *("profile_sites", "server", "host", "port", "base_path", "max_body", "drain", "delay"),
@@ -47,7 +47,7 @@ FILES = TREES | st.fixed_dictionaries(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_tree_is_settings_or_problems_in_the_order_of_the_file(
-    tmp_path: Path, kinds: Mapping[str, type[AnyBackend]], tree: object
+    tmp_path: Path, kinds: Kinds, tree: object
 ) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(json.dumps(tree, indent=1), encoding="utf-8")
@@ -59,7 +59,7 @@ def test_any_tree_is_settings_or_problems_in_the_order_of_the_file(
     assert all(problem.message for problem in problems)
 
 
-def problems_of(path: Path, kinds: Mapping[str, type[AnyBackend]]) -> Sequence[Problem]:
+def problems_of(path: Path, kinds: Kinds) -> Sequence[Problem]:
     try:
         load(path, kinds, {})
     except ConfigError as error:

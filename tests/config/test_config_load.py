@@ -1,7 +1,7 @@
 """A configuration file becomes settings, as it was written."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import MissLimitSettings, Settings
 from tornado_idv.errors import ConfigError, InvalidFormat, StartError
-from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
+from tornado_idv.interfaces.backend import BackendOptions
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByCard, ByNickname
 from tornado_idv.units import Rate
 
 Load = Callable[..., Settings]
-Kinds = Mapping[str, type[AnyBackend]]
 
 GOOD = """\
 profile_sites: [https://profiles.example]
@@ -170,8 +170,8 @@ def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
 
 def test_a_backend_is_built_from_its_options(load_text: Load, kinds: Kinds) -> None:
     (options,) = load_text(GOOD).backends
-    assert isinstance(options, kinds["table"].options_type)
-    assert kinds["table"](options).name == "members"
+    assert isinstance(options, kinds.backends["table"].options_type)
+    assert kinds.backends["table"](options).name == "members"
 
 
 def test_token_and_sha256_give_the_same_digest(load_text: Load) -> None:

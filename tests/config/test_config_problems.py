@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
+from tornado_idv.interfaces.backend import BackendOptions
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.token import issue
 
 ProblemsIn = Callable[..., list[str]]
@@ -591,19 +592,19 @@ def test_a_token_and_its_digest_are_duplicates(problems_in: ProblemsIn) -> None:
 
 
 def test_an_unknown_kind_is_one_problem_if_one_kind_is_installed(
-    problems_in: ProblemsIn, kinds: dict[str, object]
+    problems_in: ProblemsIn, kinds: Kinds
 ) -> None:
     text = f"{SITE}backends: [{{name: a, kind: remote, url: x, timeout: x}}]"
-    assert problems_in(text, kinds={"table": kinds["table"]}) == [
+    assert problems_in(text, kinds=Kinds({"table": kinds.backends["table"]})) == [
         "2:28: backends[0].kind: unknown kind; the kinds are table"
     ]
 
 
 def test_an_unknown_option_is_reported_if_one_kind_is_installed(
-    problems_in: ProblemsIn, kinds: dict[str, object]
+    problems_in: ProblemsIn, kinds: Kinds
 ) -> None:
     text = f"{SITE}backends: [{{name: a, kind: table, path: x, table: x}}]"
-    assert problems_in(text, kinds={"table": kinds["table"]}) == [
+    assert problems_in(text, kinds=Kinds({"table": kinds.backends["table"]})) == [
         (
             "2:44: backends[0].table: unknown setting; known here are "
             f"{', '.join(BackendOptions.model_fields)}, path, columns"
@@ -612,20 +613,22 @@ def test_an_unknown_option_is_reported_if_one_kind_is_installed(
 
 
 def test_a_type_without_a_message_is_reported_as_not_valid(
-    problems_in: ProblemsIn, kinds: dict[str, type[AnyBackend]]
+    problems_in: ProblemsIn, kinds: Kinds
 ) -> None:
     class Odd(BackendOptions):
         phase: complex
 
-    class OddBackend(kinds["table"]):
+    class OddBackend(kinds.backends["table"]):
         options_type = Odd
 
     text = f"{SITE}backends: [{{name: a, kind: odd, phase: canary}}]"
-    assert problems_in(text, kinds={"odd": OddBackend}) == ["2:40: backends[0].phase: is not valid"]
+    assert problems_in(text, kinds=Kinds({"odd": OddBackend})) == [
+        "2:40: backends[0].phase: is not valid"
+    ]
 
 
 def test_without_any_kind_every_backend_is_a_problem(problems_in: ProblemsIn) -> None:
-    assert problems_in(GOOD, kinds={}) == [
+    assert problems_in(GOOD, kinds=Kinds()) == [
         "2:12: backends[0]: no kind of backend is installed; install a plugin"
     ]
 

@@ -1,14 +1,14 @@
 """References to the environment and to files, in values."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.hookspecs import Kinds
 
 Load = Callable[..., Settings]
 ProblemsIn = Callable[..., list[str]]
@@ -123,7 +123,7 @@ def test_a_file_name_with_nul_is_reported(problems_in: ProblemsIn) -> None:
 
 
 def test_a_relative_file_is_relative_to_the_configuration_file(
-    tmp_path: Path, kinds: Mapping[str, type[AnyBackend]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/owner").write_text("right")

@@ -1,6 +1,6 @@
 """The JSON Schema agrees with what is loaded, and describes all of it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ from support.processes.editor import as_editor_reads
 from tornado_idv.config import settings as settings_module
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
-from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
+from tornado_idv.interfaces.backend import BackendOptions
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.options import Options
-
-Kinds = Mapping[str, type[AnyBackend]]
 
 GOOD = f"""\
 profile_sites: [https://profiles.example]
@@ -171,7 +170,7 @@ def test_every_spelling_of_a_good_configuration_passes(
 
 @pytest.mark.parametrize("installed", [["table"], ["remote"], ["remote", "table"]], ids=str)
 def test_the_kinds_are_those_installed(kinds: Kinds, installed: list[str]) -> None:
-    schema = json_schema({name: kinds[name] for name in installed})
+    schema = json_schema(Kinds({name: kinds.backends[name] for name in installed}))
     backends = schema["properties"]["backends"]["items"]
     assert list(backends["discriminator"]["mapping"]) == installed
     *options, _ = [each.get("$ref") for each in backends["oneOf"]]
@@ -179,8 +178,8 @@ def test_the_kinds_are_those_installed(kinds: Kinds, installed: list[str]) -> No
 
 
 def test_without_kinds_no_backend_passes() -> None:
-    Draft202012Validator.check_schema(json_schema({}))
-    assert "$.backends[0]" in errors({}, GOOD)
+    Draft202012Validator.check_schema(json_schema(Kinds()))
+    assert "$.backends[0]" in errors(Kinds(), GOOD)
 
 
 def test_defaults_have_units(kinds: Kinds) -> None:
@@ -244,9 +243,9 @@ def test_an_option_without_a_schema_accepts_anything(kinds: Kinds) -> None:
     class Odd(BackendOptions):
         clock: Callable[[], float] | None = None
 
-    class OddBackend(kinds["table"]):
+    class OddBackend(kinds.backends["table"]):
         options_type = Odd
 
-    schema = json_schema({"odd": OddBackend})
+    schema = json_schema(Kinds({"odd": OddBackend}))
     Draft202012Validator.check_schema(schema)
     assert schema["$defs"]["Odd"]["properties"]["clock"] == {"title": "Clock"}

@@ -97,8 +97,8 @@ class Unruly(tornado_idv.Backend[UnrulyOptions]):
 
 
 @tornado_idv.hookimpl
-def idv_backend_kinds():
-    return {{"unruly": Unruly}}
+def idv_kinds():
+    return tornado_idv.Kinds({{"unruly": Unruly}})
 """
 BACKENDS = f"""\
   - {{name: unruly, kind: unruly, mood: mood, timeout: 200ms, {MATCH},

@@ -12,7 +12,7 @@ import pytest
 from support.processes.service import CONFIG, FIXTURE, KEY
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.log_format import json_lines
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.service import listening
 from tornado_idv.web.access_log import AccessLog
 
@@ -43,7 +43,7 @@ async def remotes(
     config.write_text("\n".join(lines), encoding="utf-8")
     manager = plugin_manager()
     file = ConfigFile.read(config)
-    settings = file.load(backend_kinds(manager), {})
+    settings = file.load(installed_kinds(manager), {})
     written: list[str] = []
     access_log = AccessLog(written.append, json_lines)
     async with listening(file, settings, manager, access_log) as service:

@@ -16,7 +16,7 @@ from tornado_idv.config.load import load
 from tornado_idv.errors import Unavailable
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 
 pytestmark = pytest.mark.slow
@@ -173,7 +173,7 @@ async def test_a_lookup_has_the_time_that_is_configured(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text(f"users: [{USERS}]\n")
     (tmp_path / "config.yaml").write_text(CONFIG.replace("port: 0", "request_timeout: 40ms"))
     manager = plugin_manager()
-    settings = load(tmp_path / "config.yaml", backend_kinds(manager), {})
+    settings = load(tmp_path / "config.yaml", installed_kinds(manager), {})
     async with open_directory(settings, manager) as directory:
         with pytest.raises(Unavailable, match="the request's time is nearly over"):
             await directory.find(ByNickname("alice"))

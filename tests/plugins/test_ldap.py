@@ -39,7 +39,7 @@ from tornado_idv import ByCard, ByNickname, Query, StartError, Unavailable, User
 from tornado_idv.config.load import load
 from tornado_idv.files import FileSecret
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.registry import backend_kinds, build_backends, open_backends, plugin_manager
+from tornado_idv.registry import build_backends, installed_kinds, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 require()
@@ -355,7 +355,7 @@ async def test_refused_password_is_not_tried_each_second(
     async with relaying(server.port) as relay:
         bind = {"dn": ADMIN, "password": f"${{file:{file}}}"}
         path = config_file(tmp_path, uris=[f"ldap://127.0.0.1:{relay.port}"], bind=bind)
-        kinds = backend_kinds(plugin_manager())
+        kinds = installed_kinds(plugin_manager())
         (backend,) = build_backends(kinds, load(path, kinds, {}).backends)
         async with open_backends([backend]):
             await until(lambda: relay.accepted == 2)

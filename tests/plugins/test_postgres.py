@@ -23,7 +23,7 @@ from support.processes.process import Invoke
 from support.processes.service import CONFIG
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
+from tornado_idv.registry import open_backends
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 pytestmark = pytest.mark.slow
@@ -147,11 +147,6 @@ class TestConformanceOfQueries(BackendConformance):
         database.clear()
         query = "SELECT * FROM users WHERE nickname = $1"
         return backend_of(by_nickname=query)  # type: ignore[no-any-return]
-
-
-def test_the_plugin_offers_its_kind() -> None:
-    manager = plugin_manager(entry_points=False, plugins=[idv_postgres])
-    assert backend_kinds(manager) == {"postgres": PostgresBackend}
 
 
 def test_a_missing_library_is_reported_with_the_command_that_installs_it(

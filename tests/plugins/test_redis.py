@@ -41,7 +41,7 @@ from tornado_idv import (
     yaml_loader,
 )
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
+from tornado_idv.registry import open_backends
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 pytestmark = pytest.mark.slow
@@ -90,11 +90,6 @@ class TestConformance(BackendConformance):
     @pytest.fixture
     def failing_backend(self, backend_of: Callable[..., Any]) -> AnyBackend:
         return backend_of(url=UNREACHABLE)  # type: ignore[no-any-return]
-
-
-def test_the_plugin_offers_its_kind() -> None:
-    manager = plugin_manager(entry_points=False, plugins=[idv_redis])
-    assert backend_kinds(manager) == {"redis": RedisBackend}
 
 
 def test_a_missing_library_is_reported_with_the_command_that_installs_it(

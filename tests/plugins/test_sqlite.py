@@ -30,7 +30,7 @@ from support.databases.sqlite_databases import (
 from support.processes.permissions import public_directory, unprivileged
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yaml_loader
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
+from tornado_idv.registry import open_backends
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 README = Path(idv_sqlite.__file__).with_name("README.md").read_text(encoding="utf-8")
@@ -95,11 +95,6 @@ class TestConformanceOfAnOddTable(BackendConformance):
     def failing_backend(self, tmp_path: Path) -> AnyBackend:
         (tmp_path / "garbage.db").write_bytes(b"no database" * 500)
         return make_backend(SqliteBackend, tmp_path, path="garbage.db")
-
-
-def test_the_plugin_offers_its_kind() -> None:
-    manager = plugin_manager(entry_points=False, plugins=[idv_sqlite])
-    assert backend_kinds(manager) == {"sqlite": SqliteBackend}
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ from tornado.httputil import HTTPServerRequest
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-import idv_upstream
 from idv_upstream.backend import UpstreamBackend
 from tornado_idv import ByCard, ByNickname, Query, Unavailable, User
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
+from tornado_idv.registry import open_backends
 from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 
 TOKEN = "idv_shop_Zm9v+/=="
@@ -90,12 +89,6 @@ def upstreams(io_loop: Any, tmp_path: Path) -> Iterator[Upstreams]:
     for server in started.servers:
         server.stop()
         io_loop.run_sync(server.close_all_connections)
-
-
-def test_kind_is_registered() -> None:
-    """`kind: upstream` selects this backend."""
-    manager = plugin_manager(entry_points=False, plugins=[idv_upstream])
-    assert backend_kinds(manager) == {"upstream": UpstreamBackend}
 
 
 class TestConformance(BackendConformance):

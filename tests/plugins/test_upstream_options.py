@@ -22,7 +22,7 @@ from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
 from tornado_idv.config.load import load
 from tornado_idv.mapping import FieldOptions
-from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
+from tornado_idv.registry import installed_kinds, open_backends, plugin_manager
 
 README = (Path(idv_upstream.__file__).parent / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -256,7 +256,7 @@ def test_inconsistent_options_are_reported_with_their_line(
     body = f"kind: upstream\n{text}"
     path.write_text(head + indent(body, "    ") + "\n", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        load(path, backend_kinds(plugin_manager()), {})
+        load(path, installed_kinds(plugin_manager()), {})
     (problem,) = caught.value.problems
     assert reported in problem.message
     assert problem.line == line, str(problem)
@@ -289,7 +289,7 @@ def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
         f"    {RESPONSE}\n",
         encoding="utf-8",
     )
-    settings = load(path, backend_kinds(plugin_manager()), {})
+    settings = load(path, installed_kinds(plugin_manager()), {})
     backend = UpstreamBackend(settings.backends[0])  # type: ignore[arg-type]
     request = backend.templates[ByNickname].render(ByNickname("al"))
     assert URL(request.url, encoded=True).query == {
@@ -475,7 +475,7 @@ def test_folded_nicknames_are_warned_of(tmp_path: Path, kind: str) -> None:
         f"backends: [{{name: crm, kind: upstream, {own[kind]} base_url: http://x}}]\n",
         encoding="utf-8",
     )
-    (built,) = load(path, backend_kinds(plugin_manager()), {}).backends
+    (built,) = load(path, installed_kinds(plugin_manager()), {}).backends
     assert isinstance(built, UpstreamOptions)
     warnings = list(built.warnings())
     assert [each.startswith("nicknames are requested in lower case") for each in warnings] == [

@@ -18,7 +18,7 @@ from support.http.scripted_server import a_request, header, http
 from tornado_idv import Answer, ByCard, ByNickname, Query
 from tornado_idv.config.load import load
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 
 USERS, LOOKUPS, CALLERS = 1000, 5000, 50
@@ -73,7 +73,7 @@ async def behind_the_cache(tmp_path: Path) -> AsyncIterator[tuple[Crm, Directory
         config = tmp_path / "config.yaml"
         config.write_text(CONFIG.format(digest="0" * 64, port=crm.port), encoding="utf-8")
         manager = plugin_manager()
-        settings = load(config, backend_kinds(manager), {})
+        settings = load(config, installed_kinds(manager), {})
         async with open_directory(settings, manager) as directory:
             yield crm, directory
 

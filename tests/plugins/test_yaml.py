@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import idv_yaml
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
+from tornado_idv.registry import open_backends
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 ALICE = User("Free", "4000123412341234", "alice")
@@ -83,11 +82,6 @@ class TestConformance(BackendConformance):
     @pytest.fixture
     def failing_backend(self, tmp_path: Path) -> AnyBackend:
         return make_backend(YamlBackend, tmp_path, path="absent.yaml")
-
-
-def test_the_plugin_offers_its_kind() -> None:
-    manager = plugin_manager(entry_points=False, plugins=[idv_yaml])
-    assert backend_kinds(manager) == {"yaml": YamlBackend}
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ class Waiting(tornado_idv.Backend[WaitingOptions]):
 
 
 @tornado_idv.hookimpl
-def idv_backend_kinds():
-    return {"waiting": Waiting}
+def idv_kinds():
+    return tornado_idv.Kinds({"waiting": Waiting})
 """
 CONFIG = """\
 profile_sites: [https://profiles.example]

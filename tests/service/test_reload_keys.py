@@ -15,6 +15,7 @@ from support.processes.reloads import B, config, reloadable
 from support.processes.service import KEY
 from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.reload_result import FAILED, INVALID
@@ -197,7 +198,7 @@ class Stores:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        self.keys = Keys({})
+        self.keys = Keys(Kinds())
         self.closed: list[str] = []
 
         def close(location: KeyStoreFile) -> None:

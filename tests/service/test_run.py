@@ -18,12 +18,13 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import StartError
 from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.backend import Backend, BackendOptions
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.log_format import json_lines
 from tornado_idv.logs.folding import Folding
 from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.model import Query
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.run import run
 from tornado_idv.service.service import Service
 from tornado_idv.service.sockets import url_of
@@ -63,7 +64,7 @@ def serve(tmp_path: Path, access: list[str]) -> Iterator[Serve]:
         (tmp_path / "config.yaml").write_text(CONFIG.replace("HOST", host).replace("LEVEL", level))
         manager = plugin_manager()
         file = ConfigFile.read(tmp_path / "config.yaml")
-        settings = file.load(backend_kinds(manager), {})
+        settings = file.load(installed_kinds(manager), {})
         run(file, settings, manager, announce, logs(level))
 
     yield start
@@ -183,9 +184,9 @@ class Opening(Backend[BackendOptions]):
 @pytest.fixture
 def opening(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each backend is an `Opening`."""
-    monkeypatch.setattr("tornado_idv.registry.backend_kinds", lambda _: {"yaml": Opening})
+    monkeypatch.setattr("tornado_idv.registry.installed_kinds", lambda _: Kinds({"yaml": Opening}))
     monkeypatch.setattr(
-        "tornado_idv.service.directories.backend_kinds", lambda _: {"yaml": Opening}
+        "tornado_idv.service.directories.installed_kinds", lambda _: Kinds({"yaml": Opening})
     )
 
 

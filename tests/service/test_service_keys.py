@@ -20,6 +20,7 @@ from support.processes.process import eventually
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client, Reply, serving
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import SettingError, StartError
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.store import KeyStore
@@ -230,7 +231,7 @@ async def test_store_that_responds_leaves_no_key_undetermined(
         polls += 1
         return call(*arguments)
 
-    async with service_keys.Keys({}).opened(AuthSettings.model_construct(store=store)) as keys:
+    async with service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store)) as keys:
         monkeypatch.setattr(keys.store, "in_thread", respond)
         while polls < 5:
             assert keys.ring.is_current
@@ -283,7 +284,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 async def test_start_is_cancelled_while_reading_the_store_hangs(hanging: Event) -> None:
     begun = time.monotonic()
-    opening = service_keys.Keys({}).opened(AuthSettings.model_construct(store=Path("keys.db")))
+    opening = service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=Path("keys.db")))
     task = asyncio.create_task(opening.__aenter__())
     await asyncio.to_thread(hanging.wait, 5)
     task.cancel()
@@ -301,7 +302,7 @@ async def test_stop_does_not_wait_for_a_store_that_hangs(
     monkeypatch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
     monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
     make_store(store)
-    async with service_keys.Keys({}).opened(AuthSettings.model_construct(store=store)):
+    async with service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store)):
         hanging = request.getfixturevalue("hanging")
         await asyncio.to_thread(hanging.wait, 5)
         begun = time.monotonic()

@@ -14,8 +14,9 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import AuthSettings, Settings
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds, key_stores, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.sockets import bind, port_of
 from tornado_idv.workers.admin_process import WorkerOperations
@@ -40,7 +41,7 @@ async def answering(
 ) -> AsyncIterator[Callable[..., asyncio.Future[HTTPResponse]]]:
     """Serve the admin listener, whose commands ``reply`` responds to; yield a client."""
     (folder / "config.yaml").write_text(config)
-    settings = load(folder / "config.yaml", backend_kinds(plugin_manager()), {})
+    settings = load(folder / "config.yaml", installed_kinds(plugin_manager()), {})
     ours, theirs = socket.socketpair()
     channel, loop = Channel(None), asyncio.get_running_loop()
     await loop.create_unix_connection(lambda: channel, sock=theirs)
@@ -64,7 +65,7 @@ async def answering(
         return client.fetch(request, raise_error=False)
 
     try:
-        async with Keys({}).opened(AuthSettings()) as keys:
+        async with Keys(Kinds()).opened(AuthSettings()) as keys:
             operations = WorkerOperations(channel, settings, keys)
             async with admin_listening(sockets, "127.0.0.1", operations):
                 yield fetch
@@ -122,9 +123,9 @@ async def test_shared_cache_that_a_reload_removes_is_in_use_until_the_restart(
 
     def settings(config: str) -> Settings:
         (tmp_path / "config.yaml").write_text(config)
-        return load(tmp_path / "config.yaml", backend_kinds(plugin_manager()), {})
+        return load(tmp_path / "config.yaml", installed_kinds(plugin_manager()), {})
 
-    keys = Keys(key_stores(plugin_manager()))
+    keys = Keys(installed_kinds(plugin_manager()))
     operations = WorkerOperations(Undelivered(None), settings(SHARED), keys)
     (await operations.prepare(settings(CONFIG))).commit()
     assert await operations.purge({}) is False
@@ -202,11 +203,11 @@ async def test_supervisor_that_does_not_respond_is_503(
 
 
 async def test_reload_replaces_what_the_listener_shows_of_the_settings(tmp_path: Path) -> None:
-    path, kinds = tmp_path / "config.yaml", backend_kinds(plugin_manager())
+    path, kinds = tmp_path / "config.yaml", installed_kinds(plugin_manager())
     path.write_text(CONFIG)
     before = load(path, kinds, {})
     path.write_text(CONFIG.replace("name: users", "name: members"))
-    async with Keys({}).opened(AuthSettings()) as keys:
+    async with Keys(Kinds()).opened(AuthSettings()) as keys:
         operations = WorkerOperations(Channel(None), before, keys)
         prepared = await operations.prepare(load(path, kinds, {}))
         assert operations.backends == ["users"]

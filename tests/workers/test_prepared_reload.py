@@ -11,7 +11,7 @@ from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.reload import Prepared
 from tornado_idv.workers.channel import Message
@@ -39,7 +39,7 @@ class Harness:
         self.gate = asyncio.Event()
         self.gate.set()
         file = ConfigFile.read(folder / "config.yaml")
-        kinds = backend_kinds(plugin_manager())
+        kinds = installed_kinds(plugin_manager())
         self._reload = PreparedReload(file, kinds, self._prepare, self.sent.append)
 
     async def _prepare(self, settings: Settings) -> Prepared:

@@ -10,7 +10,7 @@ import pytest
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
@@ -51,7 +51,7 @@ class Harness:
     def __init__(self, folder: Path, config: str = CONFIG) -> None:
         self.path = folder / "config.yaml"
         self.path.write_text(config)
-        kinds = backend_kinds(plugin_manager())
+        kinds = installed_kinds(plugin_manager())
         file = ConfigFile.read(self.path)
         self.current = Configuration(file, file.load(kinds, {}))
         self.processes = [Process(1), Process(2)]

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from support.processes.loggers import put_back
 from support.processes.service import FIXTURE, KEY, Client
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.interfaces.backend import Backend, BackendOptions
-from tornado_idv.interfaces.hookspecs import hookimpl
+from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query, User
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.service import Inherited
 from tornado_idv.service.sockets import bind, port_of
@@ -53,12 +53,12 @@ class Slow(Backend[BackendOptions]):
         return None
 
 
-class Kinds:
+class Plugin:
     """A plugin with the kind ``slow``."""
 
     @hookimpl
-    def idv_backend_kinds(self) -> Mapping[str, type[Slow]]:
-        return {"slow": Slow}
+    def idv_kinds(self) -> Kinds:
+        return Kinds({"slow": Slow})
 
 
 class Worker:
@@ -76,9 +76,9 @@ class Worker:
         """Run the worker and its supervisor; return the exit code, and its last messages."""
         path = self.folder / "config.yaml"
         path.write_text(config)
-        manager = plugin_manager(plugins=[Kinds()])
+        manager = plugin_manager(plugins=[Plugin()])
         file = ConfigFile.read(path)
-        settings = file.load(backend_kinds(manager), {})
+        settings = file.load(installed_kinds(manager), {})
         inherited = Inherited(self.sockets, make_limiters(settings.limits, 1))
 
         def play(control: ControlEnd) -> list[Message]:

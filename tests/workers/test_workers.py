@@ -597,42 +597,6 @@ def test_workers_drain_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     assert "the supervisor is gone: stopping" in process.read_log()
 
 
-STEPPING_CLOCK = """\
-import time
-from pathlib import Path
-from tornado_idv import hookimpl
-from tornado_idv.keys.ring import KeyRing
-
-@hookimpl
-def idv_backend_kinds():
-    return {}
-
-def clock():
-    return time.time() - (3600 if Path(__file__).with_name("back").exists() else 0)
-
-KeyRing.__init__.__defaults__ = (clock, None)
-"""
-
-
-def test_expired_key_stays_expired_where_the_clock_steps_back_and_a_worker_ends(
-    tmp_path: Path,
-) -> None:
-    path, info = prepare(tmp_path), tmp_path / "plugins" / "idv_clock-1.dist-info"
-    add(tmp_path / "keys.db", record("expired", LATER_KEY, expires=time.time() - 1))
-    info.mkdir(parents=True)
-    (info.parent / "idv_clock.py").write_text(STEPPING_CLOCK)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: idv-clock\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[tornado_idv]\nclock = idv_clock\n")
-    with running(path, path=info.parent) as process:
-        service = Workers(process)
-        assert ask_with_later_key(service).status == 401
-        (info.parent / "back").touch()
-        for pid in service.pids():
-            os.kill(pid, signal.SIGKILL)
-            eventually(lambda pid=pid: service.has_replaced(pid))
-        assert {ask_with_later_key(service).status for _ in range(8)} == {401}
-
-
 def ask_with_later_key(service: Workers) -> Reply:
     authorization = {"Authorization": f"Bearer {LATER_KEY}"}
     return Client(service.port).post("/api/v1/identify/url", BODY, authorization)

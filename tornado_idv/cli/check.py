@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -35,14 +35,16 @@ from tornado_idv.config.summary import summary
 from tornado_idv.errors import Broken, ConfigError, IdvError, Problem, SettingError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.record import EMPTY
-from tornado_idv.keys.store_file import Offered, locate_store
+from tornado_idv.keys.store_file import locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.model import BackendResult, ByNickname, Query
 from tornado_idv.registry import (
-    backend_kinds,
     build_backends,
-    key_stores,
+    installed_kinds,
+    load_class,
+    module_of,
     open_backends,
     plugin_manager,
 )
@@ -80,12 +82,12 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
     result = DryRun(config_path, online=online)
     with exit_on_error(Exit.NO, as_json=as_json):
         manager = plugin_manager()
-        kinds = backend_kinds(manager)
+        kinds = installed_kinds(manager)
         if config_only:
             settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
             settings, absent = load(config_path, kinds, os.environ), []
-            asyncio.run(result.run(settings, kinds, key_stores(manager)))
+            asyncio.run(result.run(settings, kinds))
     rows = _absent(absent)
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
@@ -122,9 +124,7 @@ class DryRun:
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
-    async def run(
-        self, settings: Settings, kinds: Mapping[str, type[AnyBackend]], offered: Offered
-    ) -> None:
+    async def run(self, settings: Settings, kinds: Kinds) -> None:
         """Load the TLS files and the key store, and open each backend."""
         with self._problems_at():
             worker_count(settings.server.workers)
@@ -133,7 +133,7 @@ class DryRun:
                 tls_context(settings.server.tls)
         if settings.auth.store is not None:
             # In a thread, since a key store may have an event loop of its own.
-            await asyncio.to_thread(self._try_key_store, settings, settings.auth.store, offered)
+            await asyncio.to_thread(self._try_key_store, settings, settings.auth.store, kinds)
         for i, options in enumerate(settings.backends):
             with _logged_warnings() as warnings, self._problems_at("backends", i):
                 async with open_backends(build_backends(kinds, [options])) as (backend,):
@@ -146,12 +146,10 @@ class DryRun:
     def warn(self, message: str, *steps: int | str) -> None:
         self.warnings.append(self._problem(message, steps))
 
-    def _try_key_store(
-        self, settings: Settings, setting: Path | SecretStr, offered: Offered
-    ) -> None:
+    def _try_key_store(self, settings: Settings, setting: Path | SecretStr, kinds: Kinds) -> None:
         with self._problems_at("auth", "store"):
             with (
-                closing(locate_store(setting, offered)) as location,
+                closing(locate_store(setting, kinds)) as location,
                 location.opened(read_only=True) as store,
             ):
                 stored = store.api_keys(EMPTY).keys.values()
@@ -219,7 +217,7 @@ def schema() -> None:
     It contains the options of the installed plugins. Editors use it to complete and check.
     """
     with exit_on_error(Exit.NO):
-        click.echo(json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2))
+        click.echo(json.dumps(json_schema(installed_kinds(plugin_manager())), indent=2))
 
 
 @click.command()
@@ -227,7 +225,7 @@ def schema() -> None:
 def openapi(config_path: Path) -> None:
     """Print the OpenAPI document of the API with this configuration."""
     with exit_on_error(Exit.NO):
-        kinds = backend_kinds(plugin_manager())
+        kinds = installed_kinds(plugin_manager())
         settings, absent = load_without_references(config_path, kinds, os.environ)
         if settings is None:
             raise ConfigError(*absent)
@@ -239,9 +237,12 @@ def openapi(config_path: Path) -> None:
 def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
     """List the kinds of backend that the installed plugins offer."""
     with exit_on_error(Exit.NO, as_json=as_json):
-        kinds = backend_kinds(plugin_manager())
-        rows = {kind: kinds.module(kind).partition(".")[0] for kind in sorted(kinds)}
-        summaries = {kind: (kinds[kind].__doc__ or "").partition("\n")[0] for kind in rows}
+        kinds = installed_kinds(plugin_manager()).backends
+        rows = {kind: module_of(kinds[kind]).partition(".")[0] for kind in sorted(kinds)}
+        classes = {kind: load_class(kinds[kind]) for kind in rows}
+        summaries = {
+            kind: (each.__doc__ or "").partition("\n")[0] for kind, each in classes.items()
+        }
     widths = max(map(len, rows), default=0), max(map(len, rows.values()), default=0)
     lines = (
         f"{kind:{widths[0]}}  {module:{widths[1]}}  {summaries[kind]}"

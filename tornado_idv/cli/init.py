@@ -19,7 +19,7 @@ from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 
 _CONFIG = """\
 # yaml-language-server: $schema=config.schema.json
@@ -124,7 +124,7 @@ def init(folder: Path, kind: str) -> None:
     config = shlex.quote(str(folder / "config.yaml"))
     # A comment cannot hold a line break or bytes that are not text.
     shown = config if config.isprintable() else "config.yaml"
-    schema = json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2)
+    schema = json.dumps(json_schema(installed_kinds(plugin_manager())), indent=2)
     texts = {
         "config.yaml": _CONFIG.format(config=shown, backend=_BACKENDS[kind]),
         **_USERS.get(kind, {}),

@@ -14,7 +14,7 @@ from tornado_idv.identifiers import fold_case
 from tornado_idv.interfaces.commands import LoadedConfig
 from tornado_idv.lookup.guard import check_text
 from tornado_idv.model import ByCard, ByNickname, Query, User
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 
 
 def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
@@ -23,7 +23,7 @@ def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
     Raises `StartError`, and its `ConfigError` with everything that is wrong.
     """
     manager = plugin_manager()
-    return load(path, backend_kinds(manager), os.environ), manager
+    return load(path, installed_kinds(manager), os.environ), manager
 
 
 def read_config(path: Path) -> LoadedConfig:

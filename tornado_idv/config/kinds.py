@@ -19,10 +19,11 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError
-from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
+from tornado_idv.interfaces.backend import BackendOptions
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.shared import SharedCacheOptions, SharedLimitsOptions
 from tornado_idv.options import Options
-from tornado_idv.registry import BackendKinds
+from tornado_idv.registry import load_class
 
 _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` if it is not to be imported."""
@@ -31,27 +32,29 @@ _NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 """For models that are made here, which have no source: to search for it takes 20 ms each."""
 
 
-def settings_type(
-    kinds: Mapping[str, type[AnyBackend]], used: Container[str] | None = None
-) -> type[Settings]:
-    """Return the settings model for these kinds of backend, by their names in ``kind:``.
+def settings_type(kinds: Kinds, used: Container[str] | None = None) -> type[Settings]:
+    """Return the settings model for these kinds.
 
-    `BackendKinds` are those of shared caches and limits, too. Only kinds with a name in ``used``
-    (default: all) are imported; the options of others are not described.
+    Only those with a name in ``used`` (default: all) are imported; the options of others are not
+    described.
     """
-    others = kinds if isinstance(kinds, BackendKinds) else BackendKinds({}, {}, {})
     return _settings_type(
-        _choices(kinds, used, BackendOptions),
-        _choices(others.shared_caches, used, SharedCacheOptions),
-        _choices(others.shared_limits, used, SharedLimitsOptions),
+        _choices(kinds.backends, used, BackendOptions),
+        _choices(kinds.shared_caches, used, SharedCacheOptions),
+        _choices(kinds.shared_limits, used, SharedLimitsOptions),
     )
 
 
 def _choices(
-    kinds: Mapping[str, type[Any]], used: Container[str] | None, base: type[Options]
+    kinds: Mapping[str, type[Any] | str], used: Container[str] | None, base: type[Options]
 ) -> _Choices:
     return tuple(
-        (kind, _options_type(kind, kinds[kind], base) if used is None or kind in used else None)
+        (
+            kind,
+            _options_type(kind, load_class(kinds[kind]), base)
+            if used is None or kind in used
+            else None,
+        )
         for kind in sorted(kinds)
     )
 

@@ -20,7 +20,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, MissingConfigError, Problem, SettingError, StartError
 from tornado_idv.files import FileSignature, require_file
 from tornado_idv.identifiers import ProfileSite
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.hookspecs import Kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ConfigFile:
     def port_for(self, settings: Settings) -> int:
         return settings.server.port if self.port is None else self.port
 
-    def load(self, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
+    def load(self, kinds: Kinds, environ: Mapping[str, str]) -> Settings:
         """Return the settings.
 
         ``kinds`` are the installed kinds of backend, ``environ`` is what ``${env:NAME}``
@@ -77,13 +77,13 @@ class ConfigFile:
         return yaml_loader.read(self.content, str(self.path))
 
 
-def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
+def load(path: Path, kinds: Kinds, environ: Mapping[str, str]) -> Settings:
     """Return the settings in the file at ``path``, as `ConfigFile.load`; raises `StartError`."""
     return ConfigFile.read(path).load(kinds, environ)
 
 
 def load_without_references(
-    path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
+    path: Path, kinds: Kinds, environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem]]:
     """Load a file where the secrets that it refers to may be missing.
 
@@ -105,7 +105,7 @@ def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
 
 
 def _validate(
-    source: ConfigFile, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
+    source: ConfigFile, kinds: Kinds, environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
     """Return the settings, if they are valid, the missing references and all other problems."""
     resolved = Resolved(source.tree(), source.path, environ)

@@ -8,7 +8,6 @@ place of any scalar.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +16,7 @@ from pydantic_core import core_schema
 
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.settings import Settings
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.units import format_duration, format_size
 
 Schema = dict[str, Any]
@@ -68,7 +67,7 @@ class _Generator(GenerateJsonSchema):
         return {}
 
 
-def json_schema(kinds: Mapping[str, type[AnyBackend]]) -> dict[str, Any]:
+def json_schema(kinds: Kinds) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a configuration file for these kinds of backend."""
     return {
         "$schema": GenerateJsonSchema.schema_dialect,

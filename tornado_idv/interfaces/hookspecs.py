@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import pluggy
@@ -14,27 +15,35 @@ if TYPE_CHECKING:
     from tornado_idv.interfaces.shared import SharedCache, SharedLimits
     from tornado_idv.model import Answer, Query
 
+T = TypeVar("T")
+Classes = Mapping[str, type[T] | str]
 PROJECT = "tornado_idv"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
-@hookspec
-def idv_backend_kinds() -> Mapping[str, type[Backend[Any]] | str]:  # type: ignore[empty-body]
-    """Return the backend classes of this plugin, by the name that ``kind:`` selects.
+@dataclass(frozen=True)
+class Kinds:
+    """Classes that a plugin provides, each by the name that a configuration selects it by.
 
     Each is a class, or where to import it from when it is used: ``"package.module:Class"``.
     """
 
+    backends: Classes[Backend[Any]] = field(default_factory=dict)
+    """By ``kind`` in ``backends``."""
+    key_stores: Classes[Any] = field(default_factory=dict)
+    """By the scheme of the URL in ``auth.store``: each a `KeyStoreLocation`, which takes the URL
+    in a `pydantic.SecretStr`."""
+    shared_caches: Classes[SharedCache[Any]] = field(default_factory=dict)
+    """By ``shared_cache.kind``."""
+    shared_limits: Classes[SharedLimits[Any]] = field(default_factory=dict)
+    """By ``shared_limits.kind``."""
+
 
 @hookspec
-def idv_key_stores() -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Return the places for a key store that this plugin offers, by the scheme of their URLs.
-
-    Each is where to import a `KeyStoreLocation` from, which takes the URL in a
-    `pydantic.SecretStr`: ``"package.module:Class"``.
-    """
+def idv_kinds() -> Kinds:  # type: ignore[empty-body]
+    """Return the kinds of backend, key store, shared cache and shared limits of this plugin."""
 
 
 @hookspec
@@ -51,22 +60,6 @@ def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | 
     ``None`` for "not known here" (or an `Answer` without a user, to limit for how long that is
     cached), by ``deadline`` (seconds of the event loop's clock), and raises `Unavailable` or
     `Broken` if that cannot be determined.
-    """
-
-
-@hookspec
-def idv_shared_cache() -> Mapping[str, type[SharedCache[Any]] | str]:  # type: ignore[empty-body]
-    """Return the classes of shared caches of this plugin, by their name in ``shared_cache.kind``.
-
-    As with ``idv_backend_kinds``, each is a class, or where to import it from.
-    """
-
-
-@hookspec
-def idv_shared_limits() -> Mapping[str, type[SharedLimits[Any]] | str]:  # type: ignore[empty-body]
-    """Return the classes of shared limits of this plugin, by their name in ``shared_limits.kind``.
-
-    As with ``idv_backend_kinds``, each is a class, or where to import it from.
     """
 
 

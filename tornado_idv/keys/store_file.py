@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 import stat
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from pydantic import SecretStr
 
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 from tornado_idv.files import FileSignature
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
+from tornado_idv.registry import load_class
 
 _APPLICATION_ID = 0x6964766B
 """Marks a database as a key store; ASCII ``idvk``."""
@@ -116,11 +118,8 @@ _REASONS = {
     ),
 }
 
-Offered = Mapping[str, Callable[[SecretStr], KeyStoreLocation]]
-"""Key store factories of plugins, by URL scheme."""
 
-
-def locate_store(setting: Path | SecretStr, offered: Offered) -> KeyStoreLocation:
+def locate_store(setting: Path | SecretStr, kinds: Kinds) -> KeyStoreLocation:
     """Return the place of a key store, which is not opened.
 
     Raises `KeyStoreError` for a URL that no plugin opens, and `StartError` for a broken plugin.
@@ -128,10 +127,11 @@ def locate_store(setting: Path | SecretStr, offered: Offered) -> KeyStoreLocatio
     if isinstance(setting, Path):
         return KeyStoreFile(setting)
     scheme, _, _ = setting.get_secret_value().partition("://")
-    if scheme not in offered:
-        known = ", ".join(f"{each}://" for each in sorted(offered)) or "none"
+    if scheme not in kinds.key_stores:
+        known = ", ".join(f"{each}://" for each in sorted(kinds.key_stores)) or "none"
         raise KeyStoreError(f"no plugin opens a key store at such a URL; there are: {known}")
-    return offered[scheme](setting)
+    location: KeyStoreLocation = load_class(kinds.key_stores[scheme])(setting)
+    return location
 
 
 class KeyStoreFile(KeyStoreLocation):

@@ -22,9 +22,10 @@ from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import (
-    backend_kinds,
     build_backends,
     close_backend,
+    installed_kinds,
+    load_class,
     open_backend,
 )
 from tornado_idv.service.reload import Prepared
@@ -59,7 +60,7 @@ async def open_directories(
     directories = Directories(manager, counters, count)
     async with AsyncExitStack() as stack:
         if (options := settings.shared_cache) is not None:  # for as long as the process runs
-            cache = backend_kinds(manager).shared_caches[options.kind](options)
+            cache = load_class(installed_kinds(manager).shared_caches[options.kind])(options)
             await cache.open()
             directories.shared = SharedTier(cache, counters)
             stack.push_async_callback(directories.shared.close)
@@ -123,7 +124,7 @@ class Directories:
         }
         new = [each for each in settings.backends if each.name not in by_name]
         async with AsyncExitStack() as opened:
-            for backend in build_backends(backend_kinds(self._manager), new):
+            for backend in build_backends(installed_kinds(self._manager), new):
                 await open_backend(backend, may_be_degraded=before is None)
                 opened.push_async_callback(close_backend, backend)
                 by_name[backend.name] = backend

@@ -18,10 +18,11 @@ from pydantic import SecretStr
 
 from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.keys.store_file import Offered, locate_store
+from tornado_idv.keys.store_file import locate_store
 from tornado_idv.service.reload import Prepared
 
 _log = logging.getLogger(__name__)
@@ -35,15 +36,12 @@ _STOP_TIMEOUT = 2.0
 
 
 class Keys:
-    """All keys in ``ring``, and what follows the key store, if there is one: ``store``.
+    """All keys in ``ring``, and what follows the key store, if there is one: ``store``."""
 
-    ``offered`` is what plugins open key stores with.
-    """
-
-    def __init__(self, offered: Offered) -> None:
+    def __init__(self, kinds: Kinds) -> None:
         self.ring = KeyRing([])
         self.store: StoreFollower | None = None
-        self._offered = offered
+        self._kinds = kinds
         self._configured: tuple[ApiKey, ...] = ()
         self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
         self._leaving: set[asyncio.Task[None]] = set()
@@ -72,7 +70,7 @@ class Keys:
         if auth.store is None:
             store = None
         elif store is None or store.location.setting != auth.store:
-            store = await _open(auth.store, self._offered)
+            store = await _open(auth.store, self._kinds)
         configured = tuple(map(api_key, auth.keys))
         stored = store.keys if store is not None else ()
 
@@ -163,10 +161,10 @@ class Keys:
         return self.ring.merged(stored, configured), list(conflicts)
 
 
-async def _open(setting: Path | SecretStr, offered: Offered) -> StoreFollower:
+async def _open(setting: Path | SecretStr, kinds: Kinds) -> StoreFollower:
     """Read a key store for the first time; raises `StartError`."""
     try:
-        store = StoreFollower(locate_store(setting, offered))
+        store = StoreFollower(locate_store(setting, kinds))
         await store.in_thread(store.read)
     except KeyStoreError as error:
         raise StartError(f"auth.store: {error}") from None

@@ -13,7 +13,7 @@ from tornado_idv.limits.exchange import LimitExchange
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.limits.key_limits import MIN_CAPACITY, KeyLimiter
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds
+from tornado_idv.registry import installed_kinds, load_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ async def exchanging(
     if options is None:
         yield limiters
         return
-    shared = backend_kinds(manager).shared_limits[options.kind](options)
+    shared = load_class(installed_kinds(manager).shared_limits[options.kind])(options)
     exchange = LimitExchange(shared, limiters.keys, counters)
     async with exchange.running():
         yield replace(limiters, exchange=exchange)

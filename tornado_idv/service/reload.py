@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import ConfigError, IdvError, StartError, format_traceback
 from tornado_idv.files import FileSignature
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
@@ -49,7 +49,7 @@ class Prepared:
 
 async def prepare_file(
     file: ConfigFile,
-    kinds: Mapping[str, type[AnyBackend]],
+    kinds: Kinds,
     prepare: Callable[[Settings], Awaitable[Prepared]],
 ) -> Prepared:
     """Prepare the settings in a file; raises `ConfigError` and `StartError`."""

@@ -17,7 +17,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.double.state import Double
 from tornado_idv.http.server import HttpServer
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds, key_stores
+from tornado_idv.registry import installed_kinds
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.http_parts import SharedParts, make_http
 from tornado_idv.service.keys import Keys, background
@@ -142,7 +142,7 @@ async def listening(
     lost log lines, for the metrics; ``notifier`` reports reloads. Raises `StartError` if the key
     store or a backend cannot be opened or an address cannot be taken.
     """
-    kinds = backend_kinds(manager)
+    kinds = installed_kinds(manager)
     async with (
         serving(
             settings, manager, access_log, log_dropped, port=file.port_for(settings)
@@ -188,7 +188,7 @@ async def serving(
     """The public listener, on the sockets of a worker or on ``port``; raises as `listening`."""
     counters = Counters()
     async with (
-        Keys(key_stores(manager)).opened(settings.auth) as keys,
+        Keys(installed_kinds(manager)).opened(settings.auth) as keys,
         open_directories(settings, manager, counters) as directories,
         exchanging(
             inherited.limiters or make_limiters(settings.limits, len(keys.ring.ids)),

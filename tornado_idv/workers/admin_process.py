@@ -18,7 +18,7 @@ from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds, key_stores
+from tornado_idv.registry import installed_kinds
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.reload import Prepared
@@ -44,10 +44,10 @@ def run_admin(
     logs = configure_logging(settings.logging.level, settings.logging.format, shared=True)
 
     async def serve(channel: Channel) -> int:
-        keys = Keys(key_stores(manager))
+        keys = Keys(installed_kinds(manager))
         async with keys.opened(settings.auth):
             operations = WorkerOperations(channel, settings, keys)
-            kinds = backend_kinds(manager)
+            kinds = installed_kinds(manager)
             reload = PreparedReload(current.file, kinds, operations.prepare, channel.send)
             async with admin_listening(inherited.sockets, admin.host, operations):
                 channel.serving(len(keys.ring.ids), reload.execute)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.limiters import Limiters
@@ -54,7 +54,7 @@ class ReloadAll:
 
     fan_out: FanOut
     current: Configuration
-    kinds: Mapping[str, type[AnyBackend]]
+    kinds: Kinds
     limiters: Limiters
     notifier: Notifier
     counters: Counters
@@ -168,7 +168,7 @@ class PreparedReload:
     """
 
     file: ConfigFile
-    kinds: Mapping[str, type[AnyBackend]]
+    kinds: Kinds
     prepare: Callable[[Settings], Awaitable[Prepared]]
     send: Callable[[Message], object]
     _prepared: Prepared | None = None

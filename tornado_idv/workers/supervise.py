@@ -15,9 +15,10 @@ import pluggy
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import KeyStoreError, StartError
-from tornado_idv.keys.store_file import Offered, locate_store
+from tornado_idv.interfaces.hookspecs import Kinds
+from tornado_idv.keys.store_file import locate_store
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
-from tornado_idv.registry import backend_kinds, key_stores
+from tornado_idv.registry import installed_kinds
 from tornado_idv.service.limiters import Limiters, make_limiters
 from tornado_idv.service.run import start_summary
 from tornado_idv.service.service import Inherited, Summary
@@ -50,7 +51,7 @@ def supervise(
     public = bind_each("server", server.host, file.port_for(settings), workers)
     admin_sockets = bind("admin", admin.host, admin.port) if admin else []
     with stop_at_once():
-        key_count = _count_keys(settings.auth, key_stores(manager))
+        key_count = _count_keys(settings.auth, installed_kinds(manager))
     limiters = make_limiters(settings.limits, key_count)
     current = Configuration(file, settings)
 
@@ -67,7 +68,7 @@ def supervise(
     supervisor = Supervisor(
         _slots(current, manager, limiters, public, admin_sockets),
         current,
-        backend_kinds(manager),
+        installed_kinds(manager),
         limiters,
         Notifier.from_environ(),
         on_ready=on_ready,
@@ -104,13 +105,13 @@ def _slots(
     return slots
 
 
-def _count_keys(auth: AuthSettings, offered: Offered) -> int:
+def _count_keys(auth: AuthSettings, kinds: Kinds) -> int:
     """Return the number of keys; raises `StartError` if the key store cannot be read."""
     count = len(auth.keys)
     if auth.store is not None:
         try:
             with (
-                closing(locate_store(auth.store, offered)) as location,
+                closing(locate_store(auth.store, kinds)) as location,
                 location.opened(read_only=True) as store,
             ):
                 count += store.count()

@@ -11,11 +11,11 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.limiters import Limiters
@@ -64,7 +64,7 @@ class Supervisor:
         self,
         slots: Sequence[Slot],
         current: Configuration,
-        kinds: Mapping[str, type[AnyBackend]],
+        kinds: Kinds,
         limiters: Limiters,
         notifier: Notifier,
         *,

@@ -14,7 +14,7 @@ import uvloop
 
 from tornado_idv.admin.state import ServiceState
 from tornado_idv.logs.handlers import configure_logging
-from tornado_idv.registry import backend_kinds
+from tornado_idv.registry import installed_kinds
 from tornado_idv.service.run import tune_gc
 from tornado_idv.service.service import Inherited, serving
 from tornado_idv.service.watchdog import watched_loop
@@ -46,7 +46,7 @@ def run_worker(
                 settings, manager, logs.access, dropped, inherited=inherited
             ) as service:
                 tune_gc()
-                kinds = backend_kinds(manager)
+                kinds = installed_kinds(manager)
                 reload = PreparedReload(file, kinds, service.prepare, channel.send)
                 commands = _Commands(channel, service.state, reload)
                 channel.serving(service.key_count, commands.execute, commands.report)

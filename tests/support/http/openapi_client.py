@@ -11,7 +11,7 @@ from openapi_core.testing import MockRequest, MockResponse
 
 from support.processes.service import Client, Reply
 from tornado_idv.config.load import load_without_references
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.web.openapi import Document, describe_api
 
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (/[^ ?]*) HTTP/1\.1\r\n")
@@ -22,7 +22,7 @@ def document_for(config: str, folder: Path) -> Document:
     """Return the document of a service with this configuration."""
     path = folder / "openapi-config.yaml"
     path.write_text(config, encoding="utf-8")
-    settings, _ = load_without_references(path, backend_kinds(plugin_manager()), {})
+    settings, _ = load_without_references(path, installed_kinds(plugin_manager()), {})
     return describe_api(settings)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -14,10 +14,10 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError, Unavailable
 from tornado_idv.interfaces.backend import Backend, BackendOptions
-from tornado_idv.interfaces.hookspecs import hookimpl
+from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.log_format import json_lines
 from tornado_idv.model import ByNickname, Query, User
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.service import Service, listening
 from tornado_idv.web.access_log import AccessLog
@@ -70,12 +70,12 @@ class Gated(Backend[GatedOptions]):
         self.is_open = False
 
 
-class Kinds:
+class Plugin:
     """A plugin with the kind ``gated``."""
 
     @hookimpl
-    def idv_backend_kinds(self) -> Mapping[str, type[Gated]]:
-        return {"gated": Gated}
+    def idv_kinds(self) -> Kinds:
+        return Kinds({"gated": Gated})
 
 
 class Response(NamedTuple):
@@ -130,7 +130,7 @@ class ReloadHarness:
 
     def load(self) -> Settings:
         """Return the settings of the file."""
-        kinds = backend_kinds(plugin_manager(plugins=[Kinds()]))
+        kinds = installed_kinds(plugin_manager(plugins=[Plugin()]))
         return ConfigFile.read(self.path).load(kinds, {})
 
     async def reload(self, text: str | None = None) -> ReloadResult:
@@ -185,9 +185,9 @@ async def reloadable(folder: Path, text: str) -> AsyncIterator[ReloadHarness]:
     Gated.made.clear()
     path = folder / "config.yaml"
     path.write_text(text, encoding="utf-8")
-    manager = plugin_manager(plugins=[Kinds()])
+    manager = plugin_manager(plugins=[Plugin()])
     file = ConfigFile.read(path)
-    settings = file.load(backend_kinds(manager), {})
+    settings = file.load(installed_kinds(manager), {})
     logged: list[str] = []
     log = AccessLog(logged.append, json_lines)
     async with listening(file, settings, manager, log) as service:

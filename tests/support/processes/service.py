@@ -26,7 +26,7 @@ from tornado.testing import bind_unused_port
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import issue
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.keys import api_key
 from tornado_idv.service.service import Service, listening
@@ -161,7 +161,7 @@ async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
     path.write_text(config, encoding="utf-8")
     manager = plugin_manager()
     file = ConfigFile.read(path)
-    settings = file.load(backend_kinds(manager), {})
+    settings = file.load(installed_kinds(manager), {})
     async with listening(file, settings, manager) as service:
         yield service
 
@@ -171,7 +171,7 @@ async def _on_tornado_server(config: str, folder: Path) -> AsyncIterator[int]:
     path = folder / "config.yaml"
     path.write_text(config, encoding="utf-8")
     manager = plugin_manager()
-    settings = ConfigFile.read(path).load(backend_kinds(manager), {})
+    settings = ConfigFile.read(path).load(installed_kinds(manager), {})
     keys = KeyRing(map(api_key, settings.auth.keys))
     async with open_directory(settings, manager) as directory:
         services = Services(directory, settings.make_identifiers(), keys)

@@ -16,7 +16,7 @@ import pytest
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
@@ -183,7 +183,7 @@ class Simulation:
         self.released = 0
         self.reloaded: list[ReloadResult] = []
         self.notifier = RecordingNotifier(self.clock)
-        kinds = backend_kinds(plugin_manager())
+        kinds = installed_kinds(plugin_manager())
         file = ConfigFile.read(self.path)
         self.current = Configuration(file, file.load(kinds, {}))
         self._kinds = kinds

@@ -22,6 +22,7 @@ from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.config.parts import KeyStoreSettings, load_part
 from tornado_idv.errors import UncertainChangeError
 from tornado_idv.interfaces.commands import Exit, ignore_signals
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, check_text
@@ -29,7 +30,7 @@ from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile, locate_store
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import is_like_url
-from tornado_idv.registry import key_stores, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.units import DURATION, format_rate, parse_duration, parse_rate
 
 _audit = logging.getLogger("tornado_idv.audit")
@@ -158,7 +159,9 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
     if store is None:
         raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
     return Target(
-        locate_store(store, {} if isinstance(store, Path) else key_stores(plugin_manager())),
+        locate_store(
+            store, Kinds() if isinstance(store, Path) else installed_kinds(plugin_manager())
+        ),
         as_json,
         time.time(),
         settings.logging.format,

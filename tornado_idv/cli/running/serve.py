@@ -25,7 +25,7 @@ from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.interfaces.commands import Exit
 from tornado_idv.keys.token import issue
 from tornado_idv.logs.handlers import configure_logging
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.keys import api_key
 from tornado_idv.service.run import run
 from tornado_idv.service.service import Summary
@@ -102,7 +102,7 @@ def serve(
         _read_config(config_path, fixture, port) as file,
     ):
         manager = plugin_manager()
-        settings = file.load(backend_kinds(manager), os.environ)
+        settings = file.load(installed_kinds(manager), os.environ)
 
         def announce_once(service: Summary) -> None:
             _try_to_announce(settings, ready_fd, ready_file, service)

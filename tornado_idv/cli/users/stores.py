@@ -18,10 +18,11 @@ from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.model import User
-from tornado_idv.registry import BackendKinds, backend_kinds
+from tornado_idv.registry import installed_kinds, load_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Stores:
     """The configured backends by name."""
 
     identifiers: Identifiers
-    kinds: BackendKinds
+    kinds: Kinds
     backends: dict[str, BackendOptions]
 
     @classmethod
@@ -37,7 +38,7 @@ class Stores:
         """Load a configuration; raises `StartError`."""
         settings, manager = load_settings(path)
         backends = {each.name: each for each in settings.backends}
-        return cls(settings.make_identifiers(), backend_kinds(manager), backends)
+        return cls(settings.make_identifiers(), installed_kinds(manager), backends)
 
     def options(self, name: str) -> BackendOptions:
         """Return a backend's options; raises `click.UsageError` for an unknown name."""
@@ -49,7 +50,7 @@ class Stores:
     def store(self, name: str) -> UserStore:
         """Return all users of a backend; raises `click.UsageError` if its kind offers none."""
         options = self.options(name)
-        store: UserStore | None = self.kinds[options.kind].user_store(options)
+        store: UserStore | None = load_class(self.kinds.backends[options.kind]).user_store(options)
         if store is None:
             raise click.UsageError(
                 f"the backend {name} is of the kind {options.kind}, which this command cannot use"
