@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from tornado_idv.files import require_file as require_file
     from tornado_idv.interfaces.backend import Backend as Backend
     from tornado_idv.interfaces.backend import BackendOptions as BackendOptions
-    from tornado_idv.interfaces.commands import CommandTools as CommandTools
-    from tornado_idv.interfaces.commands import Exit as Exit
-    from tornado_idv.interfaces.commands import LoadedConfig as LoadedConfig
-    from tornado_idv.interfaces.commands import printable as printable
+    from tornado_idv.interfaces.command_tools import CommandTools as CommandTools
+    from tornado_idv.interfaces.command_tools import Exit as Exit
+    from tornado_idv.interfaces.command_tools import LoadedConfig as LoadedConfig
+    from tornado_idv.interfaces.command_tools import printable as printable
     from tornado_idv.interfaces.hookspecs import Kinds as Kinds
     from tornado_idv.interfaces.hookspecs import hookimpl as hookimpl
     from tornado_idv.interfaces.shared import LimitUse as LimitUse
@@ -72,7 +72,7 @@ _NAMES = {
     "format_traceback",
     "files": "FileSignature load_certificate require_file",
     "interfaces.backend": "Backend BackendOptions",
-    "interfaces.commands": "CommandTools Exit LoadedConfig printable",
+    "interfaces.command_tools": "CommandTools Exit LoadedConfig printable",
     "interfaces.hookspecs": "Kinds hookimpl",
     "interfaces.shared": "LimitUse Purge SharedCache SharedCacheOptions SharedLimits "
     "SharedLimitsOptions SharedResult",

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeGuard
 
+from msgspec.structs import replace
+
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.options import compile_pattern
@@ -161,6 +163,18 @@ class Identifiers:
     def profile_url(self, user: User) -> str:
         """The user's own profile URL, or the one that follows from the nickname."""
         return user.profile_url or f"{self.sites[0].prefix}/m/{user.nickname}"
+
+    def differences(self, one: User, other: User) -> list[str]:
+        """Return the members in which responses for two users differ."""
+        names = ("nickname", "card_number", "plan", "profile_url")
+        members = zip(names, self.shown(one), self.shown(other), strict=True)
+        return [name for name, a, b in members if a != b]
+
+    def shown(self, user: User) -> tuple[str, str, str, str]:
+        """Return the members as responses show them, also a profile URL that is derived."""
+        if self.nickname_case == "fold":
+            user = replace(user, nickname=fold_case(user.nickname))
+        return user.nickname, user.card_number, user.plan, self.profile_url(user)
 
     def _reason(self, text: str) -> str:
         """Return why ``text``, which does not begin with ``@``, is no profile URL."""

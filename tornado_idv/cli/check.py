@@ -34,7 +34,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
 from tornado_idv.errors import Broken, ConfigError, IdvError, Problem, SettingError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.record import EMPTY
 from tornado_idv.keys.store_file import locate_store

@@ -16,7 +16,7 @@ import click
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import discard_output, print_message, write_utf8
 from tornado_idv.errors import format_traceback
-from tornado_idv.interfaces.commands import CommandTools, Exit, LoadedConfig
+from tornado_idv.interfaces.command_tools import CommandTools, Exit, LoadedConfig
 from tornado_idv.registry import plugin_manager
 
 _COMMANDS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import click
 
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.errors import ConfigError, IdvError, MissingConfigError
-from tornado_idv.interfaces.commands import Exit, printable
+from tornado_idv.interfaces.command_tools import Exit, printable
 
 Record = dict[str, Any]
 T = TypeVar("T")
@@ -130,6 +131,18 @@ def require_regular(path: Path) -> None:
     """Raise `OSError` for what a rename must not replace: a device, a pipe or a folder."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file; name another", str(path))
+
+
+@contextmanager
+def mute_own_logger() -> Iterator[None]:
+    """Keep our own log quiet: the command prints the failure itself. Plugins may still log."""
+    log = logging.getLogger("tornado_idv")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @contextmanager

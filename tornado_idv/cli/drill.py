@@ -18,7 +18,7 @@ from tornado_idv.cli.common import exit_on_error, json_option, parsed_by, print_
 from tornado_idv.client import User
 from tornado_idv.double import IdentityService
 from tornado_idv.errors import StartError
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.token import issue
 from tornado_idv.units import parse_duration
 

@@ -14,7 +14,7 @@ import click
 from tornado_idv.cli.common import example_request, exit_on_error
 from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile

@@ -11,7 +11,7 @@ from tornado_idv.config.load import load, reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import Broken, InvalidFormat
 from tornado_idv.identifiers import fold_case
-from tornado_idv.interfaces.commands import LoadedConfig
+from tornado_idv.interfaces.command_tools import LoadedConfig
 from tornado_idv.lookup.guard import check_text
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -20,13 +19,14 @@ from tornado_idv.cli.common import (
     exit_on_error,
     failure,
     json_option,
+    mute_own_logger,
     print_json,
     show,
 )
 from tornado_idv.cli.load_config import load_settings
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Query
@@ -84,18 +84,6 @@ def _advice(settings: Settings, who: str) -> str:
         settings.make_identifiers().parse_nickname(who)
         return f"{advice}; did you mean @{who}?"
     return advice
-
-
-@contextmanager
-def mute_own_logger() -> Iterator[None]:
-    """Keep our own log quiet: the command prints the failure itself. Plugins may still log."""
-    log = logging.getLogger("tornado_idv")
-    level = log.level
-    log.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 async def _find(

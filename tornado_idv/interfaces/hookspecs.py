@@ -11,7 +11,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from tornado_idv.interfaces.backend import Backend
-    from tornado_idv.interfaces.commands import CommandTools
+    from tornado_idv.interfaces.command_tools import CommandTools
     from tornado_idv.interfaces.shared import SharedCache, SharedLimits
     from tornado_idv.model import Answer, Query
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from tornado_idv.interfaces.commands import ignore_signals
+from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.model import User
 
 StoredRow = tuple[object, ...]

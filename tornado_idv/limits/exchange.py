@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from tornado_idv.errors import format_traceback
 from tornado_idv.interfaces.shared import AnySharedLimits, LimitUse
 from tornado_idv.limits.key_limits import KeyLimiter, KeyUse
-from tornado_idv.lookup.deadlines import bounded, failure_reason, is_cancelled
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.plugin_calls import bounded, failure_reason, is_cancelled
 
 _log = logging.getLogger(__name__)
 INTERVAL = 0.1

@@ -7,45 +7,15 @@ each, or `asyncio.timeout`, would take 10 to 25 % of the lookup (benchmarks/disp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from math import inf
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from tornado_idv.errors import Broken, LookupFailed
-
 Key = TypeVar("Key")
-ResultT = TypeVar("ResultT")
 
 _RESOLUTION = 0.005
 """Seconds between two scans for expired keys, whatever their number."""
-
-
-def is_cancelled() -> bool:
-    """Return whether the current task is cancelled: its own work may raise `CancelledError`."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-async def bounded(seconds: float, call: Awaitable[ResultT]) -> ResultT:
-    """Return the result of a plugin's call; raises `TimeoutError` after ``seconds``.
-
-    A `CancelledError` of the plugin's own work is raised as `Broken`: it must not end this task.
-    """
-    try:
-        async with asyncio.timeout(seconds):
-            return await call
-    except asyncio.CancelledError:
-        if is_cancelled():
-            raise
-        raise Broken("its own work was cancelled") from None
-
-
-def failure_reason(error: Exception) -> str:
-    """Return why a plugin's call failed; another message may contain a query or a key id."""
-    if isinstance(error, TimeoutError):
-        return "no response in time"
-    return error.reason if isinstance(error, LookupFailed) else type(error).__name__
 
 
 class DeadlineQueue(Generic[Key]):

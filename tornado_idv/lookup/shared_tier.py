@@ -16,9 +16,9 @@ from tornado_idv.errors import format_traceback
 from tornado_idv.interfaces.backend import BreakerOptions
 from tornado_idv.interfaces.shared import AnySharedCache, Purge, SharedResult
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
-from tornado_idv.lookup.deadlines import bounded, failure_reason, is_cancelled
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.model import Query
+from tornado_idv.plugin_calls import bounded, failure_reason, is_cancelled
 
 _log = logging.getLogger(__name__)
 _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)

@@ -16,7 +16,7 @@ from tornado_idv.cli.keys.import_keys import import_keys
 from tornado_idv.cli.keys.store import Target, as_record, create_option, find_store, on_store
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
-from tornado_idv.interfaces.commands import Exit, printable
+from tornado_idv.interfaces.command_tools import Exit, printable
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore

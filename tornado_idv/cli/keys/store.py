@@ -21,7 +21,8 @@ from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.config.parts import KeyStoreSettings, load_part
 from tornado_idv.errors import UncertainChangeError
-from tornado_idv.interfaces.commands import Exit, ignore_signals
+from tornado_idv.ignored_signals import ignore_signals
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation

@@ -18,7 +18,7 @@ from tornado_idv.cli.common import Record, config_option, exit_on_error, json_op
 from tornado_idv.config.parts import AdminPart, load_part
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import require_file
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.service.sockets import url_of
 
 

@@ -11,7 +11,7 @@ import click
 from tornado_idv.cli.common import Record, complete_backend, exit_on_error
 from tornado_idv.cli.running.admin_client import AdminListener, WrongRequest, admin_command
 from tornado_idv.errors import ConfigError
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.command_tools import Exit
 
 _PURGED = {
     "all": "Purged the whole cache.",

@@ -22,7 +22,7 @@ from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, StartError
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.token import issue
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager

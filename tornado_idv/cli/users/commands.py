@@ -20,9 +20,9 @@ from tornado_idv.cli.common import (
     report,
     show,
 )
+from tornado_idv.cli.files import open_source, replaced_file
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.cli.users.compare import compare
-from tornado_idv.cli.users.files import open_source, replaced_file
 from tornado_idv.cli.users.formats import (
     DELIMITERS,
     FIELDS,

@@ -15,12 +15,11 @@ from pathlib import Path
 import click
 
 from tornado_idv.cli.common import Record, config_option, json_option, show
-from tornado_idv.cli.users.formats import FIELDS
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.errors import Broken
-from tornado_idv.identifiers import Identifiers, fold_case
+from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import ByCard, ByNickname, User
 from tornado_idv.registry import build_backends, open_backends
@@ -83,7 +82,7 @@ def _differences(pairs: Iterable[Pair], identifiers: Identifiers) -> Record:
         names: list[str] = []
         if len(pair) == 1:
             kind = "only_in_first" if 0 in pair else "only_in_second"
-        elif names := different(pair[0], pair[1], identifiers):
+        elif names := identifiers.differences(pair[0], pair[1]):
             kind = "different"
         else:
             continue
@@ -105,26 +104,12 @@ def _lines(record: Record) -> Iterator[str]:
             yield f"  and {record[kind] - len(listed)} more"
 
 
-def different(one: User, other: User, identifiers: Identifiers) -> list[str]:
-    """Return the fields that a response for one user and for the other one differ in."""
-    values = zip(FIELDS, _shown(one, identifiers), _shown(other, identifiers), strict=True)
-    return [name for name, a, b in values if a != b]
-
-
-def _shown(user: User, identifiers: Identifiers) -> tuple[str, str, str, str]:
-    """Return the fields as responses show them, also a profile URL that is derived."""
-    folds = identifiers.nickname_case == "fold"
-    nickname = fold_case(user.nickname) if folds else user.nickname
-    url = identifiers.profile_url(User(user.plan, user.card_number, nickname, user.profile_url))
-    return nickname, user.card_number, user.plan, url
-
-
 def _in_order(stores: Stores, name: str, side: int) -> Generator[tuple[bytes, int, User]]:
     """Yield the users of a backend, with their keys and its place among the two."""
     last = b""
     with stores.records(name) as users:
         for user in users:
-            key = _shown(user, stores.identifiers)[0].encode()
+            key = stores.identifiers.shown(user)[0].encode()
             if key <= last:
                 reason = "two rows have one nickname, or the rows are not in order"
                 raise Broken(reason, backend=name)
@@ -140,14 +125,14 @@ async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Pai
         guard = Guard(backend, stores.identifiers.accepts)
         for user in users:
             found: list[User | None] = []
-            nickname, card_number, *_ = _shown(user, stores.identifiers)
+            nickname, card_number, *_ = stores.identifiers.shown(user)
             for query in (ByNickname(nickname), ByCard(card_number)):
                 if guard.serves(query):
                     answer = await guard.find(query, loop.time() + options.timeout + 1)
                     found.append(None if answer is None else answer.user)
             # The query that finds another user, or none, counts.
             others = (
-                each for each in found if each is None or different(user, each, stores.identifiers)
+                each for each in found if each is None or stores.identifiers.differences(user, each)
             )
             other = next(others, user)
             pairs.append({0: user} if other is None else {0: user, 1: other})

@@ -17,7 +17,7 @@ from typing import IO, NamedTuple
 import click
 
 from tornado_idv.cli.common import RefusedError, counted
-from tornado_idv.cli.users.files import replaced_file
+from tornado_idv.cli.files import replaced_file
 from tornado_idv.cli.users.formats import Row, Unreadable
 from tornado_idv.cli.users.rows import is_nickname, named_users, parse_user
 from tornado_idv.cli.users.staging import ListedRow, Staging

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import RefusedError, exit_on_error
+from tornado_idv.cli.common import RefusedError, exit_on_error, mute_own_logger
 from tornado_idv.cli.load_config import load_settings
-from tornado_idv.cli.lookup import mute_own_logger
 from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.logs.handlers import keep_out_secrets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -13,15 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # they need pydantic and msgspec, which `--help` does not
     from tornado_idv.interfaces.backend import BackendOptions
     from tornado_idv.model import Query, User
-
-
-def ignore_signals() -> None:
-    """Ignore SIGINT and SIGTERM up to the end of the process, in the main thread.
-
-    For a command whose change is being committed: its result must be reported.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 class Exit(IntEnum):
