@@ -1,12 +1,15 @@
 """A shared cache in a Redis server.
 
-Each purge begins a generation, and an entry has the one in which its lookup began. It is valid if
-no purge since then names its user, which a process can say once it knows of them all: they are
-published, and the last ones are kept for who has missed some.
+An entry has the generation in which its lookup began, and each purge begins another one and marks
+what it names with it: everything, backends, users. A read returns an entry together with its marks,
+and the entry is valid if none of them is later. So a process that knows of no purge reads no answer
+that was purged; the messages of purges only clear the caches in the memory of processes.
+
+The marks are of one run of the server: after a restart or a failover, which may have lost some, and
+after an eviction of the marks, all entries are misses.
 
 Entries and messages are authenticated with the configured secret, so what another client writes to
-the server is a miss. The generation is not: changing it only makes entries misses, except that
-an earlier one brings back entries of its time, until they expire.
+the server is a miss. The marks are not: changing them brings back purged entries until they expire.
 """
 
 from __future__ import annotations
@@ -17,16 +20,14 @@ import json
 import logging
 import math
 import secrets
-import time
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar
 
 from pydantic import SecretStr
 
 from idv_redis.options import NOT_INSTALLED, RedisCacheOptions
-from idv_redis.purge_log import PurgeLog, covers
 from tornado_idv import (
-    Broken,
     ByCard,
     ByNickname,
     LookupFailed,
@@ -39,7 +40,7 @@ from tornado_idv import (
     User,
 )
 
-_VERSION = b"2"
+_VERSION = b"3"
 _TAG_SIZE = 32
 
 
@@ -75,37 +76,45 @@ class Sealer:
 
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 1.0
-_MAX_GENERATION = 2**62
-"""Far beyond any number of purges, and below what INCRBY of Redis can add to."""
-_KEPT_PURGES = 1000
-_KEPT_FOR = 86400
-"""Seconds for which a purge is kept."""
-_BEGIN = """
-local present = redis.call('GET', KEYS[1]) or '0'
-if tonumber(present) ~= tonumber(ARGV[1]) then
-  return present
+_EVERYTHING = "*"
+_STATE = """
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+local epoch = redis.call('HGET', KEYS[1], 'epoch')
+if not epoch or string.sub(epoch, 1, #run) ~= run or redis.call('HLEN', KEYS[1]) > 100000 then
+  epoch = run .. ARGV[1]
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'epoch', epoch, 'generation', 0)
 end
-redis.call('INCR', KEYS[1])
-redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
-redis.call('PUBLISH', ARGV[4], ARGV[2])
 """
-"""Begins a generation, keeps its purge and publishes it, unless the present generation is another
-one, which is returned. One script: a failover or a full server leaves all of it or nothing.
+"""Begins an *epoch* where the marks are of an earlier run of the server, missing, or too many: no
+entry of before is valid in it, and no generation is compared with one of another epoch.
+
+The server may evict the marks: the generation is among them, so that none is lost alone.
+"""
+_COMPARE = f"{_STATE} return {{epoch, redis.call('HGET', KEYS[1], 'generation')}}"
+_READ = f"""{_STATE}
+local sealed = redis.call('GET', KEYS[2]) or ''
+local names = {{string.match(sealed, '^%["(%x*) ?(%x*) ?(%x*)"', {_TAG_SIZE + 1})}}
+local marks = redis.call('HMGET', KEYS[1], 'generation', '{_EVERYTHING}', unpack(names))
+return {{sealed, epoch, unpack(marks)}}
+"""
+_PURGE = f"""{_STATE}
+local generation = redis.call('HINCRBY', KEYS[1], 'generation', 1)
+for i = 4, #ARGV do
+  redis.call('HSET', KEYS[1], ARGV[i], generation)
+end
+if ARGV[2] ~= '' then
+  redis.call('PUBLISH', ARGV[2], epoch .. ' ' .. generation .. ' ' .. ARGV[3])
+end
 """
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
-    """Entries by a keyed hash of their query, a generation, and a channel for purges."""
+    """Entries by a keyed hash of their query, the marks of purges, and a channel for them."""
 
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
     """Seconds between two comparisons of the generation, and two attempts to connect."""
-    join_window: ClassVar[float] = 0.02
-    """Seconds that a purge waits for the same one of another process.
-
-    All processes are notified of a change in a database within a few milliseconds. Without this,
-    each would begin a generation, which all others then receive.
-    """
 
     def __init__(self, options: RedisCacheOptions) -> None:
         super().__init__(options)
@@ -115,14 +124,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             raise StartError(f"shared_cache: {NOT_INSTALLED}") from None
         self._client = client.Client(options, timeout=_CONNECT_TIMEOUT)
         self._sealer = Sealer(options.secret)
-        self._generation_key = f"{options.prefix}generation"
+        # Marks by another secret have other names.
+        self._marks = f"{options.prefix}marks:{self._sealer.digest('marks')[:16]}"
         self._channel = f"{options.prefix}purges"
-        self._generation: int | None = None
-        self._newest: Any = None
-        self._is_following = False
-        self._state = asyncio.Lock()
-        self._log = PurgeLog()
-        self._announced: Purge | None = None
+        self._known: tuple[bytes, int] | None = None
+        """Epoch and generation of which no purge is missing in the memory of this process."""
         self._has_warned = False
         self._listener: asyncio.Task[None] | None = None
 
@@ -131,74 +137,52 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._listener = asyncio.create_task(self._listen())
 
     async def get(self, scope: str, query: Query) -> SharedResult:
-        """Return the entry, if it is known that no purge since its generation names it."""
+        """Return the entry, if no purge since its generation names it."""
         key = self._key(scope, query)
-        generation, sealed = await self._client.execute("MGET", self._generation_key, key)
-        present = int(generation or 0)
-        record = self._sealer.open(key, sealed or b"")
-        known = self._generation or 0
-        if record is None or record[0] > present or present != known or not self._is_following:
-            # What is looked up now is not stored as if it had begun after a purge unknown here.
-            return SharedResult(min(present, known))
-        began, user, *rest = record
-        answer = SharedAnswer(user and User(*user), *rest)
-        return SharedResult(present, answer if self._log.is_valid(began, answer) else None)
+        sealed, epoch, generation, *marks = await self._execute(_READ, self._marks, key)
+        began = f"{epoch.decode('latin-1')} {int(generation)}"
+        record = self._sealer.open(key, sealed)
+        if record is None:
+            return SharedResult(began)
+        _, entry_began, user, *rest = record
+        entry_epoch, _, entry_generation = entry_began.partition(" ")
+        last = int(generation) if user is None else max(int(each or 0) for each in marks)
+        if began.partition(" ")[0] != entry_epoch or int(entry_generation) < last:
+            return SharedResult(began)
+        return SharedResult(began, SharedAnswer(user and User(*user), *rest))
 
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
         """Store an entry, which the server removes when it is of no use any more."""
         key, answer = self._key(scope, query), result.answer
         if answer is None:
             return
-        user = answer.user
-        fields = user and (user.plan, user.card_number, user.nickname, user.profile_url)
-        record = [result.generation, fields, answer.backend, answer.fresh_until, answer.stale_until]
+        user, names = answer.user, []
+        if user is not None:
+            names = [f"backend {answer.backend}", f"@{user.nickname}", user.card_number]
+        record = [
+            " ".join(map(self._mark, names)),
+            result.generation,
+            user and (user.plan, user.card_number, user.nickname, user.profile_url),
+            answer.backend,
+            answer.fresh_until,
+            answer.stale_until,
+        ]
         sealed = self._sealer.seal(key, record)
         await self._client.execute("SET", key, sealed, "PXAT", math.ceil(answer.stale_until * 1000))
 
     async def purge(self, purge: Purge) -> None:
-        """Begin a generation, keep the purge, and announce it to all who listen.
-
-        Or leave that to other processes, if generations that they begin meanwhile name the same.
-        """
-        try:
-            message = await self._begin(purge)
-        except LookupFailed:
-            await self._announce(purge)
-            raise
-        if message is not None:
-            async with self._state:  # its message may come late, or never
-                await self._receive(message)
-
-    async def _begin(self, purge: Purge) -> bytes | None:
-        """Return the message, ``None`` if other processes have purged all of it since the call."""
-        # Read, and not the generation known here: one that this process has yet to receive may
-        # have begun before the change, and entries of it may be from before the change, too.
-        since = present = await self._read_generation()
-        await asyncio.sleep(self.join_window)
-        while True:
-            generation = present + 1
-            message = self._message(generation, purge)
-            keys = self._generation_key, self._kept_key(generation)
-            arguments = present, message, _KEPT_FOR, self._channel
-            other = await self._client.execute("EVAL", _BEGIN, len(keys), *keys, *arguments)
-            if other is None:
-                return message
-            present = self._to_generation(other)
-            if present > since:
-                kept = await self._read_kept(since + 1, present)
-                if covers(map(_to_purge, kept.values()), purge):
-                    return None
-
-    async def _announce(self, purge: Purge) -> None:
-        """Announce a purge without a generation: a server that is full refuses only to write.
-
-        Entries up to the present generation are not valid for all who listen.
-        """
-        if purge is not self._announced:  # it is repeated every second
-            present = await self._read_generation()
-            message = self._message(present + 1, purge, has_begun=False)
-            await self._client.execute("PUBLISH", self._channel, message)
-            self._announced = purge
+        """Begin a generation, mark what is purged with it, and announce it to all who listen."""
+        names = [f"backend {each}" for each in purge.backends]
+        names += [each.text for each in purge.queries]
+        await self._execute(
+            _PURGE,
+            self._marks,
+            arguments=[
+                self._channel,
+                self._message(purge),
+                *([self._mark(each) for each in names] or [_EVERYTHING]),
+            ],
+        )
 
     async def close(self) -> None:
         """Stop listening, and close every connection."""
@@ -208,129 +192,77 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             await asyncio.wait([listener], timeout=0.1)
         await self._client.close()
 
+    async def _execute(self, script: str, *keys: str, arguments: Sequence[str | bytes] = ()) -> Any:
+        epoch = secrets.token_hex(8)
+        return await self._client.execute("EVAL", script, len(keys), *keys, epoch, *arguments)
+
     def _key(self, scope: str, query: Query) -> str:
         return self.options.prefix + self._sealer.digest(f"{scope}\n{query.text}")
 
-    def _kept_key(self, generation: int) -> str:
-        return f"{self.options.prefix}purge:{generation % _KEPT_PURGES}"
+    def _mark(self, name: str) -> str:
+        return self._sealer.digest(f"mark\n{name}")[:32]
 
-    def _message(self, generation: int, purge: Purge, *, has_begun: bool = True) -> bytes:
+    def _message(self, purge: Purge) -> bytes:
         queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
-        nonce = secrets.token_hex(8)  # two purges of one generation differ
-        record = [generation, has_begun, nonce, list(purge.backends), queries]
-        return self._sealer.seal(self._channel, record)
+        nonce = secrets.token_hex(8)  # two messages differ
+        return self._sealer.seal(self._channel, [nonce, list(purge.backends), queries])
 
     async def _listen(self) -> None:
-        last_reason = ""
+        last_reason: str | None = ""
         while True:
             try:
-                compared = -math.inf
                 messages = self._client.messages(self._channel, interval=self.interval)
                 async with aclosing(messages) as every:
                     async for message in every:
-                        async with self._state:
-                            if message is not None:
-                                await self._receive(message)
-                            if message is None or time.monotonic() >= compared + self.interval:
-                                await self._compare(is_new=not self._is_following)
-                                compared, self._is_following = time.monotonic(), True
+                        if message is None:
+                            await self._compare()
+                            last_reason = None
+                        else:
+                            await self._receive(message)
             except Exception as error:  # noqa: BLE001 - later purges must be received
                 reason = error.reason if isinstance(error, LookupFailed) else type(error).__name__
-                if self._is_following or reason != last_reason:
+                if reason != last_reason:
                     where = "shared cache: purges of other processes are not received"
                     _log.warning("%s: %s; trying again every %g s", where, reason, self.interval)
                 last_reason = reason
-            self._is_following = False
             await asyncio.sleep(self.interval)
 
-    async def _read_generation(self) -> int:
-        return self._to_generation(await self._client.execute("GET", self._generation_key) or 0)
-
-    def _to_generation(self, value: bytes | int) -> int:
-        try:
-            if 0 <= (generation := int(value)) < _MAX_GENERATION:
-                return generation
-        except ValueError:
-            pass
-        raise Broken(f"the key {self._generation_key} is not a generation; delete it")
-
-    async def _compare(self, *, is_new: bool) -> None:
-        """Apply the purges of which no message was received; ``is_new`` is the connection."""
-        present = await self._read_generation()
-        known = self._generation
-        if known is not None and present < known:
-            await self._replace_lost(known - present + 1)
-        elif present != known or is_new:
-            await self._catch_up(present)
+    async def _compare(self) -> None:
+        """Purge everything here if messages were missed, or the marks are of another epoch."""
+        epoch, generation = await self._execute(_COMPARE, self._marks)
+        present = epoch, int(generation)
+        if present != self._known:
+            self._known = present
+            self.purged(Purge())
 
     async def _receive(self, message: bytes) -> None:
-        """Purge what a message names."""
-        record = self._sealer.open(self._channel, message)
+        """Purge what a message names, or everything if messages before it were missed."""
+        *state, sealed = message.split(b" ", 2)
+        record = self._sealer.open(self._channel, sealed)
         if record is None:
-            if not self._has_warned:
-                _log.warning(
-                    "shared cache: a message about a purge cannot be read: it was written with "
-                    "another secret, by another version or by another client; each purge that "
-                    "cannot be read purges everything, within %g s",
-                    self.interval,
-                )
-            self._has_warned = True
-        if record is None or record == self._newest:
+            await self._purge_unread()
             return
-        self._apply(record[0], _to_purge(record))
-        generation, has_begun = record[:2]
-        known = self._generation
-        if not has_begun:
-            return
-        if known is None or generation > known + 1:
-            await self._catch_up(generation)
-        elif generation == known + 1:
-            self._generation, self._newest = generation, record
-        else:  # late, or the server lost purges
-            await self._compare(is_new=True)
+        epoch, generation = state
+        known, self._known = self._known, (epoch, int(generation))
+        follows = known is not None and self._known == (known[0], known[1] + 1)
+        # Also if this process began it: lookups may have begun since.
+        self.purged(_to_purge(record) if follows else Purge())
 
-    async def _catch_up(self, present: int) -> None:
-        """Apply the purges up to this generation; purge everything if one of them is not kept."""
-        known = self._generation
-        kept = await self._read_kept(known or 0, present)
-        if known in kept and kept[known] != self._newest:
-            await self._replace_lost(1)
-            return
-        oldest = present
-        while oldest > (known or 0) and oldest in kept:
-            oldest -= 1
-        if known is None or oldest > known or kept.get(known) != self._newest:
-            self._apply(oldest, Purge())
-        for generation in range(oldest + 1, present + 1):
-            self._apply(generation, _to_purge(kept[generation]))
-        self._generation, self._newest = present, kept.get(present)
-
-    async def _read_kept(self, first: int, last: int) -> dict[int, Any]:
-        """Return the kept purges of these generations."""
-        generations = range(max(first, last - _KEPT_PURGES + 1), last + 1)
-        keys = [self._kept_key(each) for each in generations]
-        kept = zip(generations, await self._client.execute("MGET", *keys), strict=True)
-        records = {each: self._sealer.open(self._channel, sealed or b"") for each, sealed in kept}
-        return {each: record for each, record in records.items() if record and record[0] == each}
-
-    async def _replace_lost(self, increment: int) -> None:
-        """Purge everything in all processes, by a generation that is not kept.
-
-        The server lost purges, and may have entries from before them; a process that started
-        since then cannot know of that.
-        """
-        present = await self._client.execute("INCRBY", self._generation_key, increment)
-        self._apply(present, Purge())
-        self._generation, self._newest = present, None
-
-    def _apply(self, generation: int, purge: Purge) -> None:
-        self._log.add(generation, purge)
-        # Also if this process began it: others may leave a later change to it.
-        self.purged(purge)
+    async def _purge_unread(self) -> None:
+        """Purge everything, here and in what is shared with this secret, without a message."""
+        if not self._has_warned:
+            _log.warning(
+                "shared cache: a message about a purge cannot be read: it was written with "
+                "another secret, by another version or by another client; each of them purges "
+                "everything"
+            )
+        self._has_warned = True
+        self.purged(Purge())
+        await self._execute(_PURGE, self._marks, arguments=["", "", _EVERYTHING])
 
 
 def _to_purge(record: Any) -> Purge:
     """Return the purge that a message is about."""
-    _, _, _, backends, queries = record
+    _, backends, queries = record
     named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
     return Purge(tuple(backends), tuple(named))

@@ -496,15 +496,15 @@ async def test_a_purge_by_another_process_drops_what_is_cached_here(ticker: Tick
 )
 async def test_an_entry_that_does_not_fit_is_a_miss(ticker: Ticker, stored: SharedAnswer) -> None:
     async with replicas(ticker) as both:
-        both.cache.entries["", QUERY] = SharedResult(1, stored)
-        both.cache.entries["", ByCard("77")] = SharedResult(1, stored)
+        both.cache.entries["", QUERY] = SharedResult("1", stored)
+        both.cache.entries["", ByCard("77")] = SharedResult("1", stored)
         await both.first.find(QUERY)
         assert counts(both.backends) == [1, 0]
 
 
 async def test_an_entry_of_another_user_is_a_miss(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
-        stored = SharedResult(1, SharedAnswer(ALICE, "crm", 9999.0, 9999.0))
+        stored = SharedResult("1", SharedAnswer(ALICE, "crm", 9999.0, 9999.0))
         both.cache.entries["", ByCard("77")] = stored
         both.backends[0].source.answer = None
         assert (await both.first.find(ByCard("77"))).user is None
@@ -512,7 +512,9 @@ async def test_an_entry_of_another_user_is_a_miss(ticker: Ticker) -> None:
 
 async def test_a_clock_that_is_ahead_does_not_prolong_a_life(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
-        both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(ALICE, "crm", 9999.0, 9999.0))
+        both.cache.entries["", QUERY] = SharedResult(
+            "1", SharedAnswer(ALICE, "crm", 9999.0, 9999.0)
+        )
         await both.second.find(QUERY)
         assert counts(both.backends) == [0, 0]
         assert not await lifetime(both.second, ticker, 301)
@@ -520,7 +522,7 @@ async def test_a_clock_that_is_ahead_does_not_prolong_a_life(ticker: Ticker) -> 
 
 async def test_a_clock_that_is_ahead_does_not_prolong_not_found(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
-        both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(None, None, 9999.0, 9999.0))
+        both.cache.entries["", QUERY] = SharedResult("1", SharedAnswer(None, None, 9999.0, 9999.0))
         assert (await both.second.find(QUERY)).user is None
         assert counts(both.backends) == [0, 0]
         assert not await lifetime(both.second, ticker, 31)
@@ -533,7 +535,7 @@ async def test_not_found_is_never_served_stale(ticker: Ticker) -> None:
         await both.find_in_first()
         stored = both.cache.entries["", QUERY].answer
         assert stored == SharedAnswer(None, None, 1030.0, 1030.0)
-        both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(None, None, 0.0, 9999.0))
+        both.cache.entries["", QUERY] = SharedResult("1", SharedAnswer(None, None, 0.0, 9999.0))
         both.backends[1].source.answer = DOWN
         await failure(both.second)
 
@@ -551,7 +553,7 @@ async def test_a_user_that_this_directory_does_not_accept_is_a_miss(ticker: Tick
 
 async def test_a_clock_that_is_behind_does_not_prolong_a_stale_answer(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
-        both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(ALICE, "crm", 0.0, 9999.0))
+        both.cache.entries["", QUERY] = SharedResult("1", SharedAnswer(ALICE, "crm", 0.0, 9999.0))
         both.backends[1].source.answer = DOWN
         assert (await both.second.find(QUERY)).stale
         both.cache.entries.clear()

@@ -4,261 +4,218 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import suppress
-from typing import Any
+import re
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from idv_redis.shared_cache import RedisSharedCache, Sealer
-from support.databases.redis_replicas import replicas, until
-from support.databases.redis_server import RedisServer
-from support.fakes.directories import QUERY, counts
-from tornado_idv import ByCard, ByNickname, Purge, SharedResult, Unavailable
+from support.databases.redis_replicas import Replica, replicas, until
+from support.databases.redis_server import RedisServer, running_server
+from support.fakes.directories import ALICE, QUERY, counts
+from tornado_idv import ByCard, ByNickname, Purge, Query, User
 
 pytestmark = pytest.mark.slow
+BOB = ByNickname("bob")
 
 
-async def test_a_purge_of_which_no_message_came_is_followed_from_what_is_kept(
-    server: RedisServer,
-) -> None:
-    """Without a purge of everything; also if its message comes later than the next one."""
-    async with replicas(server) as (first, second):
-        await first.find()
-        purges = [Purge(queries=(ByNickname(name),)) for name in ("bob", "carol", "dave")]
-        execute = first.cache._client.execute
-
-        async def lose(*command: str | bytes | int) -> Any:
-            return await execute(*command[:-1], "another channel")
-
-        first.cache._client.execute = lose  # type: ignore[method-assign]
-        await first.cache.purge(purges[0])
-        await second.wait_for(purges[0])
-        await first.cache.purge(purges[1])
-        first.cache._client.execute = execute  # type: ignore[method-assign]
-        await first.cache.purge(purges[2])
-        await second.wait_for(purges[2])
-        await until(lambda: second.cache._generation == 3)
-        assert purges[1] in second.purges
-        assert Purge() not in second.purges
-        assert await second.find() == "Free"
-        assert counts([second.backend]) == [0]
+def generation(replica: Replica) -> int:
+    return replica.cache._known[1] if replica.cache._known else -1
 
 
-async def test_a_purge_is_kept_and_announced_with_its_generation_or_not_at_all(
-    server: RedisServer,
-) -> None:
-    """Wherever the connection is lost; a generation that is not kept would purge everything."""
-    async with replicas(server) as (first, second):
-        execute, begun = first.cache._client.execute, asyncio.Event()
-
-        async def run_until_begun(*command: str | bytes | int) -> Any:
-            if begun.is_set():
-                raise Unavailable("x")
-            if command[0] == "EVAL":
-                begun.set()
-            return await execute(*command)
-
-        first.cache._client.execute = run_until_begun  # type: ignore[method-assign]
-        purge = Purge(queries=(QUERY,))
-        with suppress(Unavailable):
-            await first.cache.purge(purge)
-        await until(lambda: second.cache._generation == 1)
-        assert second.purges == [purge]
-
-
-async def test_purges_of_several_replicas_at_once_have_a_generation_each(
-    server: RedisServer,
-) -> None:
+async def test_purges_of_several_replicas_at_once_reach_all(server: RedisServer) -> None:
     async with replicas(server) as both:
         named = [Purge(queries=(ByCard(str(number)),)) for number in range(10)]
         caches = itertools.cycle(each.cache for each in both)
         await asyncio.gather(*(next(caches).purge(each) for each in named))
-        await until(lambda: {each.cache._generation for each in both} == {10})
-        for replica in both:
-            assert set(replica.purges) == set(named)
+        await until(lambda: all(set(each.purges) == set(named) for each in both))
 
 
-async def test_a_kept_purge_of_another_generation_is_not_applied_for_a_missing_one(
-    server: RedisServer,
-) -> None:
+async def test_no_answer_is_wrong_after_random_purges(server: RedisServer) -> None:
+    """Whichever replica looks up, changes and purges; each response is compared with the truth."""
+    random = Random(7)
+    users = [User("0", str(number), f"user{number}") for number in range(4)]
+    async with replicas(server) as both:
+        for step in range(300):
+            number = random.randrange(len(users))
+            user = users[number]
+            query: Query = random.choice([ByNickname(user.nickname), ByCard(user.card_number)])
+            if random.random() < 0.3:
+                users[number] = user = User(str(step), user.card_number, user.nickname)
+                purge = random.choice([Purge((), (query,)), Purge(("crm",)), Purge()])
+                replica = random.choice(both)
+                replica.backend.source.answer = user
+                replica.directory.purge(purge)
+                assert await replica.tier.wait_until_purged()
+            replica = random.choice(both)
+            replica.backend.source.answer = user
+            assert await replica.find_shared(query) == user.plan
+        hits = sum(each.tier.counted.results["hit"] for each in both)
+    assert hits > 50
+
+
+@pytest.mark.parametrize("lost", ["message", "connection"])
+async def test_a_purge_of_which_no_message_came_is_noticed(server: RedisServer, lost: str) -> None:
     async with replicas(server) as (first, second):
-        await first.cache.purge(Purge(queries=(ByNickname("bob"),)))
-        server.run("SET", "idv:generation", "1000")
+        await second.find()
+        if lost == "message":
+            first.cache._channel = "another"
+        else:
+            server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        await first.cache.purge(Purge(queries=(QUERY,)))
         await second.wait_for(Purge())
-        second.purges.clear()
-        server.run("SET", "idv:generation", "1001")
-        await second.wait_for(Purge())
-
-
-async def test_a_purge_that_was_missed_is_noticed_by_the_generation(server: RedisServer) -> None:
-    """Whether its message was lost, or the connection was."""
-    async with replicas(server) as (first, _):
-        await first.find()
-        server.run("INCR", "idv:generation")
-        await first.wait_for(Purge())
-        assert first.directory.get_cached(QUERY) is None
-        await first.find()
-        first.purges.clear()
-        server.run("CLIENT", "KILL", "TYPE", "pubsub")
-        server.run("INCR", "idv:generation")
-        await first.wait_for(Purge())
-
-
-async def test_a_purge_is_noticed_among_messages_that_cannot_be_read(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As of processes with another secret, which purge more often than generations are compared."""
-    async with replicas(server) as (first, _):
-        server.run("INCR", "idv:generation")
-        async with asyncio.timeout(5):
-            while Purge() not in first.purges:
-                server.run("PUBLISH", "idv:purges", "x")
-                await asyncio.sleep(0.01)
-        assert caplog.text.count("a message about a purge cannot be read: it was written") == 2
+        assert second.directory.get_cached(QUERY) is None
+        assert await second.find() == "Free"
+        assert counts([second.backend]) == [2]
 
 
 async def test_a_message_after_one_that_was_lost_purges_everything(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RedisSharedCache, "interval", 60.0)  # no comparison meanwhile
+    async with replicas(server) as (first, second):
+        await second.find()
+        channel, first.cache._channel = first.cache._channel, "another"
+        await first.cache.purge(Purge(queries=(QUERY,)))
+        first.cache._channel = channel
+        await first.cache.purge(Purge(queries=(BOB,)))
+        await second.wait_for(Purge())
+        assert second.directory.get_cached(QUERY) is None
+
+
+async def test_a_reconnection_during_which_nothing_was_purged_keeps_what_is_cached(
+    server: RedisServer,
+) -> None:
     async with replicas(server) as (first, _):
         await first.find()
-        message = [2, True, "", [], [[False, "bob"]]]
-        sealed = Sealer(first.cache.options.secret).seal("idv:purges", message)
-        server.run("PUBLISH", "idv:purges", sealed)
+        server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        purge = Purge(queries=(BOB,))
+        await until(lambda: server.run("PUBSUB", "NUMSUB", "idv:purges").endswith(b":2\r\n"))
+        await first.cache.purge(purge)
+        await first.wait_for(purge)
+        assert Purge() not in first.purges
+        assert first.directory.get_cached(QUERY) is not None
+
+
+async def test_a_replica_that_takes_over_without_the_last_purge_has_no_valid_entry(
+    server: RedisServer,
+) -> None:
+    """It is promoted with the entry of before."""
+    with running_server() as successor:
+        successor.run("REPLICAOF", "127.0.0.1", str(server.port))
+        successor.wait_for(b"master_link_status:up", "INFO", "replication")
+        async with replicas(server) as (first, second):
+            await first.find()
+            successor.wait_for(b":1\r\n", "EXISTS", first.cache._key("", QUERY))
+            successor.run("REPLICAOF", "NO", "ONE")
+            first.directory.purge(Purge(queries=(QUERY,)))
+            assert await first.tier.wait_until_purged()
+            for each in (first, second):
+                await each.cache._client.close()
+                each.cache._client._url = ""
+                each.cache._client._server = each.cache.options.model_copy(
+                    update={"url": type(each.cache.options.url)(successor.url)}
+                )
+                each.backend.source.answer = User("Pro", "4000", "alice")
+            server.run("CLIENT", "KILL", "TYPE", "pubsub")
+            assert [await each.find_shared() for each in (second, first)] == ["Pro", "Pro"]
+            assert counts([second.backend]) == [1]
+
+
+async def test_a_server_that_restarts_from_an_older_file_has_no_valid_entry(tmp_path: Path) -> None:
+    with running_server("--save", "", "--appendonly", "no", "--dir", str(tmp_path)) as server:
+        async with replicas(server) as (first, second):
+            await first.find()
+            server.run("SAVE")
+            first.directory.purge(Purge(queries=(QUERY,)))
+            assert await first.tier.wait_until_purged()
+            second.purges.clear()
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            await second.wait_for(Purge())
+            second.backend.source.answer = None
+            assert (await second.cache.get("", QUERY)).answer is None
+
+
+@pytest.mark.parametrize("others", [0, 3])
+async def test_evicted_marks_leave_no_valid_entry(server: RedisServer, others: int) -> None:
+    """However often was purged since then."""
+    async with replicas(server) as (first, second):
+        await first.cache.purge(Purge(queries=(BOB,)))
+        await first.find()
+        await first.cache.purge(Purge(queries=(QUERY,)))
+        server.run("DEL", first.cache._marks)
+        for _ in range(others):
+            await second.cache.purge(Purge(queries=(BOB,)))
+        assert (await first.cache.get("", QUERY)).answer is None
+        await second.wait_for(Purge())
+
+
+async def test_marks_are_bounded(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_READ", "_PURGE", "_COMPARE"):
+        script = getattr(__import__("idv_redis.shared_cache").shared_cache, name)
+        assert "100000" in script
+        monkeypatch.setattr(f"idv_redis.shared_cache.{name}", script.replace("100000", "20"))
+    async with replicas(server) as (first, second):
+        await first.find()
+        for number in range(60):
+            await first.cache.purge(Purge(queries=(ByCard(str(number)),)))
+            length = int(server.run("HLEN", first.cache._marks).strip(b":\r\n"))
+            assert length <= 21
+        assert (await second.cache.get("", QUERY)).answer is None
+
+
+async def test_a_lookup_that_began_before_a_purge_is_not_valid_after_it(
+    server: RedisServer,
+) -> None:
+    async with replicas(server) as (first, second):
+        began = await first.cache.get("", QUERY)
+        await second.cache.purge(Purge(queries=(QUERY,)))
+        await first.find_shared()
+        answer = (await first.cache.get("", QUERY)).answer
+        assert answer is not None
+        await first.cache.put("", QUERY, began._replace(answer=answer))
+        assert (await second.cache.get("", QUERY)).answer is None
+
+
+async def test_a_message_of_another_secret_purges_everything(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also what is shared: the marks of another secret have other names."""
+    async with replicas(server, secret="another" * 8) as (first, second):
+        await first.find()
+        for _ in range(2):
+            await second.cache.purge(Purge(queries=(QUERY,)))
+        await first.wait_for(Purge())
+        await until(lambda: generation(first) == 2)
+        assert first.directory.get_cached(QUERY) is None
+        assert (await first.cache.get("", QUERY)).answer is None
+    assert caplog.text.count("a message about a purge cannot be read: it was written") == 1
+
+
+async def test_a_message_that_is_repeated_purges_everything(server: RedisServer) -> None:
+    """As one with an invented generation: what follows it is not known."""
+    async with replicas(server) as (first, _):
+        purge = Purge(queries=(BOB,))
+        message = Sealer(first.cache.options.secret).seal("idv:purges", ["", [], [[False, "bob"]]])
+        await first.cache.purge(purge)
+        await first.wait_for(purge)
+        await first.find()
+        epoch = re.search(rb"[0-9a-f]{56}", server.run("HGET", first.cache._marks, "epoch"))
+        assert epoch is not None
+        server.run("PUBLISH", "idv:purges", epoch[0] + b" 1 " + message)
         await first.wait_for(Purge())
         assert first.directory.get_cached(QUERY) is None
 
 
-async def test_entries_from_before_a_purge_that_the_server_forgot_are_misses(
-    server: RedisServer,
-) -> None:
-    """It may have been restarted from an older file."""
-    async with replicas(server) as (first, second):
-        server.run("SET", "idv:generation", "7")
-        await first.wait_for(Purge())
-        await first.find()
-        key = first.cache._key("", QUERY)
-        old = await first.cache._client.execute("GET", key)
-        first.purges.clear()
-        first.directory.purge(Purge())
-        await until(lambda: first.cache._generation == second.cache._generation == 8)
-        server.run("SET", "idv:generation", "7")
-        server.run("SET", key, old)
-        assert (await first.cache.get("", QUERY)).answer is None
-        await until(lambda: all((each.cache._generation or 0) > 8 for each in (first, second)))
-        assert (await second.cache.get("", QUERY)).answer is None
-        await first.find()
-    server.run("SET", "idv:generation", "3")
-    async with replicas(server) as (first, _):
-        assert (await first.cache.get("", QUERY)).answer is None
-
-
-@pytest.mark.parametrize("present", [2, 3])
-async def test_purges_that_the_server_forgot_are_noticed_though_others_came_since(
-    server: RedisServer, present: int
-) -> None:
-    """As after a failover to a replica without the last writes, even if they name the same."""
-    async with replicas(server) as (first, second):
-        await first.find()
-        for name in ("alice", "bob"):
-            purge = Purge(queries=(ByNickname(name),))
-            await first.cache.purge(purge)
-            await second.wait_for(purge)
-        messages = [
-            first.cache._message(number, Purge(queries=(ByNickname("bob"),)))
-            for number in range(1, present + 1)
-        ]
-        for number, message in enumerate(messages, 1):
-            server.run("SET", f"idv:purge:{number}", message)
-        server.run("SET", "idv:generation", str(present))
-        server.run("CLIENT", "KILL", "TYPE", "pubsub")
-        await second.wait_for(Purge())
-        async with replicas(server) as (third, _):
-            # Without one more generation, what is kept would say that only bob was purged.
-            assert (await third.cache.get("", QUERY)).answer is None
-
-
-async def test_a_reconnection_without_the_last_purge_purges_everything(
-    server: RedisServer,
-) -> None:
-    """Whether others were lost with it cannot be determined."""
-    async with replicas(server) as (first, second):
-        await first.cache.purge(Purge(queries=(QUERY,)))
-        await second.wait_for(Purge(queries=(QUERY,)))
-        server.run("DEL", "idv:purge:1")
-        server.run("CLIENT", "KILL", "TYPE", "pubsub")
-        await second.wait_for(Purge())
-
-
-async def test_a_counter_that_was_lost_is_noticed_by_the_next_purge(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However often purges come: nothing waits for a time without messages."""
-    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
-    async with replicas(server) as (first, second):
-        for name in ("alice", "bob"):
-            await first.cache.purge(Purge(queries=(ByNickname(name),)))
-        await until(lambda: second.cache._generation == 2)
-        await first.find()
-        server.run("DEL", "idv:generation")
-        await second.cache.purge(Purge(queries=(QUERY,)))
-        await first.wait_for(Purge())
-        await second.wait_for(Purge())
-        assert (await first.cache.get("", QUERY)).answer is None
-        assert int(server.run("GET", "idv:generation").split()[1]) > 2
-
-
-async def test_its_own_purge_that_the_server_forgot_is_noticed(server: RedisServer) -> None:
-    """Though its message was not received."""
-    async with replicas(server) as (first, _):
-        server.run("CLIENT", "KILL", "TYPE", "pubsub")
-        await first.cache.purge(Purge(queries=(QUERY,)))
-        server.run("DEL", "idv:generation", "idv:purge:1")
-        await first.wait_for(Purge())
-
-
-async def test_nothing_is_read_while_messages_are_not_received(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new primary may have counted another purge instead of one that it lost."""
-    async with replicas(server) as (first, _):
-        await first.find()
-        monkeypatch.setattr(RedisSharedCache, "interval", 0.3)
-        server.run("CLIENT", "KILL", "TYPE", "pubsub")
-        for is_read in (False, True):
-            await until(lambda is_read=is_read: first.cache._is_following is is_read)
-            assert ((await first.cache.get("", QUERY)).answer is not None) is is_read
-
-
-async def test_a_lookup_begins_in_the_generation_that_is_known(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The present one may be lost, and then count another purge."""
-    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
-    async with replicas(server) as (first, _):
-        server.run("INCR", "idv:generation")
-        assert await first.cache.get("", QUERY) == SharedResult(0)
-
-
-async def test_purges_are_received_again_after_a_message_that_cannot_be_read(
+async def test_purges_are_received_again_after_marks_that_cannot_be(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with replicas(server) as (first, second):
-        message = Sealer(first.cache.options.secret).seal("idv:purges", [1, True])
-        server.run("PUBLISH", "idv:purges", message)
-        await until(lambda: "are not received: ValueError; trying again" in caplog.text)
-        purge = Purge(queries=(QUERY,))
-        await first.cache.purge(purge)
-        await second.wait_for(purge)
-
-
-@pytest.mark.parametrize("value", ["x", "9223372036854775807"])
-async def test_purges_are_received_again_after_a_generation_that_cannot_be(
-    server: RedisServer, caplog: pytest.LogCaptureFixture, value: str
-) -> None:
     async with replicas(server) as (first, _):
-        server.run("SET", "idv:generation", value)
-        await until(lambda: "idv:generation is not a generation" in caplog.text)
-        server.run("SET", "idv:generation", "1")
+        server.run("HSET", first.cache._marks, "generation", "x")
+        await until(lambda: "are not received: ValueError; trying again" in caplog.text)
+        server.run("DEL", first.cache._marks)
         await first.wait_for(Purge())
+        first.backend.source.answer = ALICE
+        assert await first.find() == "Free"

@@ -35,10 +35,10 @@ class SharedResult(NamedTuple):
     """Stored answer to a query, if any, and the generation at that time.
 
     The generation changes with each purge: an answer that is stored with an earlier one is never
-    returned if the purge names it.
+    returned if the purge names it. Only the cache that returned it knows what it means.
     """
 
-    generation: int
+    generation: str
     answer: SharedAnswer | None = None
 
 
@@ -75,8 +75,6 @@ class SharedCache(ABC, Generic[OptionsT]):
     async def purge(self, purge: Purge) -> None:
         """Begin a new generation, and have every other process call `purged`.
 
-        Generations that other processes began since the call, and that name the same, are as good,
-        if each process calls its own `purged` after it has begun one.
         If it raises it is called again: with the same object, or with another that names more.
         """
 

@@ -37,9 +37,9 @@ class FakeSharedCache(SharedCache[SharedCacheOptions]):
 
     async def get(self, scope: str, query: Query) -> SharedResult:
         self._call()
-        found = self.entries.get((scope, query), SharedResult(0))
-        answer = found.answer if found.generation == self.generation else None
-        return SharedResult(self.generation, answer)
+        present = str(self.generation)
+        found = self.entries.get((scope, query), SharedResult(""))
+        return SharedResult(present, found.answer if found.generation == present else None)
 
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
         self._call()
