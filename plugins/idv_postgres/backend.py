@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from idv_postgres.batches import Batches, BatchFailed, Rows
+from idv_postgres.batches import Batches, BatchFailed
 from idv_postgres.options import NOT_INSTALLED, PostgresOptions
 from tornado_idv import (
     Backend,
+    BackendResult,
     Broken,
     ByNickname,
     LookupFailed,
@@ -29,6 +30,7 @@ from tornado_idv import (
 )
 
 if TYPE_CHECKING:
+    from idv_postgres.standby import Result
     from idv_postgres.store import PostgresUserStore
     from idv_postgres.table import Lookups
 
@@ -56,7 +58,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
         self._errors, self._only_user = errors, table.only_user
         self._database = database.Database(options)
-        self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Rows]]] | None = None
+        self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Result]]] | None = None
         self._inspected = table.Lookups({})
         self._checking = asyncio.Lock()
         self._error: LookupFailed = _NOT_OPEN
@@ -90,8 +92,13 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def problem(self) -> str | None:
-        """Why every lookup fails until the next attempt to connect succeeds."""
-        return self._error.reason if self._lookups is None else None
+        """Why every lookup fails, or each one of a user that a standby lacks."""
+        return self._error.reason if self._lookups is None else self._database.problem
+
+    @property
+    def servers(self) -> Sequence[tuple[str, str]]:
+        """The servers in use."""
+        return self._database.servers
 
     async def open(self) -> None:
         """Connect and validate the table; raises `StartError` for what is not to be served.
@@ -100,15 +107,18 @@ class PostgresBackend(Backend[PostgresOptions]):
         """
         try:
             await self._connect()
+            with suppress(Exception):  # lookups will report it
+                await self._database.settle()
         except Broken as error:
             raise StartError(f"backend {self.name}: {error.reason}") from None
         except Unavailable as error:
             self._mark_down(error)
-        self._tasks.append(asyncio.create_task(self._monitor()))
+        tasks = (self._monitor(), self._observe(), self._move())
+        self._tasks.extend(map(asyncio.create_task, tasks))
         if self._listener is not None:
             self._tasks.append(asyncio.create_task(self._listener.run()))
 
-    async def find(self, query: Query) -> User | None:
+    async def find(self, query: Query) -> User | BackendResult | None:
         """Query the database; again after a check if it finds another table than was checked."""
         if self._lookups is None:
             raise self._error.copy()
@@ -116,9 +126,9 @@ class PostgresBackend(Backend[PostgresOptions]):
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         may_have_at_sign = inspected.has_at_signs and isinstance(query, ByNickname)
         try:
-            rows = await lookup(value)
+            result = await lookup(value)
             # Such a user exists, and "not found" would be wrong.
-            if not rows and may_have_at_sign and await lookup(f"@{value}"):
+            if not result.rows and may_have_at_sign and (await lookup(f"@{value}")).rows:
                 raise Broken("the nickname of a row is stored with @ in front")
         except asyncio.CancelledError:
             self._suspect.set()
@@ -130,9 +140,12 @@ class PostgresBackend(Backend[PostgresOptions]):
                     if self._inspected is inspected:
                         raise
             return await self.find(query)
-        return self._only_user(rows)
+        user = self._only_user(result.rows)
+        if user is None and result.reason is not None:
+            raise Unavailable(result.reason, counts_against_breaker=False)
+        return user if result.storable else BackendResult(user, storable=False)
 
-    async def _fetch(self, sql: str, value: str | list[str]) -> Rows:
+    async def _fetch(self, sql: str, value: str | list[str]) -> Result:
         try:
             return await self._database.fetch(sql, value)
         except Exception as error:  # noqa: BLE001 - each is mapped
@@ -183,11 +196,34 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._lookups = {kind: self._lookup(lookups, kind) for kind in lookups.sql}
         self._inspected = lookups
 
-    def _lookup(self, lookups: Lookups, kind: type[Query]) -> Callable[[str], Awaitable[Rows]]:
+    def _lookup(self, lookups: Lookups, kind: type[Query]) -> Callable[[str], Awaitable[Result]]:
         sql, batch_sql = lookups.sql[kind], lookups.batch_sql.get(kind)
         if batch_sql is None:
             return partial(self._fetch, sql)
         return Batches(self._fetch, sql, batch_sql, self.options.pool.max).fetch
+
+    async def _observe(self) -> None:
+        """Keep the state of a standby in use up to date, and log each change of servers."""
+        before: Sequence[tuple[str, str]] = ()
+        while True:
+            try:
+                async with asyncio.timeout(self.options.timeout):
+                    await self._database.observe()
+            except Exception:  # noqa: BLE001 - the probe reports it
+                self._suspect.set()
+            servers, is_wanted = self.servers or before, self._database.wanted_role is None
+            if servers != before and (before or not is_wanted):
+                used = ", ".join(f"{address} ({role})" for address, role in servers)
+                level = logging.INFO if is_wanted else logging.WARNING
+                _log.log(level, "backend %s: lookups use %s", self.name, used)
+            before = servers
+            await asyncio.sleep(self.options.max_lag / 4)
+
+    async def _move(self) -> None:
+        while True:
+            await asyncio.sleep(self.retry_interval)
+            with suppress(Exception):  # the next attempt may succeed
+                await self._database.move()
 
     async def _monitor(self) -> None:
         while True:

@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
+from idv_postgres.standby import Result
 from tornado_idv import LookupFailed
 
-Rows: TypeAlias = Sequence[Sequence[Any]]
-Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Rows]]
+Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Result]]
 """Runs a statement with its parameter; raises `LookupFailed`, and `BatchFailed`."""
 
 _MAX_SIZE = 32
 """Lookups in one batch: as many wait for a slow row, or fail with a lost connection."""
-_Waiter: TypeAlias = "tuple[str, asyncio.Future[Rows | LookupFailed | None]]"
+_Waiter: TypeAlias = "tuple[str, asyncio.Future[Result | LookupFailed | None]]"
 """A value and the result of its lookup; ``None`` if it is to be looked up alone."""
 
 
@@ -48,8 +48,8 @@ class Batches:
         self._waiting: list[_Waiter] = []
         self._paused_until = 0.0
 
-    async def fetch(self, value: str) -> Rows:
-        """Return the rows of a value; raises `LookupFailed`."""
+    async def fetch(self, value: str) -> Result:
+        """Return the result for a value; raises `LookupFailed`."""
         if not self._running and not self._waiting:
             return await self._fetch_alone(value)
         loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class Batches:
             raise outcome
         return await self._fetch_alone(value) if outcome is None else outcome
 
-    async def _fetch_alone(self, value: str) -> Rows:
+    async def _fetch_alone(self, value: str) -> Result:
         self._running += 1
         try:
             return await self._fetch_rows(self._sql, value)
@@ -91,13 +91,14 @@ class Batches:
                 _resolve(batch, [None] * len(batch))
 
     async def _run(self, batch: list[_Waiter]) -> None:
-        outcomes: list[Any] = [None] * len(batch)
+        outcomes: Sequence[Result | LookupFailed | None] = [None] * len(batch)
         try:
-            rows = await self._fetch_rows(self._batch_sql, [value for value, _ in batch])
-            found: list[list[Any]] = [[] for _ in batch]
-            for row in rows:
+            result = await self._fetch_rows(self._batch_sql, [value for value, _ in batch])
+            found: list[list[Sequence[Any]]] = [[] for _ in batch]
+            for row in result.rows:
                 found[row[0] - 1].append(row[1:])
-            outcomes = found  # only now: an error before is not "not found"
+            # Only now: an error before is not "not found".
+            outcomes = [result._replace(rows=rows) for rows in found]
         except BatchFailed:
             self._paused_until = asyncio.get_running_loop().time() + self.pause
         except LookupFailed as error:
@@ -113,7 +114,7 @@ class Batches:
             asyncio.get_running_loop().call_soon(self._start)
 
 
-def _resolve(batch: Sequence[_Waiter], outcomes: Sequence[Rows | LookupFailed | None]) -> None:
+def _resolve(batch: Sequence[_Waiter], outcomes: Sequence[Result | LookupFailed | None]) -> None:
     for (_, result), outcome in zip(batch, outcomes, strict=True):
         if not result.done():
             result.set_result(outcome)

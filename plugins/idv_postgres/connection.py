@@ -24,6 +24,9 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._prepared: dict[str, PreparedStatement] = {}
+        self.address = ""
+        self.is_primary = False
+        """Whether its server was a primary the last time; of a session that does not change."""
 
     async def prepare(
         self, query: str, *, name: str | None = None, **options: Any

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 import asyncpg
+from asyncpg.exceptions import TargetServerAttributeNotMatched
 from pydantic import SecretStr
 
 from idv_postgres.connection import Connection
 from idv_postgres.errors import most_informative, to_lookup_failed
 from idv_postgres.options import Dsn, PostgresOptions
 from idv_postgres.pool import Pool
+from idv_postgres.standby import NO_LOOKUP, Result, Standbys, with_state
 from idv_postgres.table import Lookups, inspect
 from tornado_idv import Broken
 
@@ -27,11 +30,12 @@ The rest is left to repeat their lookups alone."""
 _ROLLBACK_SHARE = 1 / 6
 """A connection that needs more than this fraction of ``timeout`` to roll back is closed."""
 
+_OTHER_ROLE = TargetServerAttributeNotMatched()
 _SHOW_ROW_SECURITY = "SHOW row_security"
 
 
 class Connector:
-    """Makes connections; the host that responded last is tried first.
+    """Makes connections; the host at the address ``last`` responded last and is tried first.
 
     A secret that follows its file is read for each connection.
     """
@@ -40,7 +44,7 @@ class Connector:
         self._dsn = dsn
         self._roles = roles
         self._timeout = max(timeout, _MIN_CONNECT_TIMEOUT)
-        self._last = 0
+        self.last = ""
 
     async def connect(self, server_settings: Mapping[str, str] | None = None) -> Connection:
         """Connect to the first host that responds in its time and has the wanted role.
@@ -51,30 +55,34 @@ class Connector:
             dsn = Dsn.parse(self._dsn.get_secret_value())
         except ValueError as error:
             raise Broken(f"the dsn cannot be used: {error}") from None
-        hosts = sorted(enumerate(dsn.uris), key=lambda each: each[0] != self._last)
-        errors: list[Exception] = []
-        for role in self._roles or dsn.roles:
-            for number, uri in hosts:
-                try:
-                    connection: Connection = await asyncpg.connect(
-                        uri,
-                        target_session_attrs=role,
-                        timeout=self._timeout,
-                        server_settings=server_settings,
-                        connection_class=Connection,
-                        statement_cache_size=0,
-                    )
-                except Exception as error:  # noqa: BLE001 - each is mapped, or raised
-                    failure = to_lookup_failed(error)
-                    if isinstance(failure, Broken):
-                        # Only the server's errors do not repeat parts of the URI.
-                        is_safe = isinstance(error, asyncpg.PostgresError)
-                        raise (error if is_safe else failure) from None
-                    errors.append(error)
-                else:
-                    self._last = number
-                    return connection
-        raise most_informative(errors)
+        roles = self._roles or dsn.roles
+        addresses = sorted(dsn.uris, key=lambda each: each != self.last)
+        attempts = [(roles[-1], self.last)] if self.last in addresses else []
+        attempts += product(roles, addresses)
+        errors: dict[str, Exception] = {}
+        for role, address in dict.fromkeys(attempts):
+            if not isinstance(errors.get(address, _OTHER_ROLE), TargetServerAttributeNotMatched):
+                continue  # one that hangs would do so again
+            try:
+                connection: Connection = await asyncpg.connect(
+                    dsn.uris[address],
+                    target_session_attrs=role,
+                    timeout=self._timeout,
+                    server_settings=server_settings,
+                    connection_class=Connection,
+                    statement_cache_size=0,
+                )
+            except Exception as error:  # noqa: BLE001 - each is mapped, or raised
+                failure = to_lookup_failed(error)
+                if isinstance(failure, Broken):
+                    # Only the server's errors do not repeat parts of the URI.
+                    is_safe = isinstance(error, asyncpg.PostgresError)
+                    raise (error if is_safe else failure) from None
+                errors[address] = error
+            else:
+                connection.address = self.last = address
+                return connection
+        raise most_informative([*errors.values()])
 
 
 class Database:
@@ -95,8 +103,11 @@ class Database:
                 # table that was filled again is empty in it.
                 "default_transaction_isolation": "read committed",
             }
-        connector = Connector(options.dsn, timeout=options.timeout)
-        self._connect = partial(connector.connect, server_settings=self._settings)
+        self._connector = Connector(options.dsn, timeout=options.timeout)
+        self._connect = partial(self._connector.connect, server_settings=self._settings)
+        self.standbys = Standbys(options.max_lag)
+        self._states: dict[str, tuple[str, str | None]] = {}
+        """The role at each address, and why "not found" does not count there, as seen last."""
         self._pool = Pool(self._connect, options.pool.max)
         self._lookups = Lookups({})
         self._begin = ""
@@ -159,7 +170,64 @@ class Database:
     @property
     def has_connections(self) -> bool:
         """Return whether a connection for lookups is open."""
-        return not self._pool.is_empty
+        return bool(self._pool.connections)
+
+    @property
+    def servers(self) -> Sequence[tuple[str, str]]:
+        """The address and the role of each server in use."""
+        used = {each.address for each in self._pool.connections}
+        return [(each, self._states[each][0]) for each in sorted(used & self._states.keys())]
+
+    @property
+    def problem(self) -> str | None:
+        """Why "not found" of a standby in use does not count."""
+        reasons = (self._states[address][1] for address, _ in self.servers)
+        return next(filter(None, reasons), None)
+
+    @property
+    def wanted_role(self) -> str | None:
+        """The role of a server that should be used instead, if another one should.
+
+        A standby that does not follow its primary is left for that.
+        """
+        roles = Dsn.parse(self._options.dsn.get_secret_value()).roles
+        used = {role for _, role in self.servers}
+        role = "primary" if used == {"standby"} and self.problem else roles[0]
+        return role if used and used != {role} and len(roles) > 1 else None
+
+    async def observe(self) -> None:
+        """Fetch the state of a server in use that is not known as a primary."""
+        if self.has_connections and {role for _, role in self.servers} != {"primary"}:
+            await self.fetch(NO_LOOKUP, "")
+
+    async def settle(self) -> None:
+        """Wait until it is known whether a standby in use follows its primary."""
+        await self._follows(partial(self.fetch, NO_LOOKUP, ""))
+
+    async def move(self) -> None:
+        """Use a server of the wanted role from now on, if there is one; running lookups go on."""
+        role = self.wanted_role
+        if role is None:
+            return
+        options = self._options
+        connector = Connector(options.dsn, timeout=options.timeout, roles=(role,))
+        connection = await connector.connect(self._settings)
+        try:
+            fetch = partial(self._fetch_pinned, connection, NO_LOOKUP, "", None, may_repeat=False)
+            if role == "standby" and not await self._follows(fetch):
+                return
+        finally:
+            connection.terminate()
+        self._connector.last = connection.address
+        self._pool.replace()
+        await self.fetch(NO_LOOKUP, "")
+
+    async def _follows(self, fetch: Callable[[], Awaitable[Result]]) -> bool:
+        for _ in range(8):
+            if (await fetch()).reason is None:
+                return True
+            await asyncio.sleep(self.standbys.settle_time / 4)
+        return False
 
     async def probe(self) -> None:
         """Connect once beside the pool, all connections of which may be in use.
@@ -173,7 +241,7 @@ class Database:
             self._was_not_answered = False
             self._pool.drop_idle()
 
-    async def fetch(self, sql: str, value: str | list[str]) -> list[asyncpg.Record]:
+    async def fetch(self, sql: str, value: str | list[str]) -> Result:
         """Run a lookup, or one for several values, which may raise `TimeoutError`.
 
         A lookup that calls a function is repeated if it finds nothing: a STABLE function reads by
@@ -191,9 +259,9 @@ class Database:
         may_repeat = sql in self._lookups.repeated
         try:
             if self._options.prepared_statements:
-                rows = await connection.fetch_prepared(sql, value, timeout=limit)
-                if not may_repeat or (rows and not is_batch):
-                    return rows
+                result = await self._query(connection, sql, value, limit)
+                if not may_repeat or (result.rows and not is_batch):
+                    return result
             return await self._fetch_pinned(connection, sql, value, limit, may_repeat=may_repeat)
         except asyncio.CancelledError:
             self._was_not_answered = True
@@ -210,6 +278,26 @@ class Database:
         """Close every connection at once; running lookups fail."""
         self._pool.terminate()
 
+    async def _query(
+        self, connection: Connection, sql: str, value: str | list[str], limit: float | None
+    ) -> Result:
+        """Run a statement, on a standby with its state; again if only that is new enough."""
+        is_prepared = self._options.prepared_statements
+        fetch = connection.fetch_prepared if is_prepared else connection.fetch
+        if connection.is_primary and is_prepared:
+            return Result(await fetch(sql, value, timeout=limit))
+        for _ in range(2):
+            start = self.standbys.start()
+            statement = with_state(sql, is_batch=isinstance(value, list))
+            rows = await fetch(statement, value, timeout=limit)
+            result = self.standbys.finish(start, rows)
+            if not result.may_repeat:
+                break
+        connection.is_primary = result.is_primary
+        reason = result.reason and f"{connection.address} is a standby that {result.reason}"
+        self._states[connection.address] = "primary" if result.is_primary else "standby", reason
+        return result._replace(reason=reason)
+
     async def _fetch_pinned(
         self,
         connection: Connection,
@@ -218,19 +306,17 @@ class Database:
         limit: float | None,
         *,
         may_repeat: bool,
-    ) -> list[asyncpg.Record]:
+    ) -> Result:
         """Run a lookup in a transaction.
 
         A pooler in transaction mode may use another session for each: so statement, value and time
         limit belong to one, and nothing of them is left in the session.
         """
-        is_prepared = self._options.prepared_statements
-        fetch = connection.fetch_prepared if is_prepared else connection.fetch
         try:
             await connection.execute(self._begin)
-            rows: list[asyncpg.Record] = await fetch(sql, value, timeout=limit)
-            if may_repeat and (limit or not rows):
-                rows = await fetch(sql, value, timeout=limit)
+            result = await self._query(connection, sql, value, limit)
+            if may_repeat and (limit or not result.rows):
+                result = await self._query(connection, sql, value, limit)
             await connection.execute("COMMIT")
         except Exception:
             try:
@@ -240,4 +326,4 @@ class Database:
             except Exception:  # noqa: BLE001 - the connection may be lost
                 connection.terminate()
             raise
-        return rows
+        return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Self
 from urllib.parse import parse_qs, urlsplit
@@ -15,6 +15,7 @@ from tornado_idv import (
     BackendOptions,
     ByCard,
     ByNickname,
+    Duration,
     Options,
     Percentage,
     Query,
@@ -32,13 +33,13 @@ _TLS_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full
 
 @dataclass(frozen=True, slots=True)
 class Dsn:
-    """A validated URI: ``uris`` has one for each host, in the order of the list.
+    """A validated URI: ``uris`` has one for each host, by its address, in the order of the list.
 
     ``roles`` are the values for ``target_session_attrs`` that are tried in turn, each with every
     host. ``name`` is what messages call it: its hosts and its database.
     """
 
-    uris: Sequence[str]
+    uris: Mapping[str, str]
     roles: Sequence[str]
     name: str
 
@@ -59,8 +60,15 @@ class Dsn:
         role = _one_of(_ROLES, query, "target_session_attrs", "any")
         _one_of(_TLS_MODES, query, "sslmode", "prefer")
         start, hosts, path, options = parts.groups("")
-        uris = [f"{start}{host}{path}{options}" for host in hosts.split(",")]
-        roles = ("standby", "any") if role == "prefer-standby" else (role,)
+        uris = {
+            host
+            if ":" in host.rpartition("]")[2]
+            else f"{host}:5432": f"{start}{host}{path}{options}"
+            for host in hosts.split(",")
+        }
+        roles = {"prefer-standby": ("standby", "any")}.get(role, (role,))
+        if role == "any" and len(uris) > 1:
+            roles = ("primary", "any")
         return cls(uris, roles, f"postgresql://{hosts}{path}")
 
 
@@ -143,6 +151,8 @@ class PostgresOptions(BackendOptions):
     """Whether statements are prepared once for each connection; false behind a pooler."""
     notify: NotifyOptions | None = None
     """Notifications by which the database purges cached answers; off unless given."""
+    max_lag: Annotated[Duration, Field(ge=0.1)] = 1.0
+    """How far a standby may be behind its primary for "not found" to count."""
     max_removed: Percentage = "2%"
     """The share of the users that ``tornado-idv users import`` may remove."""
 

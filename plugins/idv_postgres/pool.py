@@ -7,7 +7,7 @@ that is returned (80 µs beside 40 µs, CPython 3.11). Lookups leave nothing in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from idv_postgres.connection import Connection
 
@@ -25,12 +25,13 @@ class Pool:
         self._slots = asyncio.Semaphore(size)
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
+        self._outdated: set[Connection] = set()
         self._closed = False
 
     @property
-    def is_empty(self) -> bool:
-        """Return whether no connection is open."""
-        return all(each.is_closed() for each in self._open)
+    def connections(self) -> Sequence[Connection]:
+        """The open connections."""
+        return [each for each in self._open if not each.is_closed()]
 
     async def fill(self, count: int) -> None:
         """Open so many connections."""
@@ -53,6 +54,8 @@ class Pool:
 
     def release(self, connection: Connection) -> None:
         """Return a connection; one that is closed is replaced when it is needed."""
+        if connection in self._outdated:
+            connection.terminate()
         if connection.is_closed():
             self._open.discard(connection)
         else:
@@ -65,6 +68,11 @@ class Pool:
             connection = self._idle.pop()
             self._open.discard(connection)
             connection.terminate()
+
+    def replace(self) -> None:
+        """Close each connection that is open now as soon as it is not in use."""
+        self.drop_idle()
+        self._outdated = set(self._open)
 
     def terminate(self) -> None:
         """Close every connection at once; running lookups fail."""

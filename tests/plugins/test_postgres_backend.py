@@ -20,6 +20,7 @@ from asyncpg import (
 
 from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
+from idv_postgres.standby import Result
 from idv_postgres.table import Lookups
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
@@ -36,7 +37,7 @@ class Database:
 
     def __init__(self) -> None:
         self.lookups: Lookups | Exception = Lookups({ByNickname: "nickname", ByCard: "card"})
-        self.rows: object = [ROW]
+        self.rows: Any = [ROW]
         self.probing: Exception | None = None
         self.has_connections = True
         self.calls: list[str] = []
@@ -62,7 +63,18 @@ class Database:
         self.calls.append(value)
         if isinstance(self.rows, Exception):
             raise self.rows
-        return self.rows
+        return Result(self.rows)
+
+    @property
+    def servers(self) -> list[tuple[str, str]]:
+        return [("127.0.0.1:1", "primary")] if self.has_connections else []
+
+    problem = wanted_role = None
+
+    async def observe(self) -> None:
+        pass
+
+    settle = move = observe
 
     def terminate(self) -> None:
         self.calls.append("terminate")

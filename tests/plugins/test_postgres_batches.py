@@ -14,7 +14,8 @@ from asyncpg import Connection
 
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
-from idv_postgres.batches import Batches, BatchFailed, Rows
+from idv_postgres.batches import Batches, BatchFailed
+from idv_postgres.standby import Result
 from support.databases.postgres_server import ALICE, BOB, Database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
@@ -254,18 +255,18 @@ async def test_lookups_are_queries_of_their_own_for_a_while_after_a_batch_failed
 ) -> None:
     done: list[int] = []
 
-    async def fetch(_: str, value: str | list[str]) -> Rows:
+    async def fetch(_: str, value: str | list[str]) -> Result:
         done.append(1 if isinstance(value, str) else len(value))
         await asyncio.sleep(0)
         if isinstance(value, list):
             raise BatchFailed
-        return [[value]]
+        return Result([[value]])
 
     monkeypatch.setattr(Batches, "pause", pause)
     batches = Batches(fetch, "one", "several", 8)
     for _ in range(2):
         found = await asyncio.gather(*map(batches.fetch, "abcd"))
-        assert found == [[[each]] for each in "abcd"]
+        assert found == [Result([[each]]) for each in "abcd"]
     assert done == sizes
 
 
@@ -273,30 +274,31 @@ async def test_the_size_of_a_batch_is_limited() -> None:
     """So that one slow row does not delay all lookups."""
     sizes: list[int] = []
 
-    async def fetch(_: str, value: str | list[str]) -> Rows:
+    async def fetch(_: str, value: str | list[str]) -> Result:
         values = [value] if isinstance(value, str) else value
         sizes.append(len(values))
         await asyncio.sleep(0)
-        return [[position, each] for position, each in enumerate(values, 1)]
+        return Result([[position, each] for position, each in enumerate(values, 1)])
 
     batches = Batches(fetch, "one", "several", 8)
     names = [str(number) for number in range(80)]
-    found: Sequence[Rows] = await asyncio.gather(*map(batches.fetch, names))
+    found: Sequence[Result] = await asyncio.gather(*map(batches.fetch, names))
     assert sizes == [1, 32, 32, 15]
-    assert [rows[0][-1] for rows in found] == names
+    assert [each.rows[0][-1] for each in found] == names
 
 
 def held_fetch() -> tuple[
-    list[str | list[str]], asyncio.Event, Callable[[str, Any], Awaitable[Rows]]
+    list[str | list[str]], asyncio.Event, Callable[[str, Any], Awaitable[Result]]
 ]:
     """Return the values that were queried, the event that ends all queries, and the query."""
     values: list[str | list[str]] = []
     go_on = asyncio.Event()
 
-    async def fetch(_: str, value: str | list[str]) -> Rows:
+    async def fetch(_: str, value: str | list[str]) -> Result:
         values.append(value)
         await go_on.wait()
-        return [] if isinstance(value, str) else [[i, each] for i, each in enumerate(value, 1)]
+        values_of_batch = [] if isinstance(value, str) else value
+        return Result([[i, each] for i, each in enumerate(values_of_batch, 1)])
 
     return values, go_on, fetch
 
@@ -313,7 +315,8 @@ async def test_no_more_queries_run_at_once_than_the_limit() -> None:
         await asyncio.sleep(0)
     assert values == ["a", ["b", "c"]]
     go_on.set()
-    assert await asyncio.gather(*lookups) == [[], [["b"]], [["c"]], [["d"]], [["e"]], [["f"]]]
+    found = [each.rows for each in await asyncio.gather(*lookups)]
+    assert found == [[], [["b"]], [["c"]], [["d"]], [["e"]], [["f"]]]
     assert values == ["a", ["b", "c"], ["d", "e", "f"]]
 
 
@@ -324,14 +327,15 @@ async def test_a_batch_whose_rows_cannot_be_read_finds_no_user_absent() -> None:
         def __getitem__(self, _: object) -> Any:
             raise MemoryError
 
-    async def fetch(_: str, value: str | list[str]) -> Rows:
+    async def fetch(_: str, value: str | list[str]) -> Result:
         await asyncio.sleep(0)
-        return [[value]] if isinstance(value, str) else [[1, value[0]], Unreadable()]
+        return Result([[value]] if isinstance(value, str) else [[1, value[0]], Unreadable()])
 
     unhandled: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, each: unhandled.append(each))
     batches = Batches(fetch, "one", "several", 8)
-    assert await asyncio.gather(*map(batches.fetch, "abcd")) == [[[each]] for each in "abcd"]
+    found = await asyncio.gather(*map(batches.fetch, "abcd"))
+    assert found == [Result([[each]]) for each in "abcd"]
     gc.collect()
     assert [type(each["exception"]) for each in unhandled] == [MemoryError]
 
@@ -351,7 +355,8 @@ async def test_a_cancelled_lookup_does_not_end_another_batch_before_it_begins() 
         loop.call_soon(loop.call_soon, each.cancel)
     await asyncio.wait([lookups[1], *later])
     go_on.set()
-    assert await asyncio.gather(lookups[0], lookups[2]) == [[], [["c"]]]
+    found = [each.rows for each in await asyncio.gather(lookups[0], lookups[2])]
+    assert found == [[], [["c"]]]
     values.clear()
     go_on.clear()
     lookups = [asyncio.create_task(batches.fetch("f"))]

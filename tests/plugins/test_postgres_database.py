@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from asyncpg import (
     InvalidPasswordError,
+    TargetServerAttributeNotMatched,
     TooManyConnectionsError,
 )
 from pydantic import SecretStr
@@ -33,6 +34,7 @@ class Connection:
         self.driver = driver
         self.done: list[str] = []
         self.ended = False
+        self.is_primary = False
 
     def is_closed(self) -> bool:
         return self.ended
@@ -55,19 +57,27 @@ class Connection:
         if sql == "ROLLBACK":
             await self.driver.roll_back()
 
-    async def fetch_prepared(self, sql: str, *values: object, **options: Any) -> list[tuple[str]]:
+    async def fetch_prepared(self, sql: str, *values: object, **options: Any) -> Any:
         if values:
             return await self.fetch(sql, *values, **options)
         self.done.append(sql)
         return [(self.driver.row_security,)]
 
-    async def fetch(self, sql: str, _: object, *, timeout: float | None) -> list[tuple[str]]:  # noqa: ASYNC109
+    async def fetch(
+        self,
+        sql: str,
+        _: object,
+        *,
+        timeout: float | None,  # noqa: ASYNC109 - asyncpg's
+    ) -> list[tuple[str, None]] | list[tuple[str]]:
+        """Return the statement, with a column more if the state of a standby would be returned."""
+        sql, is_plain = sql.partition("FROM (\n")[2].partition("\n)")[0] or sql, "FROM (" not in sql
         self.done.append(f"{sql} in {timeout}")
         self.driver.fetching.set()
         await self.driver.going_on.wait()
         if self.driver.error is not None:
             raise self.driver.error
-        return [(sql,)]
+        return [(sql,)] if is_plain else [(sql, None)]
 
 
 class Driver:
@@ -143,18 +153,24 @@ async def test_host_that_responded_last_is_tried_first(driver: Driver) -> None:
     connecting = connector()
     driver.errors = {"a": TimeoutError(), "b": ConnectionRefusedError()}
     await connecting.connect()
-    assert driver.take() == [("a", "any"), ("b", "any"), ("c", "any")]
+    assert driver.take() == [("a", "primary"), ("b", "primary"), ("c", "primary")]
     await connecting.connect()
     assert driver.take() == [("c", "any")]
     driver.errors = {"c": TimeoutError()}
     await connecting.connect()
-    assert driver.take() == [("c", "any"), ("a", "any")]
+    assert driver.take() == [("c", "any"), ("a", "primary")]
 
 
 async def test_each_role_is_tried_with_all_hosts_before_the_next_one(driver: Driver) -> None:
-    driver.errors = {(each, "standby"): TimeoutError() for each in "abc"}
+    driver.errors = {(each, "standby"): TargetServerAttributeNotMatched() for each in "abc"}
     await connector(dsn=f"{DSN}?target_session_attrs=prefer-standby").connect()
     assert driver.take() == [("a", "standby"), ("b", "standby"), ("c", "standby"), ("a", "any")]
+
+
+async def test_host_that_hangs_is_tried_once_and_not_for_each_role(driver: Driver) -> None:
+    driver.errors = {"a": TimeoutError(), ("b", "primary"): TargetServerAttributeNotMatched()}
+    await connector(dsn="postgresql://idv@a,b/idv").connect()
+    assert driver.take() == [("a", "primary"), ("b", "primary"), ("b", "any")]
 
 
 async def test_roles_of_the_caller_are_used_instead_of_those_of_the_uri(driver: Driver) -> None:
@@ -173,7 +189,7 @@ async def test_error_that_no_other_host_can_repair_ends_the_attempt(driver: Driv
     driver.errors = {"a": InvalidPasswordError("wrong"), "b": TimeoutError()}
     with pytest.raises(InvalidPasswordError):
         await connector().connect()
-    assert driver.take() == [("a", "any")]
+    assert driver.take() == [("a", "primary")]
 
 
 async def test_error_of_the_driver_is_raised_without_parts_of_the_uri(driver: Driver) -> None:
@@ -233,7 +249,7 @@ async def test_pooler_gets_no_setting_of_a_session(
     assert driver.arguments["server_settings"] == {}
     (connection,) = driver.connections
     assert driver.inspecting.done[:2] == ["read only", "SET LOCAL row_security = off"]
-    assert await database.fetch("SELECT", "x") == [("SELECT",)]
+    assert (await database.fetch("SELECT", "x")).rows == [("SELECT",)]
     assert connection.done == [
         (
             "BEGIN ISOLATION LEVEL READ COMMITTED; "
@@ -320,7 +336,7 @@ async def test_lookup_that_is_cancelled_closes_its_connection_and_leaves_the_slo
     for _ in range(5):
         await asyncio.sleep(0)
     driver.going_on.set()
-    assert await asyncio.gather(*lookups) == [[("SELECT",)]] * 2
+    assert [each.rows for each in await asyncio.gather(*lookups)] == [[("SELECT",)]] * 2
     await database.probe()
     assert [each.ended for each in driver.connections] == [True, True, True, False, False, True]
 
@@ -349,7 +365,7 @@ async def test_lookup_that_fails_leaves_its_connection_to_the_next(
     driver.error = None
     last = "SELECT in None" if prepared == "true" else "ROLLBACK"
     assert driver.connections[0].done[-1] == last
-    assert await database.fetch("SELECT", "x") == [("SELECT",)]
+    assert (await database.fetch("SELECT", "x")).rows == [("SELECT",)]
     assert len(driver.connections) == 1
 
 
@@ -370,7 +386,7 @@ async def test_connection_that_cannot_roll_back_is_closed(
     driver.error = None
     driver.going_on.set()
     assert driver.connections[0].done[-2:] == ["ROLLBACK", "terminate"]
-    assert await database.fetch("SELECT", "x") == [("SELECT",)]
+    assert (await database.fetch("SELECT", "x")).rows == [("SELECT",)]
     assert len(driver.connections) == 2
 
 

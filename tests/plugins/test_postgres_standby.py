@@ -1,0 +1,244 @@
+"""Lookups on a PostgreSQL standby: which server is used, and what its "not found" is worth."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+
+from idv_postgres.backend import PostgresBackend
+from support.databases.postgres_cluster import Cluster, running_cluster
+from support.databases.postgres_server import ALICE, USERS, Database, create_database
+from support.fakes.outcomes import outcome
+from support.http.http_server import until
+from tornado_idv import ByCard, ByNickname, Unavailable
+from tornado_idv.registry import open_backends
+
+pytestmark = pytest.mark.slow
+
+OWN = {
+    "by_nickname": "SELECT * FROM find_user($1)",
+    "by_card": "SELECT nickname, card_number, plan FROM users WHERE card_number = $1",
+}
+FUNCTION = """CREATE FUNCTION find_user(name text) RETURNS SETOF users LANGUAGE plpgsql STABLE AS
+'BEGIN RETURN QUERY SELECT * FROM users WHERE nickname = name; END';"""
+PINNED = {"prepared_statements": False}
+KINDS: dict[str, dict[str, Any]] = {
+    "table": {},
+    "pinned": PINNED,
+    "own": OWN,
+    "own, pinned": {**OWN, **PINNED},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as cluster:
+        cluster.standby.run("ALTER SYSTEM SET wal_retrieve_retry_interval = '200ms'")
+        cluster.standby.run("SELECT pg_reload_conf()")
+        yield cluster
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[Database]:
+    """A database with alice, on both servers."""
+    database = create_database(cluster.primary, "standby")
+    database.write(ALICE, table=USERS)
+    database.run(FUNCTION)
+    cluster.wait_for_replay()
+    yield database
+    database.close()
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(cluster: Cluster, database: Database) -> Run:
+    """Open a backend with this role, and with these servers, by default both."""
+
+    @asynccontextmanager
+    async def run(role: str = "any", *ports: int, **options: Any) -> AsyncIterator[PostgresBackend]:
+        ports = ports or tuple(each.port for each in cluster.servers)
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        dsn = f"{database.dsn.replace(f'127.0.0.1:{database.server.port}', hosts)}"
+        options = {
+            "name": "members",
+            "kind": "postgres",
+            "timeout": "2s",
+            "dsn": f"{dsn}&target_session_attrs={role}",
+            **options,
+        }
+        backend = PostgresBackend(PostgresBackend.options_type.model_validate(options))
+        async with open_backends([backend]):
+            yield backend
+
+    return run
+
+
+def address(port: int) -> str:
+    return f"127.0.0.1:{port}"
+
+
+def add(database: Database, *names: str) -> None:
+    """Add users, whose card numbers are of no interest."""
+    for name in names:
+        database.run(
+            f"INSERT INTO users SELECT '{name}', (count(*) + 100)::text, 'Free' FROM users"
+        )
+
+
+async def eventually(backend: PostgresBackend, name: str, expected: str) -> None:
+    """Wait until a lookup ends so; before it may not end by "not found"."""
+    async with asyncio.timeout(8):
+        while not (ended := await outcome(backend, ByNickname(name))).startswith(expected):
+            assert ended != "not found"
+            await asyncio.sleep(0.01)
+
+
+@contextmanager
+def replay_paused(cluster: Cluster) -> Iterator[None]:
+    cluster.standby.run("SELECT pg_wal_replay_pause()")
+    try:
+        yield
+    finally:
+        cluster.standby.run("SELECT pg_wal_replay_resume()")
+
+
+@contextmanager
+def setting(cluster: Cluster, name: str, value: str) -> Iterator[None]:
+    """Set a parameter of the standby within."""
+    before = cluster.standby.run(f"SHOW {name}")
+    cluster.standby.run(f"ALTER SYSTEM SET {name} = '{value}'")
+    cluster.standby.run("SELECT pg_reload_conf()")
+    try:
+        yield
+    finally:
+        cluster.standby.run(f"ALTER SYSTEM SET {name} = '{before}'")
+        cluster.standby.run("SELECT pg_reload_conf()")
+
+
+async def test_primary_is_used_whatever_the_order_of_hosts(cluster: Cluster, run: Run) -> None:
+    primary, standby = cluster.primary.port, cluster.standby.port
+    async with run("any", standby, primary) as backend:
+        assert backend.servers == [(address(primary), "primary")]
+    async with run("prefer-standby", primary, standby) as backend:
+        assert backend.servers == [(address(standby), "standby")]
+
+
+async def test_lookups_go_back_to_the_primary_when_it_was_restarted(
+    cluster: Cluster, database: Database, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    primary, standby = cluster.primary.port, cluster.standby.port
+    async with run() as backend:
+        await asyncio.to_thread(cluster.primary.stop)
+        await eventually(backend, "alice", "found")
+        assert backend.servers == [(address(standby), "standby")]
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(cluster.primary.start)
+        async with asyncio.timeout(5):
+            while backend.servers != [(address(primary), "primary")]:
+                assert await outcome(backend) == "found"
+                await asyncio.sleep(0.01)
+        add(database, "new")
+        assert await outcome(backend, ByNickname("new")) == "found"
+        await asyncio.sleep(0.5)
+    lines = [each.getMessage() for each in caplog.records if "lookups use" in each.getMessage()]
+    assert lines == [
+        f"backend members: lookups use {address(standby)} (standby)",
+        f"backend members: lookups use {address(primary)} (primary)",
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_user_that_a_standby_lacks_is_undetermined_while_it_is_behind(
+    cluster: Cluster, database: Database, run: Run, kind: str
+) -> None:
+    async with run("standby", **KINDS[kind]) as backend:
+        assert await outcome(backend, ByNickname("new")) == "not found"
+        assert backend.problem is None
+        with replay_paused(cluster):
+            add(database, "new", "newer")
+            await asyncio.sleep(1.2)
+            await until(lambda: backend.problem is not None)  # without a lookup
+            reason = f"{address(cluster.standby.port)} is a standby that may be behind by more than"
+            assert reason in str(backend.problem)
+            names = ["new", "alice", "newer", "other"] * 4
+            tasks = [asyncio.create_task(outcome(backend, ByNickname(each))) for each in names]
+            ended = dict(zip(names, await asyncio.gather(*tasks), strict=True))
+            assert ended.pop("alice") == "found"
+            assert all(reason in each for each in ended.values())
+            with pytest.raises(Unavailable) as caught:
+                await backend.find(ByCard("7"))
+            assert not caught.value.counts_against_breaker
+        await eventually(backend, "new", "found")
+        assert await outcome(backend, ByNickname("other")) == "not found"
+        assert backend.problem is None
+
+
+async def test_user_that_a_standby_lacks_is_undetermined_while_it_receives_nothing(
+    cluster: Cluster, database: Database, run: Run
+) -> None:
+    """And until it has received what it missed."""
+    async with run("standby") as backend:
+        for name in ("new", "newer"):
+            with setting(cluster, "primary_conninfo", "host=127.0.0.1 port=1 user=postgres"):
+                await asyncio.sleep(1.2)
+                add(database, name)
+                for _ in range(20):
+                    ended = await outcome(backend, ByNickname(name))
+                    assert "standby that receives no WAL" in ended
+                assert await outcome(backend) == "found"
+            await eventually(backend, name, "found")
+
+
+async def test_lost_primary_leaves_those_who_are_found(cluster: Cluster, run: Run) -> None:
+    async with run() as backend:
+        await asyncio.to_thread(cluster.primary.stop)
+        try:
+            await eventually(backend, "alice", "found")
+            for _ in range(100):
+                assert await outcome(backend) == "found"
+                assert (await outcome(backend, ByNickname("x"))).startswith("unavailable: ")
+                await asyncio.sleep(0.01)
+            assert "receives no WAL" in str(backend.problem)
+        finally:
+            await asyncio.to_thread(cluster.primary.start)
+        await eventually(backend, "x", "not found")
+        assert backend.problem is None
+
+
+@pytest.mark.parametrize("kind", ["table", "pinned"])
+async def test_standby_with_a_small_lag_is_believed_while_the_primary_writes(
+    cluster: Cluster, database: Database, run: Run, kind: str
+) -> None:
+    with setting(cluster, "recovery_min_apply_delay", "300ms"):
+        async with run("standby", **KINDS[kind]) as backend:
+            for number in range(100):
+                database.run(f"UPDATE users SET plan = 'Plan {number}'")
+                for name in ("nobody", "other"):
+                    assert await outcome(backend, ByNickname(name)) == "not found"
+                await asyncio.sleep(0.01)
+
+
+async def test_lookups_go_back_to_a_standby_only_when_it_follows(
+    cluster: Cluster, database: Database, run: Run
+) -> None:
+    primary, standby = address(cluster.primary.port), address(cluster.standby.port)
+    async with run("prefer-standby") as backend:
+        assert backend.servers == [(standby, "standby")]
+        with replay_paused(cluster):
+            add(database, "new")
+            await asyncio.sleep(1.2)
+            await eventually(backend, "new", "found")  # on the primary
+            assert backend.servers == [(primary, "primary")]
+            await asyncio.sleep(3.5)
+            assert backend.servers == [(primary, "primary")]
+            assert await outcome(backend, ByNickname("other")) == "not found"
+        await until(lambda: backend.servers == [(standby, "standby")])
+        assert await outcome(backend, ByNickname("new")) == "found"
