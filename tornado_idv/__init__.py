@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tornado_idv.interfaces.user_store import StoredRow as StoredRow
     from tornado_idv.interfaces.user_store import UserStore as UserStore
     from tornado_idv.interfaces.user_store import UserTransaction as UserTransaction
-    from tornado_idv.keys.location import KeyStoreLocation as KeyStoreLocation
+    from tornado_idv.keys.store_location import KeyStoreLocation as KeyStoreLocation
     from tornado_idv.model import Answer as Answer
     from tornado_idv.model import BackendResult as BackendResult
     from tornado_idv.model import ByCard as ByCard
@@ -77,7 +77,7 @@ _NAMES = {
     "interfaces.shared": "LimitUse Purge SharedCache SharedCacheOptions SharedLimits "
     "SharedLimitsOptions SharedResult",
     "interfaces.user_store": "StoredRow UserStore UserTransaction",
-    "keys.location": "KeyStoreLocation",
+    "keys.store_location": "KeyStoreLocation",
     "model": "Answer BackendResult ByCard ByNickname Query SharedAnswer User",
     "options": "ConfigPath Duration Options Pattern Percentage Secret Size WholeNumber",
     "": "mapping strict_json trace_context yaml_loader",

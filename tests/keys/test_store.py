@@ -31,10 +31,10 @@ from support.databases.key_stores import (
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process_limits import descriptors
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.keys.location import KeyStoreExistsError
 from tornado_idv.keys.record import EMPTY
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.store_location import KeyStoreExistsError
 from tornado_idv.keys.token import digest
 
 

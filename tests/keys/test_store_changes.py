@@ -22,10 +22,10 @@ from support.databases.key_stores import (
     record,
 )
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
-from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.record import EMPTY, KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.units import Rate
 

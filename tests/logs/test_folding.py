@@ -22,7 +22,7 @@ class Harness:
 
     def log(self, event: str = "failed", *, times: int = 1, logger: str = "a") -> None:
         for _ in range(times):
-            if self.folding.admit(logger, event, "warning"):
+            if self.folding.should_write(logger, event, "warning"):
                 self.written.append((event, 0))
 
     def advance(self, seconds: float) -> list[Written]:

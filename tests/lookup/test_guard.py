@@ -511,7 +511,7 @@ async def test_backend_that_reports_its_source_available_is_called_again_at_once
     asked = guard(backend)
     await failure(asked)
     after = guard(backend)
-    after.take_over(asked)
+    after.share_state_of(asked)
     assert (await failure(after)).reason.startswith(OPEN)
     backend.source.answer = ALICE
     backend.notify_available()
@@ -556,7 +556,7 @@ async def test_guards_of_one_backend_share_its_concurrency_limit() -> None:
     """As during a reload, while lookups of the guard before are running."""
     backend = FakeBackend(ALICE, max_concurrent=1)
     asked, after = guard(backend), guard(backend)
-    after.take_over(asked)
+    after.share_state_of(asked)
     backend.source.hold()
     running, queued = begin(asked), begin(after)
     assert (await failure(after)).reason == TOO_MANY

@@ -234,7 +234,7 @@ async def test_store_that_responds_leaves_no_key_undetermined(
     async with service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store)) as keys:
         monkeypatch.setattr(keys.store, "in_thread", respond)
         while polls < 5:
-            assert keys.ring.is_current
+            assert keys.ring.is_complete
             await asyncio.sleep(0)
 
 

@@ -23,7 +23,7 @@ from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.limits.exchange import LimitExchange
+from tornado_idv.limits.limit_exchange import LimitExchange
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.lookup.shared_tier import SharedTier

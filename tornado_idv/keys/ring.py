@@ -22,7 +22,7 @@ class KeyRing:
     def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
         self._keys = {key.digest: key for key in keys}
         self.clock = clock
-        self.is_current = True
+        self.is_complete = True
         """Whether no other key can be valid: the key store, if there is one, was read."""
         self.last_used: dict[str, float] = {}
         """When each key was last used, by its id, in Unix time."""
@@ -94,7 +94,7 @@ class KeyRing:
         if key is not None and key.is_valid(now):
             self.last_used[key.id] = now
             return key
-        if not self.is_current:
+        if not self.is_complete:
             raise UndeterminedKey("the key store cannot be read", key.id if key else None)
         if key is None:
             raise InvalidKey("unknown")

@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
+from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.registry import load_class
 
 _APPLICATION_ID = 0x6964766B

@@ -39,7 +39,7 @@ class Folding:
         # Reentrant: the garbage collector may run a finalizer that logs.
         self._lock = threading.RLock()
 
-    def admit(self, logger: str, event: str, level: str) -> bool:
+    def should_write(self, logger: str, event: str, level: str) -> bool:
         """Return whether a line is to be written; otherwise it is counted."""
         with self._lock:
             self.expire()

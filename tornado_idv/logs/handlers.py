@@ -154,7 +154,7 @@ class LineHandler(logging.Handler):
                 self.folding is None
                 or record.levelno < logging.WARNING
                 or record.name == _RELOAD
-                or self.folding.admit(fields["logger"], fields["event"], fields["level"])
+                or self.folding.should_write(fields["logger"], fields["event"], fields["level"])
             ):
                 self._write(fields)
         except Exception as error:  # noqa: BLE001 - a wrong log call must not fail its caller

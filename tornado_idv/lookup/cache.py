@@ -135,7 +135,7 @@ class AnswerCache:
             epoch = self._epochs[answer.backend]
             self._found[query.text] = Entry(answer, epoch, now, now, now + seconds, now)
 
-    def take_over(
+    def take_found_answers(
         self, other: AnswerCache, backends: Collection[str], running: Iterable[Query]
     ) -> None:
         """Take the found answers of these backends out of a cache with the same limits for them.

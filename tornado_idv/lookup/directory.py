@@ -58,7 +58,7 @@ class Directory:
             before = {guard.backend: guard for guard in previous.guards}
             for guard in self.guards:
                 if guard.backend in before:
-                    guard.take_over(before[guard.backend])
+                    guard.share_state_of(before[guard.backend])
         self._explanations: set[asyncio.Future[Explanation]] = set()
         self._observers = _observers(manager)
         look_up = (
@@ -99,7 +99,7 @@ class Directory:
         Lookups that are running there end there, and are not cached here.
         """
         if kept:
-            self.cache.take_over(previous.cache, kept, previous._single_flight.queries)
+            self.cache.take_found_answers(previous.cache, kept, previous._single_flight.queries)
         self._follow_changes()
         previous.stop_refreshing()
 

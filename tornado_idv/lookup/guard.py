@@ -102,7 +102,7 @@ class Guard:
         self._failing = False
         self._next_recovery = -inf
 
-    def take_over(self, other: Guard) -> None:
+    def share_state_of(self, other: Guard) -> None:
         """Share the circuit breaker and the concurrency limit with a guard of the same backend."""
         self.breaker, self._bulkhead = other.breaker, other._bulkhead
         self.backend.on_available(self._on_available)

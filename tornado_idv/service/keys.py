@@ -93,7 +93,7 @@ class Keys:
                 self._stored = store.keys
                 self.ring.replace(self.ring.merged(store.keys, configured))
             self.store = store
-            self.ring.is_current = store is None or store.error is None
+            self.ring.is_complete = store is None or store.error is None
             if before is not None and before is not store:
                 leaving = asyncio.create_task(_close(before, self._last_used()))
                 self._leaving.add(leaving)
@@ -130,7 +130,7 @@ class Keys:
 
     def _doubt(self) -> None:
         """Leave keys undetermined until the store has been read."""
-        self.ring.is_current = False
+        self.ring.is_complete = False
 
     async def _poll(self, store: StoreFollower) -> None:
         await store.in_thread(store.poll)
@@ -145,7 +145,7 @@ class Keys:
                     _log.error("config.yaml: %s; until then, the one in the store is ignored", text)
                 self._conflicts = conflicts
         if store is self.store:
-            self.ring.is_current = store.error is None
+            self.ring.is_complete = store.error is None
 
     def _last_used(self) -> dict[str, float]:
         """Return when stored keys were last used: a store may have the ids of configured ones."""

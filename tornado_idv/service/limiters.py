@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import pluggy
 
 from tornado_idv.config.settings import LimitSettings, Settings
-from tornado_idv.limits.exchange import LimitExchange
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.limits.key_limits import MIN_CAPACITY, KeyLimiter
+from tornado_idv.limits.limit_exchange import LimitExchange
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, load_class
 

@@ -13,10 +13,10 @@ from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
 from support.databases.postgres_server import Database
-from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.store_location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.token import digest, issue
 
 _EVENTS = ("INSERT", "UPDATE", "DELETE")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from support.fakes.clock_and_backends import Ticker
 from tornado_idv.interfaces.shared import LimitUse, SharedLimits, SharedLimitsOptions
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.limits.exchange import LimitExchange
 from tornado_idv.limits.key_limits import KeyLimiter
+from tornado_idv.limits.limit_exchange import LimitExchange
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.units import Rate
 

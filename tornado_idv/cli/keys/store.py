@@ -25,10 +25,10 @@ from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, check_text
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile, locate_store
+from tornado_idv.keys.store_location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import is_like_url
 from tornado_idv.registry import installed_kinds, plugin_manager

@@ -40,7 +40,7 @@ async def test_found_answers_of_kept_backends_alone_are_taken(
     await remember(cache, ALICE, ELSEWHERE)
     await remember(cache, BOB, FOUND_BOB)
     await remember(cache, ByCard("77"), ABSENT)
-    new.take_over(cache, ["members"], flights(cache).queries)
+    new.take_found_answers(cache, ["members"], flights(cache).queries)
     assert new.get(BOB) is FOUND_BOB
     assert [new.describe(each) for each in (ALICE, ByCard("77"))] == ["absent"] * 2
     assert new.get_stale(ALICE) is None
@@ -50,7 +50,7 @@ async def test_a_purge_of_a_kept_backend_drops_what_was_taken(
     cache: AnswerCache, new: AnswerCache
 ) -> None:
     await remember(cache, BOB, FOUND_BOB)
-    new.take_over(cache, ["members"], flights(cache).queries)
+    new.take_found_answers(cache, ["members"], flights(cache).queries)
     new.apply(Purge(("members",)))
     assert new.get(BOB) is None
 
@@ -60,7 +60,7 @@ async def test_what_the_old_cache_still_stores_is_not_in_the_new_one(
 ) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
-    new.take_over(cache, ["members"], flights(cache).queries)
+    new.take_found_answers(cache, ["members"], flights(cache).queries)
     source.release()
     assert await caller is FOUND
     assert new.get(ALICE) is None
@@ -76,7 +76,7 @@ async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
     cache.apply(Purge(("crm",)))
     source = Source(Unavailable("down"))
     callers = [await held(cache, source), begin(cache, source, BOB)]
-    new.take_over(cache, [], flights(cache).queries)
+    new.take_found_answers(cache, [], flights(cache).queries)
     assert cache.get_stale(ALICE) is None
     assert cache.get_stale(BOB) == structs.replace(FOUND_BOB, stale=True)
     assert cache.get_stale(ByCard("2")) is None
@@ -88,7 +88,7 @@ async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
 
 async def test_failures_are_not_taken(cache: AnswerCache, new: AnswerCache) -> None:
     await failure(cache, Source(Unavailable("down")))
-    new.take_over(cache, ["members"], flights(cache).queries)
+    new.take_found_answers(cache, ["members"], flights(cache).queries)
     assert new.describe(ALICE) == "absent"
 
 

@@ -16,8 +16,8 @@ from support.fakes.shared_limits import KEY, FakeSharedLimits, Machine
 from tornado_idv.errors import Unavailable
 from tornado_idv.interfaces.shared import LimitUse
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.limits.exchange import INTERVAL
 from tornado_idv.limits.key_limits import KeyLimiter
+from tornado_idv.limits.limit_exchange import INTERVAL
 from tornado_idv.units import Rate
 
 pytestmark = pytest.mark.slow
@@ -252,7 +252,7 @@ async def test_it_runs_until_closed_whatever_closing_raises(
 async def test_it_ends_though_the_plugin_ignores_that_it_is_cancelled(
     clock: Ticker, shared: FakeSharedLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tornado_idv.limits.exchange._RETRY_INTERVAL", 0.0)
+    monkeypatch.setattr("tornado_idv.limits.limit_exchange._RETRY_INTERVAL", 0.0)
     machine = Machine.make(shared, clock, HUNDRED)
 
     async def exchange(*_: object) -> list[float]:
