@@ -97,7 +97,7 @@ setup(
         "pydantic>=2.10,<3",
         "python-mimeparse>=2",
         "PyYAML>=6.0.1",
-        "tornado>=6.6.1,<6.7",
+        "tornado>=6.6.1,<7",
         "uvloop>=0.21; sys_platform != 'win32'",
         "yarl>=1.20",
     ],
