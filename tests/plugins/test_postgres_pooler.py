@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-import socket
-import subprocess
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -23,15 +20,14 @@ from pydantic import SecretStr
 
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.key_database import KeyDatabase
+from support.databases.pgbouncer import PGBOUNCER, running_pooler
 from support.databases.postgres_server import (
     ALICE,
     BOB,
-    PASSWORD,
     Database,
     PostgresServer,
     server_user,
 )
-from support.processes.ports import free_port
 from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, LookupFailed, StartError
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
@@ -44,7 +40,6 @@ STARTUP_PARAMETERS = (
     "search_path",
     "idle_in_transaction_session_timeout",
 )
-PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
 
 
 @pytest.fixture
@@ -55,37 +50,8 @@ def pooled(database: Database, request: pytest.FixtureRequest) -> Iterator[str]:
     """
     if PGBOUNCER is None:
         pytest.skip("PgBouncer is not installed; see `make test-tools`")
-    folder, port = Path(tempfile.mkdtemp(prefix="idv-pgbouncer-")), free_port()
-    folder.chmod(0o755)
-    (folder / "users").write_text(f'"idv" "{PASSWORD}"\n')
-    (folder / "pgbouncer.ini").write_text(
-        f"[databases]\n* = host=127.0.0.1 port={database.server.port}\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-        "pool_mode = transaction\nserver_round_robin = 1\nmin_pool_size = 4\n"
-        f"auth_type = plain\nauth_file = {folder}/users\n{getattr(request, 'param', '')}\n"
-    )
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [PGBOUNCER, "-q", folder / "pgbouncer.ini"],
-            user=server_user(),
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        deadline = time.monotonic() + 10
-        while not accepts(port):
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.02)
+    with running_pooler(database.server, getattr(request, "param", "")) as port:
         yield database.dsn.replace(str(database.server.port), str(port))
-    finally:
-        process.terminate()
-        process.wait(10)
-        shutil.rmtree(folder)
-
-
-def accepts(port: int) -> bool:
-    with socket.socket() as sock:
-        return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
 def backend_of(folder: Path, **options: Any) -> PostgresBackend:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,16 +31,27 @@ class Cluster:
         """Wait until the standby has all that was committed."""
         self.standby.wait_for_replay(self.primary)
 
+    def pause_replay(self) -> None:
+        """Have the standby receive what is written, and not show it."""
+        self.standby.run("SELECT pg_wal_replay_pause()")
+        while self.standby.run("SELECT pg_get_wal_replay_pause_state()") != "paused":
+            time.sleep(0.005)
+
+    def resume_replay(self) -> None:
+        self.standby.run("SELECT pg_wal_replay_resume()")
+
     def promote(self) -> None:
         """Make the standby the primary; the old one must not serve any more."""
         assert self.standby.run("SELECT pg_promote()") == "t"
         self.primary, self.standby = self.standby, self.primary
 
-    def dsn(self, database: str, ports: tuple[int, int] | None = None) -> str:
+    def dsn(
+        self, database: str, ports: tuple[int, int] | None = None, role: str = "primary"
+    ) -> str:
         """Return the connection URI with both hosts, at these ports if others are in between."""
         first = self.servers[0]
         hosts = (f"127.0.0.1:{port}" for port in ports or (each.port for each in self.servers))
-        uri = first.dsn(database, more="&target_session_attrs=primary")
+        uri = first.dsn(database, more=f"&target_session_attrs={role}")
         return uri.replace(f"127.0.0.1:{first.port}", ",".join(hosts))
 
 

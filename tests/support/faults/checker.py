@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -76,8 +77,9 @@ class Checker:
     """Checks responses against the reference and the fault episodes.
 
     ``unseen`` has the letters of files behind an upstream, whose edits the service does not
-    notice. An edit of any other file purges the answers cached from it. With ``strict`` a 503 is
-    wrong while no fault affects the process.
+    notice, and ``unnotified`` the ports of processes that notice none. An edit of any other file
+    purges the answers cached from it. With ``strict`` a 503 is wrong while no fault affects the
+    process.
     """
 
     reference: Reference
@@ -85,6 +87,7 @@ class Checker:
     unseen: str
     episodes: list[Episode] = field(default_factory=list)
     strict: bool = False
+    unnotified: Collection[int] = ()
 
     def outcome(self, request: Request, response: Response) -> Outcome:
         """Classify a response; *wrong* is one that must never be sent."""
@@ -108,7 +111,7 @@ class Checker:
         """Classify a 200 response: the requested record, with a plan that may still be served."""
         plan = json.loads(response.body).get("plan")
         active = self._episodes_of(request, response)
-        since = self._oldest(request.begun, person, active) - self.times.lag
+        since = self._oldest(request, person, active) - self.times.lag
         same = response.body == Person(person.nickname, person.card, plan).body
         if not (same and self.reference.was(person.nickname, plan, since, response.ended)):
             return "wrong"
@@ -120,11 +123,16 @@ class Checker:
         is_true = self.reference.was(person.nickname, plan, response.ended, response.ended)
         return "fresh" if is_true and not blind else "stale"
 
-    def _oldest(self, begun: float, person: Person, active: list[Episode]) -> float:
+    def _oldest(self, request: Request, person: Person, active: list[Episode]) -> float:
         """Return the time of the oldest edit whose data may still be cached."""
-        if person.nickname[0] not in self.unseen:
+        begun = request.begun
+        if self._is_seen(request, person):
             return min([begun, *(each.begun for each in active)])
         return begun - self.times.ttl - (self.times.stale if active else 0)
+
+    def _is_seen(self, request: Request, person: Person) -> bool:
+        """Return whether the process notices edits of this user."""
+        return request.port not in self.unnotified and person.nickname[0] not in self.unseen
 
     def _may_be_absent(self, request: Request, person: Person, response: Response) -> bool:
         """Return whether "not found" was true within the negative TTL and could be determined."""

@@ -45,8 +45,9 @@ _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 class Scenario:
     """A fault; with ``blind`` the backend cannot determine whether a user exists.
 
-    ``affects`` has the ports of the processes whose lookups may fail, if not of all; the others
-    must follow the changes ``followed`` meanwhile. ``clean_up`` runs, in a thread, at the end.
+    ``affects`` has the ports of the processes whose lookups may fail, if not of all; the others,
+    or the ``followers``, must follow the changes ``followed`` meanwhile, after ``lag`` seconds in
+    addition. ``clean_up`` runs, in a thread, at the end.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Scenario:
     harms_file: bool = True
     affects: Collection[int] | None = None
     followed: Collection[str] = ()
+    followers: Collection[int] | None = None
+    lag: float = 0.0
     clean_up: Callable[[], None] | None = None
 
     @property

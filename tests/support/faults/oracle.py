@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,8 @@ from support.databases.postgres_server import binaries
 from support.faults.checker import Episode, Outcome, Request, Response
 from support.faults.client import SITE, Person
 from support.faults.directories import running_directory_sites
+from support.faults.failover_postgres import running_postgres_failover
+from support.faults.failover_redis import running_redis_failover
 from support.faults.fault_catalogue import Scenario
 from support.faults.harness import QUIET, Change, Site, running_sites
 from support.faults.ldap_users import running_ldap_sites
@@ -79,7 +81,9 @@ class Load:
         if kind < 0.1:
             return random.choice(BAD), None
         source = random.choice(self._site.sources)
-        if kind < 0.7:
+        if kind < 0.25:
+            person = random.choice([*source.recent])
+        elif kind < 0.7:
             people = [*source.people.values()]
             person = random.choice(people[: random.choice([5, len(people)])])
         elif kind < 0.85:
@@ -133,7 +137,8 @@ class FaultInjector:
         while time.monotonic() < until:
             for _ in range(3):
                 await self._wait(0.4)
-                self._random.choice(self._site.sources).edit(self._random)
+                source = self._random.choice(self._site.sources)
+                await asyncio.to_thread(source.edit, self._random)
             await self._wait(0.4)
             bag = bag or self._random.sample(self._site.scenarios, len(self._site.scenarios))
             await self._inject(bag.pop())
@@ -153,12 +158,13 @@ class FaultInjector:
             episode.injected = time.monotonic()
             await self._wait(1)
             followed = [each for each in self._site.changes if each.name in scenario.followed]
-            await self._change(scenario.name, " meanwhile", followed, others)
+            meanwhile = others if scenario.followers is None else scenario.followers
+            await self._change(scenario.name, " meanwhile", followed, meanwhile, scenario.lag)
             episode.lifted = time.monotonic()
         repaired = time.monotonic()
         for change in self._site.changes:
             await change.make()
-        marked = scenario.source.mark(recreate=scenario.harms_file)
+        marked = await asyncio.to_thread(scenario.source.mark, recreate=scenario.harms_file)
         while not await self._is_over(scenario.source, marked):
             if time.monotonic() > repaired + _RECOVERY:
                 self._site.violations.append(f"{self._site.name}: {scenario.name}: never recovered")
@@ -172,9 +178,17 @@ class FaultInjector:
             await asyncio.to_thread(scenario.clean_up)
 
     async def _change(
-        self, row: str, when: str, changes: Sequence[Change], ports: Sequence[int]
+        self,
+        row: str,
+        when: str,
+        changes: Sequence[Change],
+        ports: Collection[int],
+        lag: float = 0.0,
     ) -> None:
-        """Make changes one by one, and measure when these processes follow them."""
+        """Make changes one by one, and measure when these processes follow them.
+
+        ``lag`` is the time, in seconds, after which they reach a copy of the source.
+        """
         for change in changes:
             await change.make()
             made = time.monotonic()
@@ -186,7 +200,7 @@ class FaultInjector:
             delay = time.monotonic() - made
             name = change.name + when
             delays[name] = max(delays.get(name, 0.0), delay)
-            if delay > _PROPAGATION:
+            if delay > _PROPAGATION + lag:
                 self._site.violations.append(
                     f"{self._site.name}: {row}: {name} seen after {delay:.2f} s"
                 )
@@ -304,12 +318,20 @@ ENGINES = {
     "redis": Engine(running_redis_sites, "redis-server"),
     "ldap": Engine(running_ldap_sites, "slapd"),
     "replicas": Engine(running_replicas, "redis-server"),
+    "failover-postgres": Engine(running_postgres_failover, "postgres"),
+    "failover-redis": Engine(running_redis_failover, "redis-server"),
 }
 
 
 def _chosen(text: str) -> list[str]:
-    """Return names of engines, which are separated by commas; all for an empty text."""
-    names = text.split(",") if text else [*ENGINES]
+    """Return names of engines, which are separated by commas; all for an empty text.
+
+    The first part of a name, like failover, means each engine that has it.
+    """
+    names: list[str] = []
+    for name in text.split(",") if text else ENGINES:
+        of_set = [each for each in ENGINES if each.startswith(f"{name}-")]
+        names += of_set or [name]
     if unknown := set(names) - ENGINES.keys():
         known = ", ".join(ENGINES)
         raise argparse.ArgumentTypeError(f"no engine {', '.join(unknown)}; there are {known}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from sqlite3 import connect
 
 from support.faults.client import Person, fixture
 from support.processes.service import make_database
+
+_RECENT = 30
+_TURNED_OVER = 8
 
 
 @dataclass
@@ -46,8 +50,8 @@ class Reference:
 
     def was(self, nickname: str, plan: str | None, since: float, until: float) -> bool:
         """Return whether the user had this plan at some time of the period."""
-        changes = self._changes.get(nickname)
-        if changes is None:
+        changes = [*self._changes.get(nickname, ())]  # a thread may append to them
+        if not changes:
             return plan is None
         ends = [change.ended for change in changes[1:]] + [math.inf]
         return any(
@@ -62,6 +66,8 @@ class Source(ABC):
     def __init__(self, letter: str, reference: Reference, size: int = 40) -> None:
         self.letter, self.reference = letter, reference
         self.people: dict[str, Person] = {}
+        self.recent: deque[Person] = deque(maxlen=_RECENT)
+        """Those who were changed, added or removed last."""
         self._made = self._edits = 0
         for _ in range(size):
             self._change(self._newcomer())
@@ -99,6 +105,14 @@ class Source(ABC):
         self.write()
         self.reference.end()
 
+    def turn_over(self, random: Random) -> None:
+        """Add some users, and remove others."""
+        for person in random.sample([*self.people.values()][1:], _TURNED_OVER):
+            self._remove(person)
+            self._change(self._newcomer())
+        self.write()
+        self.reference.end()
+
     def mark(self, *, recreate: bool) -> Person:
         """Change the first user, to detect whether the change is served."""
         self.marker = self._edited(self.marker)
@@ -119,10 +133,12 @@ class Source(ABC):
     def _change(self, person: Person) -> None:
         self.reference.begin(person.nickname, person.plan)
         self.people[person.nickname] = person
+        self.recent.append(person)
 
     def _remove(self, person: Person) -> None:
         self.reference.begin(person.nickname, None)
         del self.people[person.nickname]
+        self.recent.append(person)
 
 
 class FileSource(Source):

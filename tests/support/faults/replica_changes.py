@@ -14,6 +14,7 @@ from idv_postgres.key_store import PostgresKeyStore
 from support.databases.key_stores import open_store, record
 from support.databases.postgres_server import Database
 from support.faults.postgres import PostgresSource
+from support.faults.reference import Source
 from support.processes.process import ServiceProcess
 from support.processes.service import KEY
 from tornado_idv.keys.token import issue
@@ -44,15 +45,15 @@ class Caller:
 
 
 class Edit:
-    """A user is changed in PostgreSQL, which notifies the services."""
+    """A user is changed, and the services learn of it."""
 
     name = "edit"
 
-    def __init__(self, source: PostgresSource, caller: Caller) -> None:
+    def __init__(self, source: Source, caller: Caller) -> None:
         self._source, self._caller = source, caller
 
     async def make(self) -> None:
-        self._source.mark(recreate=False)
+        await asyncio.to_thread(self._source.mark, recreate=False)
 
     async def is_seen(self, port: int) -> bool:
         marker = self._source.marker
@@ -64,11 +65,15 @@ class Purge(Edit):
 
     name = "purge"
 
+    def __init__(self, source: PostgresSource, caller: Caller) -> None:
+        super().__init__(source, caller)
+        self._postgres = source
+
     async def make(self) -> None:
         nickname = self._source.marker.nickname
         for port in self._caller.ports:
             await self._caller.ask(port, nickname)  # so that it is cached
-        self._source.mark_silently()
+        self._postgres.mark_silently()
         await self._caller.purge(nickname)
 
 

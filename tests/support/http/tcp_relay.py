@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 
@@ -19,6 +19,14 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
         self._passing = asyncio.Event()
         self._passing.set()
+        self._barred: Collection[str] = ()
+
+    def bar(self, addresses: Collection[str]) -> None:
+        """Refuse these addresses from now on, and no others; close their connections."""
+        self._barred = addresses
+        for writer in self._writers:
+            if writer.get_extra_info("peername")[0] in addresses:
+                writer.transport.abort()
 
     def freeze(self) -> None:
         """Pass nothing on any more on the connections that are open now, and keep them open."""
@@ -43,6 +51,9 @@ class Relay:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        if writer.get_extra_info("peername")[0] in self._barred:
+            writer.transport.abort()
+            return
         self._writers.add(writer)
         await self._passing.wait()
         try:

@@ -1,0 +1,51 @@
+"""PgBouncer in front of a PostgreSQL server."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.databases.postgres_server import PASSWORD, PostgresServer, server_user
+from support.processes.ports import free_port, listens
+
+PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
+
+
+@contextmanager
+def running_pooler(server: PostgresServer, settings: str = "") -> Iterator[int]:
+    """Run PgBouncer in transaction mode, with more servers than one client needs; yield its port.
+
+    ``settings`` are further lines of its configuration.
+    """
+    assert PGBOUNCER is not None
+    folder, port = Path(tempfile.mkdtemp(prefix="idv-pgbouncer-")), free_port()
+    folder.chmod(0o755)
+    (folder / "users").write_text(f'"idv" "{PASSWORD}"\n')
+    (folder / "pgbouncer.ini").write_text(
+        f"[databases]\n* = host=127.0.0.1 port={server.port}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+        "pool_mode = transaction\nserver_round_robin = 1\nmin_pool_size = 4\n"
+        f"auth_type = plain\nauth_file = {folder}/users\n{settings}\n"
+    )
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [PGBOUNCER, "-q", folder / "pgbouncer.ini"],
+            user=server_user(),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        deadline = time.monotonic() + 10
+        while not listens(port):
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+        shutil.rmtree(folder)

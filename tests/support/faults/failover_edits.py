@@ -1,0 +1,68 @@
+"""Edits of users while the server that they are written to fails, or becomes another one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Any
+
+from support.faults.client import Person
+from support.faults.reference import Source
+from support.faults.replica_changes import Edit
+
+_SETTLED = 5.0
+"""Seconds in which services follow a failover by themselves."""
+
+
+class LockedSource(Source):
+    """A source that several threads edit.
+
+    ``lock`` is held by each edit, and by a fault while there is no server to write to.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        self.lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def edit(self, random: Random) -> None:
+        with self.lock:
+            super().edit(random)
+
+    def turn_over(self, random: Random) -> None:
+        with self.lock:
+            super().turn_over(random)
+
+    def mark(self, *, recreate: bool) -> Person:
+        with self.lock:
+            return super().mark(recreate=recreate)
+
+
+@asynccontextmanager
+async def editing(source: LockedSource) -> AsyncIterator[None]:
+    """Add, change and remove users meanwhile."""
+    random = Random(0)
+
+    async def edit() -> None:
+        while True:
+            await asyncio.sleep(random.uniform(0.2, 0.6))
+            await asyncio.to_thread(source.edit, random)
+
+    task = asyncio.create_task(edit())
+    yield
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def settle(edit: Edit, ports: Collection[int]) -> None:
+    """Wait until these processes follow an edit, for as long as they may take after a failover."""
+    await edit.make()
+    deadline = time.monotonic() + _SETTLED
+    while not all([await edit.is_seen(port) for port in ports]):
+        if time.monotonic() > deadline:
+            break  # which the edit that comes next shows
+        await asyncio.sleep(0.1)

@@ -1,0 +1,110 @@
+"""Services over a PostgreSQL primary and its standby, which falls behind or is promoted.
+
+What no service can see is not injected (docs/explanation/cache.md). Its sentences:
+
+- split brain of users: the old primary is always stopped before the standby is promoted;
+- a promotion without the last writes: the standby has replayed them;
+- a receiver that hangs: while the primary hangs, nothing is written to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+
+from support.databases.pgbouncer import PGBOUNCER, running_pooler
+from support.databases.postgres_cluster import Cluster, running_cluster
+from support.faults.checker import Checker
+from support.faults.failover_edits import editing
+from support.faults.failover_postgres_faults import MAX_LAG, ClusterFaults, ClusterSource
+from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Change, Site
+from support.faults.reference import Reference
+from support.faults.replica_changes import Caller, Edit
+
+_TIMES = replace(TIMES, ttl=0.5, negative_ttl=0.5, lag=MAX_LAG + 1)
+_NOTIFIED = "negative_ttl: 6s, notify: {}"
+"""Each "not found" is kept for longer than a fault lasts, unless a notification purges it."""
+_UNNOTIFIED = f"cache_ttl: {_TIMES.ttl}s, negative_ttl: {_TIMES.negative_ttl}s"
+_SETTINGS = "\nwal_keep_size = 256MB\nwal_retrieve_retry_interval = 300ms\n"
+"""A standby that was cut off can follow again, and does so soon."""
+
+
+class OnPrimary:
+    """Lookups of these processes are on the primary: each look makes a user there."""
+
+    name = "primary"
+
+    def __init__(self, source: ClusterSource, caller: Caller, ports: Collection[int]) -> None:
+        self._source, self._caller, self._ports = source, caller, ports
+
+    async def make(self) -> None:
+        """Do nothing."""
+
+    async def is_seen(self, port: int) -> bool:
+        if port not in self._ports:
+            return True
+        async with self._source.without_replay() as nickname:
+            status, _ = await self._caller.ask(port, nickname)
+        return status == 200
+
+
+def _configs(cluster: Cluster, database: str, pooler: int | None) -> dict[str, str]:
+    """Return the configurations of all processes, of which those named any-… prefer the primary."""
+
+    def config(access: str, role: str, dsn: str | None = None) -> str:
+        dsn = dsn or cluster.dsn(database, role=role)
+        return (
+            f"{CONFIG}  - {{name: p, kind: postgres, dsn: '{dsn}', {access}, pool: {{max: 3}},"
+            f" {BACKEND_LIMITS}}}\n"
+        )
+
+    configs = {
+        "any-1": config(_NOTIFIED, "any"),
+        "any-2": config(_NOTIFIED, "any"),
+        "any-unnotified": config(_UNNOTIFIED, "any"),
+        "standby": config(_NOTIFIED, "standby"),
+        "prefer-standby": config(_NOTIFIED, "prefer-standby"),
+    }
+    if pooler is not None:
+        standby = cluster.servers[1]
+        dsn = standby.dsn(database).replace(f":{standby.port}/", f":{pooler}/")
+        access = _NOTIFIED.replace("{}", f"{{dsn: '{cluster.dsn(database)}'}}")
+        configs["pooled"] = config(f"{access}, prepared_statements: false", "any", dsn)
+    return configs
+
+
+@asynccontextmanager
+async def running_postgres_failover(
+    folder: Path, max_seconds: float, only: Collection[str] = ()
+) -> AsyncIterator[list[Site]]:
+    """Run services over one cluster for a limited time; ``only`` has names of scenarios."""
+    async with AsyncExitStack() as stack:
+        cluster = stack.enter_context(running_cluster())
+        for server in cluster.servers:
+            with (server.data / "postgresql.conf").open("a") as file:
+                file.write(_SETTINGS)
+            server.run("SELECT pg_reload_conf()")
+        reference = Reference()
+        source = ClusterSource(cluster, reference)
+        cluster.wait_for_replay()
+        pooler = None
+        if PGBOUNCER is not None:
+            settings = "server_login_retry = 0.3"
+            pooler = stack.enter_context(running_pooler(cluster.servers[1], settings))
+        configs = _configs(cluster, source.database.name, pooler)
+        services = await Builder(folder, max_seconds, stack).serve(**configs)
+        ports = {name: service.port for name, service in services.items()}
+        direct = [port for name, port in ports.items() if name.startswith("any")]
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        caller = Caller(session, [*services.values()])
+        edit = Edit(source, caller)
+        changes: list[Change] = [edit, OnPrimary(source, caller, direct)]
+        scenarios = ClusterFaults(source, edit, direct).scenarios(caller.ports)
+        checker = Checker(reference, _TIMES, "", strict=True, unnotified=[ports["any-unnotified"]])
+        chosen = [each for each in scenarios if not only or each.name in only]
+        await stack.enter_async_context(editing(source))
+        yield [Site("failover, PostgreSQL", caller.ports, checker, [source], chosen, changes)]

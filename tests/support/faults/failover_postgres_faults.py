@@ -1,0 +1,210 @@
+"""The users in a PostgreSQL cluster, and the faults of its primary and its standby."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+
+from support.databases.postgres_cluster import Cluster
+from support.databases.postgres_server import create_database
+from support.faults.client import Person
+from support.faults.failover_edits import LockedSource, settle
+from support.faults.fault_catalogue import Scenario
+from support.faults.postgres import PostgresSource
+from support.faults.reference import Reference
+from support.faults.replica_changes import Edit
+
+MAX_LAG = 1.0
+"""Seconds for which a standby may be behind and still answer "not found"."""
+_DELAY = 0.4
+"""Seconds of delay of a standby that is not too far behind."""
+_BEHIND = MAX_LAG + 2
+"""Seconds after which answers of a standby that is behind would be wrong for a second."""
+
+
+class ClusterSource(LockedSource, PostgresSource):
+    """Users who are written one by one to the server that is the primary, and notified of."""
+
+    def __init__(self, cluster: Cluster, reference: Reference) -> None:
+        self.cluster = cluster
+        self._stored: dict[str, Person] = {}
+        self._probes = 0
+        super().__init__(create_database(cluster.primary, "users"), "p", reference)
+
+    def make(self) -> None:
+        super().make()
+        self._stored = {**self.people}
+
+    def write(self) -> None:
+        removed = self._stored.keys() - self.people.keys()
+        statements = [f"DELETE FROM users WHERE nickname = '{each}';" for each in removed]
+        for person in self.people.values():
+            if self._stored.get(person.nickname) is not person:
+                row = f"('{person.nickname}', '{person.card}', '{person.plan}', NULL)"
+                conflict = "ON CONFLICT (nickname) DO UPDATE SET plan = excluded.plan;"
+                statements.append(f"INSERT INTO users VALUES {row} {conflict}")
+        self._commit("".join(statements))
+        self._stored = {**self.people}
+
+    @asynccontextmanager
+    async def without_replay(self) -> AsyncIterator[str]:
+        """Yield the nickname of a user who is on the primary alone."""
+        with self.lock:
+            self._probes += 1
+            nickname = f"probe-{self._probes}"
+            self.cluster.pause_replay()
+            self._commit(f"INSERT INTO users VALUES ('{nickname}', '9{self._probes:08}', 'Free');")
+        try:
+            yield nickname
+        finally:
+            self.cluster.resume_replay()
+
+
+class ClusterFaults:
+    """The faults of a cluster; ``direct`` are the ports of processes that prefer the primary."""
+
+    def __init__(self, source: ClusterSource, edit: Edit, direct: Sequence[int]) -> None:
+        self._source, self._cluster, self._edit = source, source.cluster, edit
+        self._direct = direct
+        self._random = Random(0)
+        self._conninfo = ""
+
+    def scenarios(self, ports: Collection[int]) -> Iterator[Scenario]:
+        """Yield each fault; the processes at these ports are observed."""
+        behind = [port for port in ports if port not in self._direct]
+        lags = {
+            "replay paused": (self._cluster.pause_replay, self._cluster.resume_replay),
+            "replication cut": (self._cut, self._connect),
+        }
+        for name, (begin, end) in lags.items():
+            yield self._scenario(
+                name, begin, end, affects=behind, followers=self._direct, hold=_BEHIND
+            )
+            yield self._scenario(
+                f"{name}, primary restarted",
+                partial(self._restart, after=begin),
+                end,
+                followers=self._direct,
+                hold=_BEHIND,
+            )
+        yield self._scenario(
+            "replay delayed",
+            lambda: self._set(f"recovery_min_apply_delay = '{_DELAY}s'"),
+            lambda: self._set("recovery_min_apply_delay = 0"),
+            affects=behind,
+            followers=ports,
+            lag=_DELAY,
+            hold=_BEHIND,
+        )
+        yield self._scenario(
+            "many writes", self._write_much, affects=behind, followers=self._direct
+        )
+        yield self._scenario(
+            "standby restarted", self._restart_standby, affects=behind, followers=self._direct
+        )
+        yield self._scenario("primary restarted", self._restart, followers=self._direct)
+        yield self._scenario("primary stopped", self._stop, self._start)
+        yield self._scenario("primary SIGSTOP", self._freeze, self._unfreeze)
+        yield self._scenario(
+            "failed over", self._fail_over, self._cluster.join, followers=self._direct
+        )
+
+    def _scenario(
+        self,
+        name: str,
+        begin: Callable[[], object],
+        end: Callable[[], object] | None = None,
+        *,
+        affects: Collection[int] | None = None,
+        followers: Collection[int] = (),
+        lag: float = 0.0,
+        hold: float = 0.0,
+    ) -> Scenario:
+        """Return a fault; where there are followers, users come and go while it lasts.
+
+        ``hold`` is the time, in seconds, for which it lasts at least.
+        """
+
+        @asynccontextmanager
+        async def inject() -> AsyncIterator[None]:
+            await asyncio.to_thread(begin)
+            begun = time.monotonic()
+            try:
+                if followers:
+                    await asyncio.to_thread(self._source.turn_over, self._random)
+                    await settle(self._edit, self._direct)
+                await asyncio.sleep(begun + hold - time.monotonic())
+                yield
+            finally:
+                if end is not None:
+                    await asyncio.to_thread(end)
+
+        return Scenario(
+            name,
+            self._source,
+            inject,
+            blind=False,
+            harms_file=False,
+            affects=affects,
+            followed=("edit",) if followers else (),
+            followers=followers,
+            lag=lag,
+        )
+
+    def _set(self, setting: str) -> None:
+        self._cluster.standby.run(f"ALTER SYSTEM SET {setting}")
+        self._cluster.standby.run("SELECT pg_reload_conf()")
+
+    def _cut(self) -> None:
+        self._conninfo = self._cluster.standby.run("SHOW primary_conninfo")
+        self._set("primary_conninfo = ''")
+        while self._cluster.standby.run("SELECT count(*) FROM pg_stat_wal_receiver") != "0":
+            time.sleep(0.01)
+
+    def _connect(self) -> None:
+        self._set(f"primary_conninfo = '{self._conninfo}'")
+
+    def _write_much(self) -> None:
+        primary, until = self._cluster.primary, time.monotonic() + 2
+        primary.run("CREATE TABLE ballast (number int)")
+        while time.monotonic() < until:
+            primary.run("INSERT INTO ballast SELECT generate_series(1, 20000)")
+        primary.run("DROP TABLE ballast")
+
+    def _restart_standby(self) -> None:
+        self._cluster.standby.stop()
+        self._cluster.standby.start()
+
+    def _restart(self, after: Callable[[], object] | None = None) -> None:
+        if after is not None:
+            after()
+        with self._source.lock:
+            self._cluster.primary.stop()
+            self._cluster.primary.start()
+
+    def _stop(self) -> None:
+        self._source.lock.acquire()
+        self._cluster.primary.stop()
+
+    def _start(self) -> None:
+        self._cluster.primary.start()
+        self._source.lock.release()
+
+    def _freeze(self) -> None:
+        self._source.lock.acquire()
+        self._cluster.primary.pause()
+
+    def _unfreeze(self) -> None:
+        self._cluster.primary.resume()
+        self._source.lock.release()
+
+    def _fail_over(self) -> None:
+        with self._source.lock:
+            self._cluster.wait_for_replay()
+            self._cluster.primary.kill()
+            self._cluster.promote()
+            self._source.database.server = self._cluster.primary

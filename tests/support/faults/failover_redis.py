@@ -1,0 +1,265 @@
+"""Services over users and a shared cache in Redis behind Sentinels, while the primary changes.
+
+The users are what an operator wrote to the server that the Sentinels name. Writes that a promotion
+loses stay among them: until they are written again, such a user is answered 503, never 404.
+
+What no service can see is not injected (docs/explanation/cache.md). Its sentences:
+
+- split brain of users: while there are two primaries, all writes go to the one that a majority of
+  the Sentinels names;
+- a promotion without the last writes: a user whose removal is lost is found until the fault ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from support.databases.redis_partitions import SERVICE, Node, SentinelGroup, running_group
+from support.faults.checker import Checker
+from support.faults.failover_edits import LockedSource, editing, settle
+from support.faults.fault_catalogue import Scenario
+from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from support.faults.redis_users import RedisSource
+from support.faults.reference import Reference
+from support.faults.replica_changes import Caller, Edit
+
+_TIMES = replace(TIMES, negative_ttl=0.0, lag=2.0)
+"""A service asks the Sentinels once a second, and a purge reaches it within another second."""
+_CONFIG = """\
+admin: {{port: 0}}
+shared_cache: {{kind: redis, {access}, secret: {secret}, timeout: 250ms}}
+{config}  - {{name: r, kind: redis, {access}, negative_ttl: 6s, {limits}}}
+"""
+_HOLD = 3.0
+"""Seconds for which a fault lasts at least: answers of the old primary are wrong after two."""
+_PURGED = 2.0
+"""Seconds in which a purge is reported as done, unless a fault prevents it."""
+
+
+class GroupSource(LockedSource, RedisSource):
+    """Users who are written to the server that the Sentinels name, and purged by one service."""
+
+    def __init__(self, group: SentinelGroup, reference: Reference) -> None:
+        self.group = group
+        self.admin: Sequence[str | None] = ()
+        self._random = Random(0)
+        super().__init__(group.primary.server, "r", reference)
+
+    def make(self) -> None:
+        super().make()
+        self.server.run("SET", "ready", "1")
+
+    def write(self) -> None:
+        before = {**self._stored}
+        super().write()
+        both = before.keys() | self._stored.keys()
+        self._purge([each for each in both if before.get(each) is not self._stored.get(each)])
+
+    def write_again(self) -> None:
+        """Write all users to a server that may have others, and declare them complete."""
+        with self.lock:
+            for key in self.server.run("KEYS", "user:*").split()[2::2]:
+                nickname = key.decode().removeprefix("user:")
+                if nickname not in self.people:
+                    self.server.run("DEL", f"user:{nickname}")
+            self._stored.clear()
+            self.write()
+            self.set_ready()
+
+    def _purge(self, nicknames: Sequence[str]) -> None:
+        """Purge users, until that is reported as done."""
+        if not self.admin:
+            return
+        what = {"nickname": f"@{nicknames[0]}"} if len(nicknames) == 1 else {"backend": "r"}
+        url = f"{self._random.choice(self.admin)}/cache/purge"
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, json.dumps(what).encode(), headers)
+        until = time.monotonic() + _PURGED
+        while time.monotonic() < until:
+            try:
+                urllib.request.urlopen(request, timeout=10).close()
+            except urllib.error.HTTPError as error:
+                assert error.code == 503, error.code  # noqa: PT017 - purge_pending
+            else:
+                return
+
+
+Fault = Callable[[], AbstractAsyncContextManager[None]]
+
+
+class GroupFaults:
+    """The faults of a group; the processes at ``ports`` are observed."""
+
+    def __init__(self, source: GroupSource, edit: Edit, ports: Sequence[int]) -> None:
+        self._source, self._group, self._edit, self._ports = source, source.group, edit, ports
+        self._random = Random(0)
+
+    def scenarios(self) -> Iterator[Scenario]:
+        """Yield each fault."""
+        yield self._scenario("primary SIGSTOP until failed over", self._frozen)
+        yield self._scenario("partition", self._partitioned)
+        with_sentinel = partial(self._partitioned, self._group.sentinels[0])
+        yield self._scenario("partition with a Sentinel", with_sentinel)
+        yield self._scenario("primary killed", self._killed)
+        yield self._scenario("primary restarted", self._restarted, follow=False)
+        yield self._scenario("SENTINEL FAILOVER", self._commanded)
+        for name, back in {"last writes lost": False, "last writes lost, and back": True}.items():
+            yield self._scenario(name, partial(self._without_last_writes, back=back))
+        yield self._scenario("Sentinels stopped", self._unattended, affects=())
+
+    def _scenario(
+        self,
+        name: str,
+        fault: Fault,
+        *,
+        affects: Collection[int] | None = None,
+        follow: bool = True,
+    ) -> Scenario:
+        """Return a fault, while which users come and go; with ``follow`` all processes see it."""
+
+        @asynccontextmanager
+        async def inject() -> AsyncIterator[None]:
+            async with fault():
+                begun = time.monotonic()
+                await asyncio.to_thread(self._source.turn_over, self._random)
+                await settle(self._edit, self._ports)
+                await asyncio.sleep(begun + _HOLD - time.monotonic())
+                yield
+            self._group.heal()
+            await asyncio.to_thread(self._group.wait_for_replica)
+
+        return Scenario(
+            name,
+            self._source,
+            inject,
+            blind=False,
+            harms_file=False,
+            affects=affects,
+            followed=("edit",) if follow else (),
+            followers=self._ports if follow else (),
+        )
+
+    @asynccontextmanager
+    async def _failover(self, *, is_lossless: bool = True) -> AsyncIterator[None]:
+        """Write nothing meanwhile, at the end of which the Sentinels name the other server."""
+        await asyncio.to_thread(self._source.lock.acquire)
+        try:
+            if is_lossless:
+                await asyncio.to_thread(self._group.synchronise)
+            yield
+            self._source.server = self._group.primary.server
+            if is_lossless:
+                await asyncio.to_thread(self._source.set_ready)
+        finally:
+            self._source.lock.release()
+
+    async def _named(self) -> None:
+        await asyncio.to_thread(self._group.wait_for_failover)
+
+    @asynccontextmanager
+    async def _frozen(self) -> AsyncIterator[None]:
+        old = self._group.primary.server
+        try:
+            async with self._failover():
+                old.pause()
+                await self._named()
+        finally:
+            old.resume()
+        yield
+
+    @asynccontextmanager
+    async def _partitioned(self, *others: Node) -> AsyncIterator[None]:
+        async with self._failover():
+            self._group.split(self._group.primary, *others)
+            await self._named()
+        yield
+
+    @asynccontextmanager
+    async def _killed(self) -> AsyncIterator[None]:
+        old = self._group.primary.server
+        async with self._failover():
+            old.stop()
+            await self._named()
+        yield
+        await asyncio.to_thread(old.start)
+
+    @asynccontextmanager
+    async def _restarted(self) -> AsyncIterator[None]:
+        server = self._group.primary.server
+        with self._source.lock:
+            server.stop()
+            server.start()
+        yield
+        await asyncio.to_thread(server.wait_for, b"loading:0", "INFO", "persistence")
+        await asyncio.to_thread(self._source.set_ready)
+
+    @asynccontextmanager
+    async def _commanded(self) -> AsyncIterator[None]:
+        async with self._failover():
+            await asyncio.to_thread(self._group.fail_over)
+        yield
+
+    @asynccontextmanager
+    async def _without_last_writes(self, *, back: bool) -> AsyncIterator[None]:
+        old = self._group.primary.server
+        try:
+            async with self._failover(is_lossless=False):
+                self._group.cut_replication()
+                # The lock is held.
+                await asyncio.to_thread(RedisSource.turn_over, self._source, self._random)
+                old.pause()
+                await self._named()
+        finally:
+            old.resume()
+        if back:
+            self._group.heal()
+            await asyncio.to_thread(self._group.wait_for_replica)
+            async with self._failover(is_lossless=False):
+                await asyncio.to_thread(self._group.fail_over)
+        yield
+        await asyncio.to_thread(self._source.write_again)
+
+    @asynccontextmanager
+    async def _unattended(self) -> AsyncIterator[None]:
+        for each in self._group.sentinels:
+            each.server.stop()
+        yield
+        await asyncio.to_thread(self._group.start_sentinels)
+
+
+@asynccontextmanager
+async def running_redis_failover(
+    folder: Path, max_seconds: float, only: Collection[str] = ()
+) -> AsyncIterator[list[Site]]:
+    """Run two services over one group for a limited time; ``only`` has names of scenarios."""
+    async with AsyncExitStack() as stack:
+        group = await stack.enter_async_context(running_group())
+        reference = Reference()
+        source = await asyncio.to_thread(GroupSource, group, reference)
+        access = f"url: 'redis://any/0', sentinels: {json.dumps(group.urls)}, service: {SERVICE}"
+        config = _CONFIG.format(
+            access=access, secret="canary" * 8, config=CONFIG, limits=BACKEND_LIMITS
+        )
+        configs = {"redis-1": config, "redis-2": config}
+        services = [*(await Builder(folder, max_seconds, stack).serve(**configs)).values()]
+        source.admin = [each.admin_url for each in services]
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        caller = Caller(session, services)
+        edit = Edit(source, caller)
+        faults = GroupFaults(source, edit, caller.ports).scenarios()
+        scenarios = [each for each in faults if not only or each.name in only]
+        checker = Checker(reference, _TIMES, "", strict=True)
+        await stack.enter_async_context(editing(source))
+        yield [Site("failover, Redis", caller.ports, checker, [source], scenarios, [edit])]
