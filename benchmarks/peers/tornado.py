@@ -17,7 +17,6 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
-from tornado_idv.service.keys import api_key
 from tornado_idv.web.app import make_api
 from tornado_idv.web.lookups import Services
 
@@ -26,7 +25,7 @@ async def serve(port: int, config: Path) -> None:
     manager = plugin_manager()
     settings = load(config, installed_kinds(manager), {})
     access_log = configure_logging(settings.logging.level, settings.logging.format).access
-    keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
+    keys = KeyRing(entry.api_key for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
         services = Services(directory, settings.make_identifiers(), keys, access_log)
         HTTPServer(make_api(services)).listen(port, "127.0.0.1")

@@ -18,6 +18,7 @@ from support.http.request_waves import sending_waves
 from support.processes.forked_commands import start
 from support.processes.process import eventually
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client, Reply, serving
+from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import SettingError, StartError
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -322,7 +323,7 @@ def test_key_in_both_places_is_an_error_at_start(folder: Path, store: Path) -> N
 
 def test_token_that_a_stored_key_has_is_found_behind_the_first_configured_key() -> None:
     configured = [ApiKey("first", digest("first")), ApiKey("second", digest("second"))]
-    (error,) = service_keys.key_conflicts(configured, [ApiKey("copy", digest("second"))], "keys.db")
+    (error,) = key_conflicts(configured, [ApiKey("copy", digest("second"))], "keys.db")
     assert error.steps == ("auth", "keys", 1)
     assert "the key copy in the key store keys.db has the token of second" in str(error)
 

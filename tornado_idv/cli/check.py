@@ -27,6 +27,7 @@ from tornado_idv.cli.common import (
     print_json,
     show,
 )
+from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.load import ConfigFile, load, load_without_references
 from tornado_idv.config.problems import dotted
 from tornado_idv.config.schema import json_schema
@@ -48,7 +49,6 @@ from tornado_idv.registry import (
     open_backends,
     plugin_manager,
 )
-from tornado_idv.service.keys import api_key, key_conflicts
 from tornado_idv.service.sockets import tls_context
 from tornado_idv.web.openapi import describe_api
 from tornado_idv.workers.cpus import worker_count
@@ -155,7 +155,7 @@ class DryRun:
                 stored = store.api_keys(EMPTY).keys.values()
                 for each in location.warnings():
                     self.warn(each, "auth", "store")
-            configured = [api_key(each) for each in settings.auth.keys]
+            configured = [each.api_key for each in settings.auth.keys]
             for conflict in key_conflicts(configured, stored, location.name):
                 self.problems.append(self._problem(str(conflict), conflict.steps))
 

@@ -6,14 +6,15 @@ once. Malformed values are left to the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from tornado_idv import yaml_loader
 from tornado_idv.config.types import is_host, is_loopback
-from tornado_idv.errors import Problem
+from tornado_idv.errors import Problem, SettingError
+from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.token import digest, is_token68
 
 _Entry = tuple[str, yaml_loader.Mapping]
@@ -97,3 +98,21 @@ def is_demo(tree: Any) -> bool:
         return value is not None and TypeAdapter(bool).validate_python(value)
     except ValidationError:
         return True
+
+
+def key_conflicts(
+    configured: Sequence[ApiKey], stored: Iterable[ApiKey], name: str
+) -> Iterator[SettingError]:
+    """Yield an error for each configured key whose id or token the store ``name`` has, too."""
+    by_digest = {key.digest: key.id for key in stored}
+    ids = set(by_digest.values())
+    for i, key in enumerate(configured):
+        if key.id in ids:
+            text = f"the key store {name} has a key {key.id}, too; remove this one"
+            yield SettingError(text, "auth", "keys", i, "id")
+        elif key.digest in by_digest:
+            text = (
+                f"the key {by_digest[key.digest]} in the key store {name} has the token of "
+                f"{key.id}; remove this one"
+            )
+            yield SettingError(text, "auth", "keys", i)

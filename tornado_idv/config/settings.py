@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from math import inf
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -36,7 +37,7 @@ from tornado_idv.config.types import (
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import SharedCacheOptions, SharedLimitsOptions
-from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, ApiKey, Scope
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.options import (
@@ -199,11 +200,20 @@ class KeySettings(Options):
         return check_order(info.data.get("not_before"), expires)
 
     @property
-    def digest(self) -> bytes:
-        """The SHA-256 of the token: 32 bytes, from ``sha256`` or ``token``."""
-        if self.token is None:
-            return bytes.fromhex(self.sha256 or "")
-        return digest(self.token.get_secret_value())
+    def api_key(self) -> ApiKey:
+        """The key, as the key ring has it."""
+        token, misses = self.token, self.limits.misses
+        return ApiKey(
+            id=self.id,
+            digest=digest(token.get_secret_value()) if token else bytes.fromhex(self.sha256 or ""),
+            owner=self.owner,
+            scopes=frozenset(self.scopes),
+            not_before=self.not_before.timestamp() if self.not_before else -inf,
+            expires=self.expires.timestamp() if self.expires else inf,
+            requests=self.limits.requests,
+            misses=misses.rate if misses else None,
+            misses_log_only=misses is not None and misses.log_only,
+        )
 
 
 class AuthSettings(Options):

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from math import inf
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import SecretStr
 
-from tornado_idv.config.settings import AuthSettings, KeySettings
+from tornado_idv.config.checks import key_conflicts
+from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import ApiKey
@@ -71,7 +71,7 @@ class Keys:
             store = None
         elif store is None or store.location.setting != auth.store:
             store = await _open(auth.store, self._kinds)
-        configured = tuple(map(api_key, auth.keys))
+        configured = tuple(each.api_key for each in auth.keys)
         stored = store.keys if store is not None else ()
 
         async def abort() -> None:
@@ -109,14 +109,14 @@ class Keys:
             store = self.store
             if store is None:
                 continue
-            late = asyncio.get_running_loop().call_later(_LATE, self._doubt)
+            late = asyncio.get_running_loop().call_later(_LATE, self._mark_incomplete)
             try:
                 await self._poll(store)
                 if time.monotonic() >= write_at:
                     write_at = time.monotonic() + _WRITE_INTERVAL
                     await store.in_thread(store.write_last_used, self._last_used())
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
-                self._doubt()
+                self._mark_incomplete()
                 _log.error("following the key store failed:\n%s", format_traceback(error))
             finally:
                 late.cancel()
@@ -128,7 +128,7 @@ class Keys:
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    def _doubt(self) -> None:
+    def _mark_incomplete(self) -> None:
         """Leave keys undetermined until the store has been read."""
         self.ring.is_complete = False
 
@@ -178,40 +178,6 @@ async def _close(store: StoreFollower, times: Mapping[str, float]) -> None:
     except TimeoutError:
         text = "%s: the key store does not respond; when keys were last used is not written"
         _log.warning(text, store.location.name)
-
-
-def api_key(entry: KeySettings) -> ApiKey:
-    """Return a key of ``config.yaml``."""
-    misses = entry.limits.misses
-    return ApiKey(
-        id=entry.id,
-        digest=entry.digest,
-        owner=entry.owner,
-        scopes=frozenset(entry.scopes),
-        not_before=entry.not_before.timestamp() if entry.not_before else -inf,
-        expires=entry.expires.timestamp() if entry.expires else inf,
-        requests=entry.limits.requests,
-        misses=misses.rate if misses else None,
-        misses_log_only=misses is not None and misses.log_only,
-    )
-
-
-def key_conflicts(
-    configured: Sequence[ApiKey], stored: Iterable[ApiKey], name: str
-) -> Iterator[SettingError]:
-    """Yield an error for each configured key whose id or token the store ``name`` has, too."""
-    by_digest = {key.digest: key.id for key in stored}
-    ids = set(by_digest.values())
-    for i, key in enumerate(configured):
-        if key.id in ids:
-            text = f"the key store {name} has a key {key.id}, too; remove this one"
-            yield SettingError(text, "auth", "keys", i, "id")
-        elif key.digest in by_digest:
-            text = (
-                f"the key {by_digest[key.digest]} in the key store {name} has the token of "
-                f"{key.id}; remove this one"
-            )
-            yield SettingError(text, "auth", "keys", i)
 
 
 @asynccontextmanager

@@ -28,7 +28,6 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
-from tornado_idv.service.keys import api_key
 from tornado_idv.service.service import Service, listening
 from tornado_idv.web.app import make_api
 from tornado_idv.web.lookups import Services
@@ -172,7 +171,7 @@ async def _on_tornado_server(config: str, folder: Path) -> AsyncIterator[int]:
     path.write_text(config, encoding="utf-8")
     manager = plugin_manager()
     settings = ConfigFile.read(path).load(installed_kinds(manager), {})
-    keys = KeyRing(map(api_key, settings.auth.keys))
+    keys = KeyRing(each.api_key for each in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
         services = Services(directory, settings.make_identifiers(), keys)
         server = HTTPServer(make_api(services))

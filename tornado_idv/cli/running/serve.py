@@ -26,7 +26,6 @@ from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.token import issue
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
-from tornado_idv.service.keys import api_key
 from tornado_idv.service.run import run
 from tornado_idv.service.service import Summary
 from tornado_idv.service.signals import hold_hangups
@@ -212,7 +211,7 @@ def announce(service: Summary, settings: Settings) -> None:
 def _token_to_try(settings: Settings) -> str | None:
     """Return the token of a key of a demo that may ask by nickname now."""
     for key in settings.auth.keys if settings.demo else ():
-        may_ask = "identify:url" in key.scopes and api_key(key).is_valid(time.time())
+        may_ask = "identify:url" in key.scopes and key.api_key.is_valid(time.time())
         if key.token is not None and may_ask:
             return key.token.get_secret_value()
     return None
