@@ -215,7 +215,7 @@ def test_example_of_a_plugin_passes_its_suite(pytester: pytest.Pytester) -> None
         shutil.copy(EXAMPLE / name, pytester.path)
     # Installed plugins of pytest are found, and warn, in new interpreters only.
     outcome = pytester.runpytest_subprocess("-q", "-p", "no:anyio")
-    outcome.assert_outcomes(passed=24, warnings=0)
+    outcome.assert_outcomes(passed=25, warnings=0)
 
 
 @pytest.fixture(scope="module")

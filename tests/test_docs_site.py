@@ -210,7 +210,7 @@ def test_man_pages_are_written_and_can_be_formatted(tmp_path: Path) -> None:
         timeout=100,
     )
     pages = sorted(path.name for path in tmp_path.iterdir())
-    assert {"tornado-idv.1", "tornado-idv-keys-issue.1", "tornado-idv-upstream-try.1"} < {*pages}
+    assert {"tornado-idv.1", "tornado-idv-keys-issue.1", "tornado-idv-postgres-init.1"} < {*pages}
     groff = shutil.which("groff")
     if groff is not None:
         page = tmp_path / "tornado-idv-serve.1"

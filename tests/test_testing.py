@@ -11,8 +11,8 @@ import pytest
 
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.errors import Broken, StartError, Unavailable
-from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
-from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions, Step
+from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.options import ConfigPath
 from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 
@@ -77,6 +77,12 @@ class KeepsAt(Honest):
 
     def clean(self, user: User) -> User:
         return user
+
+
+class ExplainsNoCards(Honest):
+    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
+        steps.append(Step("query", "a nickname"))
+        return await self.find(query) if isinstance(query, ByNickname) else None
 
 
 class ReadsInTheEventLoop(Honest):
@@ -228,6 +234,7 @@ TWO_USERS = "test_two_users_of_one_name_are_an_error"
 FOLDED = "test_a_nickname_in_another_case_is_found_if_case_is_folded"
 AT = "test_a_nickname_stored_with_at_is_found_or_an_error"
 BLOCKS = "test_nothing_blocks_the_event_loop"
+EXPLAINED = "test_explain_gives_the_result_of_find"
 FAILING = "test_a_failing_source_is_never_not_found"
 TAIL = "test_a_source_that_lost_its_tail_is_never_not_found"
 
@@ -247,6 +254,7 @@ LIARS: dict[type[Honest], set[str]] = {
     TakesTheFirst: {TWO_USERS, FAILING},
     KeepsAt: {AT},
     ForgetsToFold: {FOLDED},
+    ExplainsNoCards: {EXPLAINED},
     ReadsInTheEventLoop: {BLOCKS},
     SleepsInTheEventLoop: {BLOCKS},
 }
@@ -256,7 +264,10 @@ async def failed(backend: Callable[[Sequence[User] | None], AnyBackend]) -> set[
     """The tests of the suite that a backend fails."""
     runs = [
         (name, partial(getattr(SUITE, name), backend))
-        for name in (FOUND_BY_NICKNAME, FOUND_BY_CARD, EMPTY, AT_ONCE, TWICE, AT, FOLDED, BLOCKS)
+        for name in (
+            *(FOUND_BY_NICKNAME, FOUND_BY_CARD, EMPTY, AT_ONCE, TWICE, AT, FOLDED, BLOCKS),
+            EXPLAINED,
+        )
     ]
     absent = SUITE.test_an_absent_user_is_not_known_here
     runs += [(ABSENT, partial(absent, backend, query)) for query in QUERIES]
@@ -278,7 +289,7 @@ async def failed(backend: Callable[[Sequence[User] | None], AnyBackend]) -> set[
 def test_every_test_of_the_suite_is_tried_here() -> None:
     tests = {name for name in dir(BackendConformance) if name.startswith("test_")}
     basic = {FOUND_BY_NICKNAME, FOUND_BY_CARD, ABSENT, EMPTY, AT_ONCE, TWICE, FAILING}
-    assert tests == {*basic, TWO_USERS, AT, FOLDED, BLOCKS, TAIL}
+    assert tests == {*basic, TWO_USERS, AT, FOLDED, BLOCKS, TAIL, EXPLAINED}
 
 
 @pytest.mark.parametrize("backend", [Honest, RefusesToOpen])

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from tornado_idv.files import require_file as require_file
     from tornado_idv.interfaces.backend import Backend as Backend
     from tornado_idv.interfaces.backend import BackendOptions as BackendOptions
+    from tornado_idv.interfaces.backend import Step as Step
     from tornado_idv.interfaces.command_tools import CommandTools as CommandTools
     from tornado_idv.interfaces.command_tools import Exit as Exit
-    from tornado_idv.interfaces.command_tools import LoadedConfig as LoadedConfig
     from tornado_idv.interfaces.command_tools import printable as printable
     from tornado_idv.interfaces.hookspecs import Kinds as Kinds
     from tornado_idv.interfaces.hookspecs import hookimpl as hookimpl
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tornado_idv.interfaces.user_store import UserStore as UserStore
     from tornado_idv.interfaces.user_store import UserTransaction as UserTransaction
     from tornado_idv.keys.store_location import KeyStoreLocation as KeyStoreLocation
+    from tornado_idv.masking import Masker as Masker
     from tornado_idv.model import Answer as Answer
     from tornado_idv.model import BackendResult as BackendResult
     from tornado_idv.model import ByCard as ByCard
@@ -71,13 +72,14 @@ _NAMES = {
     "LookupFailed MissingKeyStoreError Problem StartError Unavailable UncertainChangeError "
     "format_traceback",
     "files": "FileSignature load_certificate require_file",
-    "interfaces.backend": "Backend BackendOptions",
-    "interfaces.command_tools": "CommandTools Exit LoadedConfig printable",
+    "interfaces.backend": "Backend BackendOptions Step",
+    "interfaces.command_tools": "CommandTools Exit printable",
     "interfaces.hookspecs": "Kinds hookimpl",
     "interfaces.shared": "LimitUse Purge SharedCache SharedCacheOptions SharedLimits "
     "SharedLimitsOptions SharedResult",
     "interfaces.user_store": "StoredRow UserStore UserTransaction",
     "keys.store_location": "KeyStoreLocation",
+    "masking": "Masker",
     "model": "Answer BackendResult ByCard ByNickname Query SharedAnswer User",
     "options": "ConfigPath Duration Options Pattern Percentage Secret Size WholeNumber",
     "": "mapping strict_json trace_context yaml_loader",

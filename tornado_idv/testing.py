@@ -20,7 +20,7 @@ from unittest.mock import patch
 import pytest
 
 from tornado_idv.errors import LookupFailed, StartError, Unavailable
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend, Step
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.registry import open_backends
 
@@ -130,6 +130,14 @@ class BackendConformance:
         async with open_backends([make_backend(self.users)]) as (backend,):
             for user in self.users:
                 assert await _find(backend, ByCard(user.card_number)) == user
+
+    async def test_explain_gives_the_result_of_find(self, make_backend: MakeBackend) -> None:
+        """Of users who are found, and of one who is not."""
+        async with open_backends([make_backend(self.users)]) as (backend,):
+            for query in (ByNickname("alice"), ByCard(BOB.card_number), ByNickname("unknown")):
+                steps: list[Step] = []
+                assert await backend.explain(query, steps) == await _find(backend, query)
+                assert all(isinstance(each, Step) for each in steps)
 
     @pytest.mark.parametrize(
         "query",

@@ -16,6 +16,7 @@ from tornado_idv import (
     LookupFailed,
     Query,
     StartError,
+    Step,
     User,
     require_file,
 )
@@ -78,12 +79,26 @@ class LdapBackend(Backend[LdapOptions]):
                     text = "backend %s: no entry has %s, or bind.dn may not read it"
                     _log.warning(text, self.name, name)
 
-    async def find(self, query: Query) -> User | None:
+    async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
         """Search the directory."""
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
-        search = self._searches[type(query)]
+        search, options = self._searches[type(query)], self.options
+        if steps is not None:
+            steps += (
+                Step("server", f"{uri}: {was}") for uri, was in self._connections.attempts.items()
+            )
+            where = f"below {options.base_dn} ({options.scope})"
+            steps.append(Step("search", f"{search.template.render(value)} {where}"))
         entry = await self._connections.search(lambda connection: search.find(connection, value))
-        return None if entry is None else self._mapper.user(entry)
+        if entry is None:
+            return None
+        if steps is not None:
+            steps += self._mapper.explain(entry)
+        return self._mapper.user(entry)
+
+    async def explain(self, query: Query, steps: list[Step]) -> User | None:
+        """Search the directory, and show connections, filter, attributes and expressions."""
+        return await self.find(query, steps)
 
     async def close(self) -> None:
         """Close the connections."""

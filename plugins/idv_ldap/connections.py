@@ -39,6 +39,8 @@ class Connections:
         self._keepers: list[asyncio.Task[None]] = []
         self._failure: LookupFailed = Unavailable("the backend is not open")
         self._is_replica = options.require_context_csn
+        self.attempts: dict[str, str] = {}
+        """How each server responded to the last attempt to connect to it."""
 
     @property
     def problem(self) -> str | None:
@@ -57,7 +59,7 @@ class Connections:
         """
         refused = None
         try:
-            self._open.append(await self.connect([]))
+            self._open.append(await self._connect())
         except Unavailable as error:
             self._report(error)
         except Refused as error:
@@ -113,18 +115,17 @@ class Connections:
         """Connect, and try again until that succeeds."""
         while True:
             try:
-                return await self.connect([])
+                return await self._connect()
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 if not isinstance(error, LookupFailed):
                     error = Unavailable(f"connecting failed with {type(error).__name__}")
                 self._report(error)
                 await asyncio.sleep(_pause(error))
 
-    async def connect(self, tried: list[tuple[str, str]]) -> Connection:
+    async def _connect(self) -> Connection:
         """Connect to the first server that responds; raises the error of the first.
 
         One that refuses our credentials is the last, since the others have the same accounts.
-        The servers and what they responded are added to ``tried``.
         """
         options, first = self._options, None
         REFUSALS.check(options)
@@ -134,14 +135,15 @@ class Connections:
                     call = partial(connect, options, uri, is_replica=self._is_replica)
                     handle, types, has_context_csn = await DaemonThread("ldap")(call)
                 connection = Connection(handle, types, options)
-            except Refused:
+            except Refused as error:
+                self.attempts[uri] = error.reason.removeprefix(f"{uri}: ")
                 raise
             except (ldap.LDAPError, OSError, ValueError, LookupFailed) as error:
                 failure = to_lookup_failed(error)
-                tried.append((uri, failure.reason))
+                self.attempts[uri] = failure.reason
                 first = first or type(failure)(f"{uri}: {failure.reason}")
             else:
-                tried.append((uri, "connected and bound"))
+                self.attempts[uri] = "connected and bound"
                 if self._is_replica is None and has_context_csn:
                     self._is_replica = True
                 if not self._usable:
@@ -153,7 +155,9 @@ class Connections:
         """Log a failure once in an outage, and one that waiting does not repair also before one."""
         is_news = isinstance(failure, Broken) or not self._usable
         if is_news and failure.reason != self._failure.reason:
-            again = f"`tornado-idv ldap try` shows more; trying again every {_pause(failure):g} s"
+            again = (
+                f"`tornado-idv lookup --steps` shows more; trying again every {_pause(failure):g} s"
+            )
             if isinstance(failure, Refused):
                 again = "trying again with another password, or after 1, then 10, then 60 minutes"
             _log.error("backend %s: %s; %s", self._options.name, failure.reason, again)

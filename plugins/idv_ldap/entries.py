@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
+
+from msgspec.structs import replace
 
 from idv_ldap.library import ldap
 from idv_ldap.options import LdapOptions
-from tornado_idv import Broken, StartError, User
+from tornado_idv import Broken, StartError, Step, User
 from tornado_idv.mapping import Expression, MappedField, is_falsy
 
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
@@ -73,6 +77,20 @@ class EntryMapper:
             fields["profile_url"].text(record),
         )
 
+    def explain(self, attributes: dict[str, list[bytes]]) -> Iterator[Step]:
+        """Yield the attributes of an entry, and the result of each expression on them."""
+        record = self.record(attributes)
+        yield Step("entry", record)
+        if (condition := self.not_known_when) is not None:
+            yield _evaluated("not_known_when", condition, record)
+        for field in self.fields.values():
+            if field.expression is not None:
+                step = _evaluated(field.name, field.expression, record)
+                with suppress(Broken):
+                    if (text := field.text(record)) != step.result:
+                        step = replace(step, note=f"mapped to {text}")
+                yield step
+
     def _is_not_known(self, condition: Expression, record: dict[str, Any]) -> bool:
         """Evaluate a condition; raises `Broken` if it is false, and true for one of some values."""
         if not is_falsy(condition.evaluate(record)):
@@ -93,6 +111,13 @@ class EntryMapper:
             if texts:
                 record[name] = texts[0] if len(texts) == 1 else texts
         return record
+
+
+def _evaluated(name: str, expression: Expression, record: dict[str, Any]) -> Step:
+    try:
+        return Step(name, expression.evaluate(record), expression.text)
+    except Broken as error:
+        return Step(name, None, expression.text, error.reason)
 
 
 def _text(value: bytes) -> str | bytes:

@@ -25,6 +25,7 @@ from tornado_idv import (
     LookupFailed,
     Query,
     StartError,
+    Step,
     Unavailable,
     User,
 )
@@ -118,12 +119,16 @@ class PostgresBackend(Backend[PostgresOptions]):
         if self._listener is not None:
             self._tasks.append(asyncio.create_task(self._listener.run()))
 
-    async def find(self, query: Query) -> User | BackendResult | None:
+    async def find(
+        self, query: Query, steps: list[Step] | None = None
+    ) -> User | BackendResult | None:
         """Query the database; again after a check if it finds another table than was checked."""
         if self._lookups is None:
             raise self._error.copy()
         inspected, lookup = self._inspected, self._lookups[type(query)]
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
+        if steps is not None:
+            steps += (Step("statement", inspected.sql[type(query)]), Step("parameter", value))
         may_have_at_sign = inspected.has_at_signs and isinstance(query, ByNickname)
         try:
             result = await lookup(value)
@@ -139,11 +144,18 @@ class PostgresBackend(Backend[PostgresOptions]):
                     await self._check()
                     if self._inspected is inspected:
                         raise
-            return await self.find(query)
-        user = self._only_user(result.rows)
+            return await self.find(query, steps)
+        rows = result.rows
+        if steps is not None:
+            steps += (Step("rows", len(rows)), *(Step("row", [*row]) for row in rows))
+        user = self._only_user(rows)
         if user is None and result.reason is not None:
             raise Unavailable(result.reason, counts_against_breaker=False)
         return user if result.storable else BackendResult(user, storable=False)
+
+    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
+        """Query the database, and show the statement and what came back."""
+        return await self.find(query, steps)
 
     async def _fetch(self, sql: str, value: str | list[str]) -> Result:
         try:

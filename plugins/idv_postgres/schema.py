@@ -33,8 +33,8 @@ _MAX_ROWS = 100
 def init_database(tools: CommandTools, config: Path, name: str | None, *, apply: bool) -> None:
     """Print the SQL, or run it; exits with a message if that is not possible."""
     with tools.exit_on_error(Exit.NO):
-        loaded = tools.read(config)
-        found = [each for each in loaded.backends if isinstance(each, PostgresOptions)]
+        backends = tools.read_backends(config)
+        found = [each for each in backends if isinstance(each, PostgresOptions)]
         if name is not None:
             found = [each for each in found if each.name == name]
         if len(found) != 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from idv_redis.options import IN_CLUSTER, NOT_INSTALLED, RedisOptions
 from tornado_idv import (
@@ -18,6 +19,7 @@ from tornado_idv import (
     ByNickname,
     Query,
     StartError,
+    Step,
     Unavailable,
     User,
 )
@@ -81,15 +83,19 @@ class RedisBackend(Backend[RedisOptions]):
         if self._open_problem is not None:
             _log.error("backend %s: %s", self.name, self._open_problem)
 
-    async def find(self, query: Query) -> User | None:
+    async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
         """Look the user up; "not known here" only while all users are loaded."""
-        user = await self._find(query)
+        user = await self._find(query, steps)
         if user is None:
-            user = await self._confirm(query)
+            user = await self._confirm(query, steps)
         self._open_problem = None
         return user
 
-    async def _confirm(self, query: Query) -> User | None:
+    async def explain(self, query: Query, steps: list[Step]) -> User | None:
+        """Look the user up, and show the commands that read users, with their replies."""
+        return await self.find(query, steps)
+
+    async def _confirm(self, query: Query, steps: list[Step] | None) -> User | None:
         """Return ``None`` for a user who is not known, and one who was loaded meanwhile.
 
         Raises `Unavailable` or `Broken` where the server may have lost the user.
@@ -100,7 +106,7 @@ class RedisBackend(Backend[RedisOptions]):
         ask = self._ask if self._cluster is None else self._cluster.ask
         is_there, problem = await ask(self._key(query))
         if is_there:
-            user = await self._find(query)
+            user = await self._find(query, steps)
             if user is not None:
                 return user
             problem = "the user was changed during the lookup"
@@ -156,23 +162,29 @@ class RedisBackend(Backend[RedisOptions]):
         run_id, evicted = str(info["run_id"]).encode(), info.get("evicted_keys") != 0
         return self._ready_keys.problem(self._ready_key, ready, run_id, evicted=evicted)
 
-    async def _find(self, query: Query) -> User | None:
+    async def _execute(self, steps: list[Step] | None, command: str, key: str) -> Any:
+        reply = await self._client.execute(command, key)
+        if steps is not None:
+            steps.append(Step(command, reply, key))
+        return reply
+
+    async def _find(self, query: Query, steps: list[Step] | None) -> User | None:
         if isinstance(query, ByNickname):
-            return await self._read(query.nickname)
-        value = await self._client.execute("GET", self._key(query))
+            return await self._read(query.nickname, steps)
+        value = await self._execute(steps, "GET", self._key(query))
         if value is None:
             return None
         named = ByNickname(self._fold(_text(value)))
-        user = await self._read(named.nickname)
+        user = await self._read(named.nickname, steps)
         if user is None:
-            user = await self._confirm(named)
+            user = await self._confirm(named, steps)
         if user is None or user.card_number != query.card_number:
             raise Broken("the key of a card number names a user who does not have it")
         return user
 
-    async def _read(self, nickname: str) -> User | None:
+    async def _read(self, nickname: str, steps: list[Step] | None) -> User | None:
         """Return the user of a hash, which must be of this nickname."""
-        record = await self._client.execute("HGETALL", self._key(ByNickname(nickname)))
+        record = await self._execute(steps, "HGETALL", self._key(ByNickname(nickname)))
         if not record:
             return None
         user = _to_user({_text(name): value for name, value in record.items()})

@@ -32,6 +32,7 @@ from tornado_idv import (
     LookupFailed,
     Query,
     StartError,
+    Step,
     Unavailable,
     User,
     format_traceback,
@@ -82,14 +83,14 @@ class SqliteBackend(Backend[SqliteOptions]):
             raise StartError(f"{where}: {error.reason}") from None
         self._watch_task = asyncio.create_task(self._watch())
 
-    async def find(self, query: Query) -> User | None:
+    async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
         """Query the table, again if the file was changed in the meantime."""
         while True:
             file = self._file
             if file is None:
                 raise self._failure()
             try:
-                user = await file.find(query)
+                user = await file.find(query, steps)
             except LookupFailed:
                 if self._file is file:
                     raise
@@ -105,6 +106,10 @@ class SqliteBackend(Backend[SqliteOptions]):
         if user is None and self._error is not None:
             raise self._failure()
         return user
+
+    async def explain(self, query: Query, steps: list[Step]) -> User | None:
+        """Query the table, and show the statement and what came back."""
+        return await self.find(query, steps)
 
     async def close(self) -> None:
         """Stop the running queries, close every connection and end its thread."""

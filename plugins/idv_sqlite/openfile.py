@@ -23,7 +23,7 @@ from idv_sqlite import table
 from idv_sqlite.errors import to_lookup_failed
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import Reader, connect
-from tornado_idv import Broken, FileSignature, Query, Unavailable, User
+from tornado_idv import Broken, FileSignature, Query, Step, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
 """Bytes up to which every page and row of a file is checked; otherwise schema and counts."""
@@ -151,14 +151,19 @@ class OpenFile:
             if verdict != "ok":
                 raise Broken("an index lacks rows of its table; repair it by the statement REINDEX")
 
-    async def find(self, query: Query) -> User | None:
+    async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
         """Query the reader with the shortest queue; raises `Unavailable` or `Broken`."""
         reader = min(self.readers, key=lambda reader: reader.waiting)
         lookup = self.users.lookups[type(query)]
+        values = lookup.values(query)
+        if steps is not None:
+            steps += (Step("statement", lookup.sql), Step("parameters", values))
         try:
-            rows = await reader.fetch(lookup, lookup.values(query))
+            rows = await reader.fetch(lookup, values)
         except sqlite3.Error as error:
             raise to_lookup_failed(error) from None
+        if steps is not None:
+            steps += (Step("rows", len(rows)), *(Step("row", row) for row in rows))
         if len(rows) > 1:
             raise Broken("two rows answer one query")
         return table.to_user(rows[0]) if rows else None

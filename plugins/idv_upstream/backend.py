@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from collections.abc import Awaitable
+from typing import ClassVar, Protocol
 
 from msgspec.structs import replace
 
+from idv_upstream.explain import Recorder
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.template import Request
 from idv_upstream.response.mapping import AnotherUser
@@ -16,13 +18,19 @@ from tornado_idv import (
     Backend,
     BackendOptions,
     BackendResult,
+    Masker,
     Query,
+    Step,
     Unavailable,
     User,
     trace_context,
 )
 
 _log = logging.getLogger(__name__)
+
+
+class _Send(Protocol):
+    def __call__(self, request: Request, *, on_new: bool) -> Awaitable[Response]: ...
 
 
 class UpstreamBackend(Backend[UpstreamOptions]):
@@ -78,9 +86,26 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         A kept connection may deliver a second response to an earlier request. What it says without
         the id of this one, and without the requested value, is requested again on a new connection.
         """
+        return await self._find(query, self.send)
+
+    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
+        """Look the user up, and show requests, responses and the results of expressions."""
+        recorder, limits = Recorder(self.transport, self.reader), []
+        try:
+            result = await self._find(query, recorder.send)
+            if isinstance(result, BackendResult) and not (result.storable and result.ttl is None):
+                limit = f"for at most {result.ttl:g} s" if result.storable else "not at all"
+                limits.append(Step("cache control", f"to be cached {limit} (see cache_control)"))
+            return result
+        finally:
+            mask = Masker(self.transport.secrets())
+            recorded = recorder.steps(query, in_two_steps=type(query) in self.second_templates)
+            steps += [each.masked(mask) for each in (*recorded, *limits)]
+
+    async def _find(self, query: Query, send: _Send) -> User | BackendResult | None:
         responses: list[Response] = []
         try:
-            result = await self._look_up(query, responses)
+            result = await self._look_up(query, responses, send)
         except AnotherUser:
             if self._is_certain(responses):
                 raise
@@ -88,32 +113,32 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             is_echoed = self.checks_echo and _user(result) is not None
             if is_echoed or self._is_certain(responses):
                 return result
-        return await self._look_up(query, [], on_new=True)
+        return await self._look_up(query, [], send, on_new=True)
 
     def _is_certain(self, responses: list[Response]) -> bool:
         return not self.options.confirm_not_found or all(each.is_certain for each in responses)
 
     async def _look_up(
-        self, query: Query, responses: list[Response], *, on_new: bool = False
+        self, query: Query, responses: list[Response], send: _Send, *, on_new: bool = False
     ) -> User | BackendResult | None:
         """Send one request or, if configured, a second one with the id of the first response."""
         first, second = self.templates[type(query)], self.second_templates.get(type(query))
         if second is None:
-            responses.append(await self.send(first.render(query), on_new=on_new))
+            responses.append(await send(first.render(query), on_new=on_new))
             return self.reader.read(query, responses[0])
         # A user who has gone between the two requests may have another id: both are sent again.
         for is_new in (on_new, True):
-            responses[:] = [await self.send(first.render(query), on_new=is_new)]
+            responses[:] = [await send(first.render(query), on_new=is_new)]
             user_id = self.reader.read_id(query, responses[0])
             if user_id is None:
                 return self.reader.limited(None, responses[0])
-            responses.append(await self.send(second.render_value(user_id), on_new=is_new))
+            responses.append(await send(second.render_value(user_id), on_new=is_new))
             result = self.reader.read(query, *reversed(responses))
             if _user(result) is not None:
                 return result
         raise Unavailable("the first response has a user, and the second does not know it")
 
-    async def send(self, request: Request, *, on_new: bool = False) -> Response:
+    async def send(self, request: Request, *, on_new: bool) -> Response:
         """Send a request, with the headers that are forwarded."""
         if self.options.forward:
             request = replace(request, headers={**request.headers, **self._forwarded()})

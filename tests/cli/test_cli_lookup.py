@@ -15,7 +15,9 @@ from support.processes.forking import fork
 from support.processes.process import TIMEOUT, Invoke, command
 from support.processes.service import make_database
 from tornado_idv.cli import lookup as lookup_command
+from tornado_idv.lookup.chain import Explanation
 from tornado_idv.lookup.guard import BackendCall
+from tornado_idv.model import Answer
 
 Config = Callable[..., Path]
 USERS = "name: users, kind: yaml, path: users.yaml"
@@ -82,7 +84,7 @@ def test_wrong_use_that_cannot_be_printed_is_not_the_answer_no(config: Config) -
 def test_an_unexpected_error_is_not_the_answer_no(
     invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(lookup_command, "_lines")
+    monkeypatch.delattr(lookup_command, "_record")
     result = invoke("lookup", "@alice", "-c", config(USERS))
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("unexpected error:\n")
@@ -148,8 +150,8 @@ def test_each_backend_that_was_asked_is_explained_in_order(
     database = "name: members, kind: sqlite, path: users.db"
     path = config(database, USERS, NOBODY_LISTENS)
     result = invoke("lookup", "@alice", "-c", path, "--explain", "--json")
-    asked = json.loads(result.stdout)["asked"]
-    assert [(each["backend"], each["said"]) for each in asked] == [
+    asked = json.loads(result.stdout)["backends"]
+    assert [(each["backend"], each["outcome"]) for each in asked] == [
         ("members", "not known here"),
         ("users", "found"),
     ]
@@ -223,13 +225,65 @@ def test_the_exit_code_is_the_answer(
     assert "Traceback" not in result.stderr
 
 
-def test_an_answer_is_explained_as_fresh(invoke: Invoke, config: Config) -> None:
+@pytest.mark.parametrize("option", ["--explain", "--steps"])
+def test_how_long_an_answer_is_cached_is_explained(
+    invoke: Invoke, config: Config, option: str
+) -> None:
     path = config(USERS)
-    reported = json.loads(invoke("lookup", "@nobody", "-c", path, "--explain", "--json").stdout)
-    assert (reported["answer"]["stale"], reported["answer"]["coalesced"]) == (False, False)
-    assert 0 <= reported["answer"]["age_s"] < 60
-    lines = invoke("lookup", "@alice", "-c", path, "--explain").stdout.splitlines()
-    assert any(re.fullmatch(r"  fresh, [0-9.e-]+ s old", line) for line in lines)
+    reported = json.loads(invoke("lookup", "@nobody", "-c", path, option, "--json").stdout)
+    assert reported["cache_ttl_s"] == 30
+    lines = invoke("lookup", "@alice", "-c", path, option).stdout.splitlines()
+    assert "  cached for at most 300 s" in lines
+    path.write_text(path.read_text().replace("backends:", "cache: {ttl: 0s}\nbackends:"))
+    lines = invoke("lookup", "@alice", "-c", path, option).stdout.splitlines()
+    assert "  cached not at all" in lines
+
+
+def test_statement_of_a_file_is_shown(invoke: Invoke, config: Config, folder: Path) -> None:
+    make_database(folder / "users.db", ("bob", "1", "Pro", None))
+    path = config("name: members, kind: sqlite, path: users.db", USERS)
+    lines = invoke("lookup", "@bob", "-c", path, "--steps").stdout.splitlines()
+    assert any(
+        re.match(r'    statement         SELECT .* FROM "users" AS u WHERE', x) for x in lines
+    )
+    assert lines[-3:] == [
+        '    parameters        ["bob", "bob"]',
+        "    rows              1",
+        '    row               ["Pro", "1", "bob", null]',
+    ]
+    result = invoke("lookup", "@alice", "-c", path, "--steps", "--json")
+    first, second = json.loads(result.stdout)["backends"]
+    assert [each["step"] for each in first["steps"]] == ["statement", "parameters", "rows"]
+    assert (second["outcome"], second["steps"]) == ("found", [])
+
+
+def test_steps_before_a_failure_are_shown(invoke: Invoke, config: Config, folder: Path) -> None:
+    make_database(folder / "users.db", ("bob", "1", "", None))
+    path = config("name: members, kind: sqlite, path: users.db")
+    result = invoke("lookup", "@bob", "-c", path, "--steps")
+    assert result.exit_code == 3
+    assert '    row               ["", "1", "bob", null]' in result.stdout
+
+
+@pytest.mark.parametrize("option", ["--explain", "--steps"])
+def test_backend_whose_match_excludes_the_query_is_not_called(
+    invoke: Invoke, config: Config, option: str
+) -> None:
+    path = config(f'{NOBODY_LISTENS}, match: "@vip-.*"', USERS)
+    result = invoke("lookup", "@alice", "-c", path, option)
+    assert result.exit_code == 0
+    assert "  asked origin: not called: its match excludes the query (" in result.stdout
+
+
+def test_one_backend_is_queried_alone(invoke: Invoke, config: Config) -> None:
+    """The others may not even be there."""
+    path = config("name: gone, kind: yaml, path: gone.yaml", NOBODY_LISTENS, USERS)
+    result = invoke("lookup", "@alice", "-c", path, "--backend", "users")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "backend:      users"
+    result = invoke("lookup", "@alice", "-c", path, "--backend", "user")
+    assert result.exit_code == 2
+    assert "no backend has the name user; there are: gone, origin, users" in result.stderr
 
 
 def test_a_record_changes_no_other_text(invoke: Invoke, config: Config, folder: Path) -> None:
@@ -296,14 +350,12 @@ def test_errors_that_libraries_log_hold_no_value(
 def test_times_are_in_milliseconds(
     invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def find(
-        settings: object, manager: object, query: object, asked: list[BackendCall]
-    ) -> tuple[int, dict[str, str]]:
-        asked.append(BackendCall("users", "found", 0.0125, "found"))
-        return 0, {"status": "ok"}
+    async def explain(*_: object) -> Explanation:
+        call = BackendCall("users", "not known here", 0.0125, "not_found")
+        return Explanation(Answer(None, body=b"{}"), [call])
 
-    monkeypatch.setattr("tornado_idv.cli.lookup._find", find)
+    monkeypatch.setattr("tornado_idv.lookup.directory.Directory.explain", explain)
     result = invoke("lookup", "@alice", "-c", config(USERS), "--explain", "--json")
-    assert [each["ms"] for each in json.loads(result.stdout)["asked"]] == [12.5]
+    assert [each["ms"] for each in json.loads(result.stdout)["backends"]] == [12.5]
     result = invoke("lookup", "@alice", "-c", config(USERS), "--explain")
-    assert result.stdout.splitlines()[-1] == "  asked users: found (12.5 ms)"
+    assert result.stdout.splitlines()[-1] == "  asked users: not known here (12.5 ms)"

@@ -61,7 +61,7 @@ COMMANDS = (
     "keys issue shop --json",
     "users count --from a",
     "users export --from a",
-    "upstream try a @alice",
+    "lookup @alice --steps --backend a",
     "postgres init --apply",
     "status",
     "reload",

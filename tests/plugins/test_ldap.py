@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import json
 import logging
 import os
 import sys
@@ -591,7 +592,7 @@ def test_outage_is_503_over_http(server: LdapServer, tmp_path: Path) -> None:
     ],
     ids=["other name", "expired"],
 )
-def test_try_explains_certificates(
+def test_refused_certificate_is_explained(
     invoke: Invoke, tmp_path: Path, name: str, options: dict[str, Any], reason: str
 ) -> None:
     server = LdapServer(tmp_path / "server", [])
@@ -601,7 +602,7 @@ def test_try_explains_certificates(
         path = config_file(
             tmp_path, uris=[server.tls_uri], tls={"ca_file": f"{server.folder}/ca.pem"}
         )
-        done = invoke("ldap", "try", "staff", "@alice", "-c", path)
+        done = invoke("lookup", "@alice", "--steps", "-c", path)
     finally:
         server.stop()
     assert done.exit_code == 3
@@ -619,29 +620,39 @@ def config_file(folder: Path, **options: Any) -> Path:
 @pytest.mark.parametrize(
     ("who", "result"),
     [
-        ("@alice", (0, 'plan:            "Pro"\nFound.\n')),
-        ("@bob", (0, 'plan:            null  ->  "Free"\nFound.\n')),
-        (
-            "@ALICE",
-            (3, "another user than requested; nickname_case may be the reason\nUndetermined.\n"),
-        ),
-        ("@nobody", (1, "(subtree)\nNot found.\n")),
-        ("@disabled", (1, "not_known_when:  is true\nNot found.\n")),
-        ("77", (3, "failed:          more than one user for one query\nUndetermined.\n")),
-        ("@twins", (3, "plan (title) is a list, not text\nUndetermined.\n")),
-        ("alice", (2, "write @nick, a profile URL, or digits\n")),
+        ("@alice", (0, "found", 'plan              title  ->  "Pro"\n')),
+        ("@bob", (0, "found", "plan              title  ->  null (mapped to Free)\n")),
+        ("@ALICE", (3, "another user than requested; nickname_case may be the reason", "")),
+        ("@nobody", (1, "not known here", "(subtree)\n")),
+        ("@disabled", (1, "not known here", "->  true\n")),
+        ("77", (3, "more than one user for one query", "(subtree)\n")),
+        ("@twins", (3, "plan (title) is a list, not text", '["')),
     ],
 )
-def test_try_shows_every_step(
-    invoke: Invoke, server: LdapServer, tmp_path: Path, who: str, result: tuple[int, str]
+def test_every_step_is_shown(
+    invoke: Invoke, server: LdapServer, tmp_path: Path, who: str, result: tuple[int, str, str]
 ) -> None:
-    code, end = result
-    path = config_file(tmp_path, uris=[f"ldap://127.0.0.1:{free_port()}", server.uri])
-    done = invoke("ldap", "try", "staff", who, "-c", path)
-    assert (done.exit_code, done.output.endswith(end)) == (code, True), done.output
-    if code != 2:
-        assert "the server cannot be reached" in done.output
-        assert f"{server.uri}: connected and bound\nsearch: " in done.output
+    code, outcome, shown = result
+    unreachable = f"ldap://127.0.0.1:{free_port()}"
+    path = config_file(tmp_path, uris=[unreachable, server.uri])
+    done = invoke("lookup", who, "--steps", "-c", path)
+    assert done.exit_code == code
+    assert f"{outcome} (" in done.output
+    assert shown in done.output
+    assert f"    server            {unreachable}: the server cannot be reached" in done.output
+    assert f"    server            {server.uri}: connected and bound\n    search  " in done.output
+    assert PASSWORD not in done.output
+
+
+def test_excluded_query_is_not_searched_for(
+    invoke: Invoke, server: LdapServer, tmp_path: Path
+) -> None:
+    path = config_file(tmp_path, uris=[server.uri], match="@vip-.*")
+    done = invoke("lookup", "@alice", "--steps", "-c", path, "--json")
+    assert done.exit_code == 1
+    (call,) = json.loads(done.output)["backends"]
+    assert call["outcome"] == "not called: its match excludes the query"
+    assert call["steps"] == []
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=64))

@@ -1,4 +1,4 @@
-"""The commands ``check`` and ``ldap try`` with a directory, and the stop of the service."""
+"""The commands ``check`` and ``lookup`` with a directory, and the stop of the service."""
 
 from __future__ import annotations
 
@@ -61,25 +61,26 @@ def write(tmp_path: Path) -> Write:
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        ((FOLDING, "@alice"), (0, "Found.\n")),
-        ((FOLDING, "@ALICE"), (0, "Found.\n")),
-        ((FOLDING, "1"), (0, "Found.\n")),
-        ((CONFIG, "@Alice"), (0, "Found.\n")),
-        ((CONFIG, "@alice"), (3, "nickname_case may be the reason\nUndetermined.\n")),
-        ((CONFIG, "@bob"), (3, "control characters and line separators\nUndetermined.\n")),
+        ((FOLDING, "@alice"), (0, "found")),
+        ((FOLDING, "@ALICE"), (0, "found")),
+        ((FOLDING, "1"), (0, "found")),
+        ((CONFIG, "@Alice"), (0, "found")),
+        ((CONFIG, "@alice"), (3, "nickname_case may be the reason")),
+        ((CONFIG, "@bob"), (3, "control characters and line separators")),
     ],
 )
-def test_try_finds_what_the_service_finds(
+def test_steps_are_of_what_the_service_finds(
     invoke: Invoke, uri: str, write: Write, asked: tuple[str, str], expected: tuple[int, str]
 ) -> None:
     config, who = asked
     path = write(config, uris=[uri])
-    tried, served = (
-        invoke(*command, who, "-c", path) for command in (("ldap", "try", "staff"), ("lookup",))
+    explained, plain = (
+        invoke("lookup", who, *options, "-c", path) for options in (("--steps",), ())
     )
-    code, end = expected
-    assert tried.output.endswith(end)
-    assert (tried.exit_code, served.exit_code) == (code, code)
+    code, outcome = expected
+    assert f"{outcome} (" in explained.output
+    assert "    entry             " in explained.output
+    assert (explained.exit_code, plain.exit_code) == (code, code)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Datab
 from support.http.http_server import until
 from support.processes.process import Invoke
 from support.processes.service import CONFIG
-from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User
+from tornado_idv import Broken, ByCard, ByNickname, StartError, Step, Unavailable, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
@@ -399,6 +399,28 @@ async def test_an_invalid_row_is_broken(
             await backend.find(ByNickname("alice"))
         assert "alice" not in repr(caught.value)
         assert caught.value.__cause__ is None
+
+
+async def test_statement_and_rows_are_explained(database: Database, serving: Any) -> None:
+    database.write(ALICE, User("", "77", "carol"))
+    async with serving() as backend:
+        for nickname, rows in (
+            ("alice", [["Free", "4000123412341234", "alice", None]]),
+            ("bob", []),
+        ):
+            steps: list[Step] = []
+            await backend.explain(ByNickname(nickname), steps)
+            statement, *others = steps
+            assert statement.result.endswith('u."nickname" = $1::text LIMIT 2')
+            assert others == [
+                Step("parameter", nickname),
+                Step("rows", len(rows)),
+                *(Step("row", row) for row in rows),
+            ]
+        steps = []
+        with pytest.raises(Broken):
+            await backend.explain(ByNickname("carol"), steps)
+        assert steps[-1] == Step("row", ["", "77", "carol", None])
 
 
 async def test_a_user_whose_nickname_is_stored_with_an_at_sign_is_broken_and_not_unknown(

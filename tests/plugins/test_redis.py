@@ -32,10 +32,12 @@ from support.fakes.outcomes import outcome
 from support.processes.ports import free_port
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv import (
+    Broken,
     ByCard,
     ByNickname,
     Query,
     StartError,
+    Step,
     Unavailable,
     User,
     yaml_loader,
@@ -327,6 +329,21 @@ async def test_an_invalid_record_is_broken(
             assert await outcome(backend, query) == f"broken: {reason}"
         finally:
             server.run("ACL", "SETUSER", "default", "+@all")
+
+
+async def test_commands_and_replies_are_explained(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    server.run("SET", "card:78", "carol")
+    server.run("HSET", "user:carol", "nickname", "carol", "card_number", "78")
+    steps: list[Step] = []
+    async with open_backends([backend_of()]) as (backend,):
+        with pytest.raises(Broken, match="has no plan"):
+            await backend.explain(ByCard("78"), steps)
+    assert steps == [
+        Step("GET", b"carol", "card:78"),
+        Step("HGETALL", {b"nickname": b"carol", b"card_number": b"78"}, "user:carol"),
+    ]
 
 
 async def test_folded_nicknames_are_found_by_keys_in_lower_case(

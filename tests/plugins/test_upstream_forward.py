@@ -156,7 +156,7 @@ async def test_command_without_a_request_forwards_nothing(tmp_path: Path) -> Non
         backend = {"name": "crm", "kind": "upstream", "base_url": directory.address}
         backend["forward"] = ["traceparent", "x-request-id"]  # type: ignore[assignment]
         path.write_text(f"{CONFIG}  - {json.dumps(backend)}\n", encoding="utf-8")
-        arguments = ["upstream", "try", "crm", "@alice", "-c", str(path)]
+        arguments = ["lookup", "@alice", "--steps", "-c", str(path)]
         result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
     assert result.exit_code == 1
     (request,) = directory.requests

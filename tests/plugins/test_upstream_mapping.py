@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jmespath.visitor import Options
 from pydantic import ValidationError
 
-from idv_upstream.response.mapping import ResponseMapper, Step
+from idv_upstream.response.mapping import Evaluation, ResponseMapper
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
@@ -301,11 +301,11 @@ def test_mapping_explains_each_step() -> None:
     tried = mapper(found_when="total", select="items", profile_url="lower(no)", plan={"const": "x"})
     document = {"total": 1, "items": [RECORD]}
     assert list(tried.explain(QUERIES[0], document)) == [
-        Step("found_when", "total", 1),
-        Step("select", "items", [RECORD]),
-        Step("card_number", "card", "0012"),
-        Step("nickname", "login", "alice"),
-        Step(
+        Evaluation("found_when", "total", 1),
+        Evaluation("select", "items", [RECORD]),
+        Evaluation("card_number", "card", "0012"),
+        Evaluation("nickname", "login", "alice"),
+        Evaluation(
             "profile_url",
             "lower(no)",
             None,

@@ -189,48 +189,48 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
         UpstreamOptions.model_validate(given_options)
 
 
-async def test_try_shows_both_requests(tmp_path: Path) -> None:
+async def test_steps_of_both_requests_are_shown(tmp_path: Path) -> None:
     async with serving(CARD, USER) as server:
         path = tmp_path / "config.yaml"
         backend = {"name": "crm", "kind": "upstream", "base_url": server.address, **OPTIONS}
         path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
-        arguments = ["upstream", "try", "crm", "0012", "-c", str(path)]
+        arguments = ["lookup", "0012", "--steps", "-c", str(path)]
         result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
     lines = result.output.splitlines()
-    assert lines[0].startswith(f"request      GET {server.address}/users/7")
-    first = [line for line in lines if line.startswith("first ")]
-    shown = f"GET {server.address}/cards/0012"
-    assert first == [f'first        {shown}  ->  {{"status": 200, "id": "7"}}']
-    assert "outcome      found" in lines
-    assert ALICE.nickname in result.output
+    named = [line.split() for line in lines if line.startswith(("    request  ", "    id  "))]
+    assert named == [
+        ["request", "GET", f"{server.address}/cards/0012"],
+        ["id", "7"],
+        ["request", "GET", f"{server.address}/users/7"],
+    ]
+    assert "asked crm: found (" in result.output
 
 
 @pytest.mark.parametrize(
-    ("last", "explained"), [([CARD, UNKNOWN], True), ([CARD, Said(b"", "reset")], False)]
+    ("last", "explained"), [([CARD, UNKNOWN], 2), ([CARD, Said(b"", "reset")], 1)]
 )
-async def test_try_explains_responses_of_the_last_attempt_alone(
-    tmp_path: Path, last: list[bytes | Said], *, explained: bool
+async def test_each_response_is_explained(
+    tmp_path: Path, last: list[bytes | Said], explained: int
 ) -> None:
     async with serving(CARD, UNKNOWN, *last) as server:
         path = tmp_path / "config.yaml"
         backend = {"name": "crm", "kind": "upstream", "base_url": server.address, **OPTIONS}
         path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
-        arguments = ["upstream", "try", "crm", "0012", "-c", str(path)]
+        arguments = ["lookup", "0012", "--steps", "-c", str(path)]
         result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-    assert [line.startswith("first ") for line in result.output.splitlines()].count(True) == 2
-    assert ("error == 'unknown'" in result.output) == explained
+    assert result.output.count("    id                7\n") == 2
+    assert result.output.count("error == 'unknown'") == explained
 
 
-async def test_try_shows_why_the_first_request_failed(tmp_path: Path) -> None:
+async def test_steps_end_with_the_request_that_failed(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     backend = {"name": "crm", "kind": "upstream", **OPTIONS}
     backend["base_url"] = f"http://127.0.0.1:{closed_port()}"
     path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
-    arguments = ["upstream", "try", "crm", "0012", "-c", str(path)]
+    arguments = ["lookup", "0012", "--steps", "-c", str(path)]
     result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-    lines = result.output.splitlines()
-    assert lines[0].startswith(f"request      GET {backend['base_url']}/cards/0012")
-    assert lines[-1] == "outcome      undetermined: connection failed"
+    assert f"    request           GET {backend['base_url']}/cards/0012\n" in result.output
+    assert "asked crm: connection failed (" in result.output
 
 
 async def test_query_of_the_other_kind_takes_one_step(tmp_path: Path) -> None:

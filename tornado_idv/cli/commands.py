@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import discard_output, print_message, write_utf8
 from tornado_idv.errors import format_traceback
-from tornado_idv.interfaces.command_tools import CommandTools, Exit, LoadedConfig
+from tornado_idv.interfaces.command_tools import CommandTools, Exit
 from tornado_idv.registry import plugin_manager
+
+if TYPE_CHECKING:
+    from tornado_idv.interfaces.backend import BackendOptions
 
 _COMMANDS = {
     "cache": ("running.operations", "Show or purge the cache of the running service."),
@@ -59,8 +62,7 @@ _EXAMPLES = {
     "keys revoke": ("shop",),
     "keys rotate": ("shop --overlap 7d",),
     "keys show": ("shop",),
-    "ldap try": ("staff @alice",),
-    "lookup": ("@alice", "4000123412341234 --explain"),
+    "lookup": ("@alice", "4000123412341234 --explain", "@alice --steps --backend crm"),
     "openapi": ("> openapi.json",),
     "plugins": ("",),
     "postgres init": ("| psql", "--apply"),
@@ -71,7 +73,6 @@ _EXAMPLES = {
         "--demo users.yaml --port 0 --ready-file ready.json",
     ),
     "status": ("", "--json"),
-    "upstream try": ("crm @alice",),
     "users compare": ("old new --sample 1000",),
     "users count": ("--from users",),
     "users export": ("--from users users.csv",),
@@ -180,10 +181,10 @@ def _add_examples(command: click.Command, name: str) -> None:
             _add_examples(each, f"{name} {inner}")
 
 
-def _read(path: Path) -> LoadedConfig:
-    from tornado_idv.cli.load_config import read_config  # noqa: PLC0415 - not for `--help`
+def _read_backends(path: Path) -> Sequence[BackendOptions]:
+    from tornado_idv.cli.load_config import load_settings  # noqa: PLC0415 - not for `--help`
 
-    return read_config(path)
+    return load_settings(path)[0].backends
 
 
-_TOOLS = CommandTools(config_option, json_option, _read, exit_on_error)
+_TOOLS = CommandTools(config_option, json_option, _read_backends, exit_on_error)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 import pluggy
 
 from tornado_idv.cli.common import (
     Record,
+    complete_backend,
     config_option,
     exit_on_error,
     failure,
@@ -24,13 +28,18 @@ from tornado_idv.cli.common import (
     show,
 )
 from tornado_idv.cli.load_config import load_settings
+from tornado_idv.config.load import reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
+from tornado_idv.interfaces.backend import Step
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.logs.handlers import keep_out_secrets
-from tornado_idv.lookup.guard import BackendCall
-from tornado_idv.model import Query
+from tornado_idv.lookup.chain import Explanation
+from tornado_idv.masking import Masker
+from tornado_idv.model import Answer, Query
 from tornado_idv.service.directories import open_directory
+
+_MASKED = {"reason", "plan", "card_number", "nickname", "profile_url"}
 
 
 @click.command()
@@ -39,16 +48,31 @@ from tornado_idv.service.directories import open_directory
 @click.option(
     "--explain", is_flag=True, help="Show the result of each backend, and its time in ms."
 )
+@click.option("--steps", is_flag=True, help="Show what each backend sent, received and read, too.")
+@click.option(
+    "--backend",
+    "name",
+    metavar="NAME",
+    shell_complete=complete_backend,
+    help="Query this backend alone; no other is opened.",
+)
 @json_option
-def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  # noqa: FBT001
+def lookup(
+    who: str, config_path: Path, name: str | None, *, explain: bool, steps: bool, as_json: bool
+) -> None:
     """Look a user up in the configured backends.
 
     They are queried directly, without the HTTP service and its cache.
+
+    --steps shows requests, responses and the value of each expression of an upstream, connections,
+    filter and attributes of LDAP, statement and rows of a database. Secrets are masked; the rest
+    is shown as it is.
     """
     keep_out_secrets()
-    calls: list[BackendCall] = []
     with exit_on_error(Exit.UNDETERMINED, as_json=as_json, record=_failure_record):
         settings, manager = load_settings(config_path)
+        if name is not None:
+            settings = _with_backend(settings, name)
         try:
             query = settings.make_identifiers().parse_any(who)
         except InvalidFormat as error:
@@ -58,16 +82,38 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
             print_json({"status": "error", "code": "invalid_format", "message": message})
             sys.exit(Exit.WRONG_USE)
         with mute_own_logger():
-            code, record = asyncio.run(_find(settings, manager, query, calls))
-    if explain:
-        record["asked"] = [
-            {"backend": each.backend, "said": each.outcome, "ms": round(each.seconds * 1000, 2)}
-            for each in calls
-        ]
-    else:
-        record.pop("answer", None)
-    show(record, _lines(record), as_json=as_json)
-    sys.exit(code)
+            found = asyncio.run(_find(settings, manager, query, name, with_steps=steps))
+        mask = Masker(reference_values(config_path, os.environ) if steps else ())
+    record = _record(found.explanation.end)
+    record |= {key: mask(text) for key, text in record.items() if key in _MASKED}
+    lines = [f"{key + ':':14}{text}" for key, text in record.items()]
+    if explain or steps:
+        if (seconds := found.ttl) is not None:
+            record["cache_ttl_s"] = seconds
+            lines.append(f"  cached {f'for at most {seconds:g} s' if seconds else 'not at all'}")
+        record["backends"] = []
+        for each, shown in _calls(found, mask):
+            record["backends"].append(each)
+            lines += shown
+    show(record, lines, as_json=as_json)
+    codes = {"found": Exit.DONE, "not_found": Exit.NO, "undetermined": Exit.UNDETERMINED}
+    sys.exit(codes[found.explanation.result])
+
+
+class _Found(NamedTuple):
+    """A lookup, the steps of each backend, and for how many seconds the answer is cached."""
+
+    explanation: Explanation
+    steps: Mapping[str, Sequence[Step]] | None
+    ttl: float | None
+
+
+def _with_backend(settings: Settings, name: str) -> Settings:
+    backends = tuple(each for each in settings.backends if each.name == name)
+    if not backends:
+        names = ", ".join(each.name for each in settings.backends)
+        raise click.UsageError(f"no backend has the name {name}; there are: {names}")
+    return settings.model_copy(update={"backends": backends})
 
 
 def _failure_record(error: IdvError) -> Record:
@@ -87,30 +133,75 @@ def _advice(settings: Settings, who: str) -> str:
 
 
 async def _find(
-    settings: Settings, manager: pluggy.PluginManager, query: Query, calls: list[BackendCall]
-) -> tuple[Exit, Record]:
-    async with open_directory(settings, manager, calls.append) as directory:
-        try:
-            answer = await directory.find(query)
-        except LookupFailed as error:
-            reason = {"status": "undetermined", "reason": str(error), "answer": None}
-            return Exit.UNDETERMINED, reason
-    record = json.loads(answer.body)
-    if answer.found:
-        record["backend"] = answer.backend
-    record["answer"] = {
-        "age_s": round(directory.cache.timer() - answer.since, 3),
-        "stale": answer.stale,
-        "coalesced": answer.coalesced,
-    }
-    return (Exit.DONE if answer.found else Exit.NO), record
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    query: Query,
+    name: str | None,
+    *,
+    with_steps: bool,
+) -> _Found:
+    async with open_directory(settings, manager) as directory:
+        if name is not None and not directory.guards[0].serves(query):
+            raise click.UsageError(f"{name} does not serve this kind of query")
+        guards = directory.guards
+        steps = {each.name: each.record_steps() for each in guards} if with_steps else None
+        explanation = await directory.explain(query)
+    end = explanation.end
+    if isinstance(end, LookupFailed):
+        return _Found(explanation, steps, None)
+    return _Found(explanation, steps, directory.cache.ttl(end) if end.storable else 0.0)
 
 
-def _lines(record: Record) -> Iterator[str]:
-    for name, text in record.items():
-        if name not in ("answer", "asked"):
-            yield f"{name + ':':14}{text}"
-    if how := record.get("answer"):
-        yield f"  {'stale' if how['stale'] else 'fresh'}, {how['age_s']:g} s old"
-    for each in record.get("asked", ()):
-        yield f"  asked {each['backend']}: {each['said']} ({each['ms']} ms)"
+def _record(end: Answer | LookupFailed) -> Record:
+    if isinstance(end, LookupFailed):
+        return {"status": "undetermined", "reason": str(end)}
+    record: Record = json.loads(end.body)
+    return {**record, "backend": end.backend} if end.found else record
+
+
+def _calls(found: _Found, mask: Masker) -> Iterator[tuple[Record, list[str]]]:
+    """Yield each call of a backend, as a record and as lines."""
+    for call in found.explanation.calls:
+        ms = round(call.seconds * 1000, 2)
+        record: Record = {"backend": call.backend, "outcome": mask(call.outcome), "ms": ms}
+        lines = [f"  asked {call.backend}: {record['outcome']} ({ms} ms)"]
+        if found.steps is not None:
+            steps = [each.masked(mask) for each in found.steps.get(call.backend, ())]
+            record["steps"] = [*map(_step_record, steps)]
+            lines += (line for each in steps for line in _step_lines(each))
+        yield record, lines
+
+
+def _step_record(step: Step) -> Record:
+    texts = {"expression": step.expression, "note": step.note}
+    given = {name: text for name, text in texts.items() if text}
+    return {"step": step.name, "result": step.result, **given}
+
+
+def _step_lines(step: Step) -> Iterator[str]:
+    result = step.result
+    if step.expression:
+        is_several = isinstance(result, list) and len(result) > 1
+        shown = f"a list of {len(result)}" if is_several else _cut(_dumps(result), step.shown)
+        lines = [f"{step.expression}  ->  {shown}"]
+    elif isinstance(result, Mapping):
+        lines = [f"{name}: {_text(value)}" for name, value in result.items()]
+    else:
+        lines = _cut(_text(result), step.shown).splitlines()
+    lines = lines or [""]
+    if step.note:
+        lines[-1] += f" ({step.note})"
+    for name, line in zip_longest([step.name], lines, fillvalue=""):
+        yield f"    {name:<18}{line}".rstrip()
+
+
+def _dumps(result: Any) -> str:
+    return json.dumps(result, ensure_ascii=False)
+
+
+def _text(result: Any) -> str:
+    return result if isinstance(result, str) else _dumps(result)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text)} in all)"

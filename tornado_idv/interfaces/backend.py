@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from tornado_idv.interfaces.user_store import UserStore
@@ -69,6 +71,25 @@ class BackendOptions(Options):
         stored in another case too.
         """
         return self._folds_nicknames
+
+
+class Step(Struct, frozen=True):
+    """A step of a lookup, for the operator: what was sent, what came back, what was made of it.
+
+    ``result`` is JSON or bytes; of anything else the ``repr`` is shown. ``expression`` is what
+    gave the result. A terminal shows ``shown`` characters of that.
+    """
+
+    name: str
+    result: Any
+    expression: str = ""
+    note: str = ""
+    shown: int = 4096
+
+    def masked(self, mask: Callable[[Any], Any]) -> Step:
+        """Return the step without secrets; ``mask`` is a `Masker`."""
+        result, expression, note = map(mask, (self.result, self.expression, self.note))
+        return replace(self, result=result, expression=expression, note=note)
 
 
 OptionsT = TypeVar("OptionsT", bound=BackendOptions)
@@ -142,6 +163,15 @@ class Backend(ABC, Generic[OptionsT]):
         it holds or returns cannot be right. It need not bound its time: the guard cancels it
         after ``timeout``.
         """
+
+    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:  # noqa: ARG002 for subclasses
+        """Look a user up as `find` does, for ``tornado-idv lookup --steps``.
+
+        A backend that has more to show than the result adds it to ``steps``, also before it raises.
+        Its own secrets must be masked (`Masker`); values of ``${env:…}`` and ``${file:…}`` in the
+        configuration are.
+        """
+        return await self.find(query)
 
     async def close(self) -> None:
         """Gives back what `open` took."""

@@ -22,10 +22,16 @@ _Observe = Callable[[str, _Call], _Call]
 
 
 class Explanation(NamedTuple):
-    """The result of a lookup, and how each call ended, in order."""
+    """The answer of a lookup, or why there is none, and how each call ended, in order."""
 
-    result: Literal["found", "not_found", "undetermined"]
+    end: Answer | LookupFailed
     calls: list[BackendCall]
+
+    @property
+    def result(self) -> Literal["found", "not_found", "undetermined"]:
+        if isinstance(self.end, LookupFailed):
+            return "undetermined"
+        return "found" if self.end.found else "not_found"
 
 
 class Chain:
@@ -141,10 +147,9 @@ class Chain:
             return end
 
         try:
-            answer = await self.find(query, observe)
-        except LookupFailed:
-            return Explanation("undetermined", calls)
-        return Explanation("found" if answer.found else "not_found", calls)
+            return Explanation(await self.find(query, observe), calls)
+        except LookupFailed as error:
+            return Explanation(error, calls)
 
 
 async def _of_plugin(name: str, call: _Call, deadline: float) -> Answer | None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from math import inf
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from tornado_idv.identifiers import (
     is_plan,
     is_profile_url,
 )
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend, Step
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
@@ -40,6 +41,8 @@ _MIN_TIME_LEFT = 0.05
 _RECOVERY_INTERVAL = 10.0
 """Seconds in which a backend that fails now and then is logged as available at most once."""
 _OPEN = "circuit breaker open"
+_EXCLUDED = Answer(None)
+"""The end of a call for a query that ``match`` excludes."""
 
 
 CallResult = Literal[
@@ -85,6 +88,7 @@ class Guard:
         options = backend.options
         self.backend = backend
         self.name = backend.name
+        self._look_up = backend.find
         self._serves = backend.serves
         self._accepts = accepts
         self._on_result = on_result
@@ -113,6 +117,12 @@ class Guard:
         """The number of running calls."""
         return self._bulkhead.in_use
 
+    def record_steps(self) -> list[Step]:
+        """Return a list that gets the steps of all lookups from now on."""
+        steps: list[Step] = []
+        self._look_up = partial(self.backend.explain, steps=steps)
+        return steps
+
     def serves(self, query: Query) -> bool:
         return type(query) in self._serves
 
@@ -129,7 +139,7 @@ class Guard:
     async def find(self, query: Query, deadline: float) -> Answer | None:
         """Look the query up in the backend, by ``deadline`` (seconds of the loop's clock)."""
         if self._match is not None and not self._match(query.text):
-            return None
+            return _EXCLUDED
         started = 0.0 if self._on_result is None else self._timer()
         outcome = "client disconnected"
         result: CallResult = "cancelled"
@@ -192,7 +202,7 @@ class Guard:
         timeout = Timeout(self._deadlines, min(own_deadline, deadline))
         try:
             with timeout:
-                found = await self.backend.find(query)
+                found = await self._look_up(query)
         except LookupFailed:
             raise
         except TimeoutError:
@@ -234,7 +244,9 @@ class Guard:
         if self._folds_nicknames:
             user = replace(user, nickname=fold_case(user.nickname))
         if query.text not in (f"@{user.nickname}", user.card_number):
-            raise Broken("returned another user than requested")
+            is_in_other_case = query.text.lower() == f"@{user.nickname}".lower()
+            hint = "; nickname_case may be the reason" if is_in_other_case else ""
+            raise Broken(f"returned another user than requested{hint}")
         if not self._accepts(user):
             raise Broken("returned a user whose nickname or card number is not in a valid format")
         check_text(user)
@@ -276,4 +288,6 @@ def outcome_of(end: Answer | LookupFailed | None) -> tuple[str, CallResult]:
         return end.reason, "broken"
     if isinstance(end, LookupFailed):
         return end.reason, "rejected" if isinstance(end, NotCalled) else "unavailable"
+    if end is _EXCLUDED:
+        return "not called: its match excludes the query", "not_found"
     return ("not known here", "not_found") if end is None or not end.found else ("found", "found")

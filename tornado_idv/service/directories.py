@@ -34,16 +34,13 @@ from tornado_idv.web.json_body import encode_user
 
 @asynccontextmanager
 async def open_directory(
-    settings: Settings,
-    manager: pluggy.PluginManager,
-    on_backend_result: Callable[[BackendCall], None] | None = None,
+    settings: Settings, manager: pluggy.PluginManager
 ) -> AsyncIterator[Directory]:
     """Open the configured backends and yield a directory of them.
 
-    ``on_backend_result`` is called with each call of a backend.
     Raises `StartError` if one cannot be opened.
     """
-    directories = Directories(manager, Counters(), on_backend_result)
+    directories = Directories(manager, Counters())
     async with directories.opened(settings):
         yield directories.current
 
@@ -81,7 +78,7 @@ class Directories:
         self,
         manager: pluggy.PluginManager,
         counters: Counters,
-        on_backend_result: Callable[[BackendCall], None] | None,
+        on_backend_result: Callable[[BackendCall], None] | None = None,
     ) -> None:
         self.shared: SharedTier | None = None
         self._manager = manager

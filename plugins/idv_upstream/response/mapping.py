@@ -21,14 +21,14 @@ _STEPS = ("unavailable_when", "broken_when", "complete_when", "found_when", "sel
 _LAST_WHEN = {"unavailable_when": True, "broken_when": True, "complete_when": False}
 """The results after which nothing else is evaluated."""
 _MAX_CANDIDATES = 5
-"""Records of a list that `upstream try` evaluates a condition on."""
+"""Records of a list that `ResponseMapper.explain` evaluates a condition on."""
 
 
 class AnotherUser(Broken):
     """The user in a response is not the requested one."""
 
 
-class Step(NamedTuple):
+class Evaluation(NamedTuple):
     """The result of one expression, or why it has none."""
 
     name: str
@@ -126,31 +126,31 @@ class ResponseMapper:
         condition = self._expressions.get(name)
         return condition is not None and is_falsy(condition.evaluate(document))
 
-    def explain(self, query: Query, document: Any) -> Iterator[Step]:
+    def explain(self, query: Query, document: Any) -> Iterator[Evaluation]:
         """Yield the result of each expression that a lookup evaluates."""
         echo = self._nickname if isinstance(query, ByNickname) else self._card_number
         for name in filter(self._expressions.__contains__, _STEPS):
-            step = _step(name, self._expressions[name], document)
-            yield step
-            if step.error or _LAST_WHEN.get(name) is (not is_falsy(step.result)):
+            evaluation = _evaluate(name, self._expressions[name], document)
+            yield evaluation
+            if evaluation.error or _LAST_WHEN.get(name) is (not is_falsy(evaluation.result)):
                 return
-            is_search = self._matches_echo and name == "select" and type(step.result) is list
+            is_search = self._matches_echo and name == "select" and type(evaluation.result) is list
             if is_search and echo.expression is not None:
-                for record in step.result[:_MAX_CANDIDATES]:
-                    yield _step("match", echo.expression, record)
+                for record in evaluation.result[:_MAX_CANDIDATES]:
+                    yield _evaluate("match", echo.expression, record)
         with suppress(Broken):
             for record in self._records(document, query)[:_MAX_CANDIDATES]:
                 if (condition := self._condition_on(record)) is not None:
-                    yield _step("not_known_when", condition, record)
+                    yield _evaluate("not_known_when", condition, record)
             record = self._record(document, query, echo=self._check_echo)
             unread = None if self._check_echo else echo
             for each in (self._plan, self._card_number, self._nickname, self._profile_url):
                 if record is not None and each.expression is not None and each is not unread:
-                    yield _step(each.name, each.expression, record)
+                    yield _evaluate(each.name, each.expression, record)
 
-    def explain_not_known(self, document: Any) -> Iterator[Step]:
+    def explain_not_known(self, document: Any) -> Iterator[Evaluation]:
         """The same for the body of a response whose status says "not known"."""
-        yield _step("not_known_when", self._expressions["not_known_when"], document)
+        yield _evaluate("not_known_when", self._expressions["not_known_when"], document)
 
     def _records(self, document: Any, query: Query) -> list[Any]:
         """Return what may be the user's record: what is selected, or those of a list."""
@@ -232,11 +232,11 @@ class ResponseMapper:
         return nickname.lower() if self._folds_nicknames else nickname
 
 
-def _step(name: str, expression: Expression, value: Any) -> Step:
+def _evaluate(name: str, expression: Expression, value: Any) -> Evaluation:
     try:
         result = expression.evaluate(value)
     except Broken as error:
-        return Step(name, expression.text, None, error.reason)
+        return Evaluation(name, expression.text, None, error.reason)
     paths = expression.paths if result is None else []
     missing = [".".join(each) for each in paths if not has_path(value, each)]
-    return Step(name, expression.text, result, missing=tuple(missing))
+    return Evaluation(name, expression.text, result, missing=tuple(missing))

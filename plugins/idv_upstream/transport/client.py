@@ -25,7 +25,7 @@ from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 WantsBody = Callable[[int], bool | None]
 """Whether the body of a response of this status is read; with ``None`` it may also be empty,
-where it cannot be read."""
+where it cannot be read in time."""
 
 HEADERS: Mapping[str, str] = {
     "Accept": "application/json",
@@ -37,6 +37,8 @@ HEADERS: Mapping[str, str] = {
 CONNECT_TIMEOUT = 0.5
 """Seconds to resolve a host name, and then to establish a connection with its TLS handshake."""
 
+_OPTIONAL_BODY_TIMEOUT = 0.2
+"""Seconds to wait for a body that is shown, but decides nothing."""
 _MIN_CONNECTIONS = 64
 # Shorter than the 5 s after which many servers close an idle connection (this service: 10 s):
 # otherwise a request may be sent just as the other side closes.
@@ -225,7 +227,10 @@ class Client:
                 wanted = wants_body(status)
                 body = b""
                 if wanted is not False:
-                    body = decode_body(await _read(response.content), received)
+                    reading = _read(response.content)
+                    if wanted is None:
+                        reading = asyncio.wait_for(reading, _OPTIONAL_BODY_TIMEOUT)
+                    body = decode_body(await reading, received)
             except (aiohttp.ClientError, OSError, LookupFailed):
                 if wanted is not None:
                     raise

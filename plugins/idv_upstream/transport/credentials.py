@@ -19,11 +19,10 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_val
 from idv_upstream.request.encoding import is_reserved
 from idv_upstream.request.template import Request
 from idv_upstream.request.url import origin_of
-from tornado_idv import Broken, Options, Secret
+from tornado_idv import Broken, Masker, Options, Secret
 from tornado_idv.mapping import ExpressionText
 
-MASK = "***"
-"""What is shown in place of a secret."""
+MASK = Masker.MASK
 
 
 class _Format(NamedTuple):

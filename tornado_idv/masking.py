@@ -1,4 +1,4 @@
-"""Masks secrets in what ``upstream try`` prints."""
+"""Masks secrets in what is shown to an operator."""
 
 from __future__ import annotations
 
@@ -6,58 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from json import dumps
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 
-from msgspec.structs import replace
-
-from idv_upstream.request.template import Request
-from idv_upstream.transport.credentials import MASK
 from tornado_idv import strict_json
 
-_SECRET_NAME = re.compile("auth|key|token|secret|cookie|passw|pwd", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
-
-
-def mask_request(request: Request) -> Request:
-    """Mask the values in a request that are named like a secret."""
-    path, mark, query = request.url.partition("?")
-    headers = {name: MASK if _is_secret(name) else each for name, each in request.headers.items()}
-    body = request.body
-    return replace(
-        request,
-        url=path + mark + _mask_pairs(query),
-        headers=headers,
-        body=None if body is None else _mask_body(body.decode()).encode(),
-    )
-
-
-def _mask_body(body: str) -> str:
-    try:
-        return dumps(_mask_members(strict_json.loads(body)))
-    except ValueError:
-        return _mask_pairs(body)
-
-
-def _mask_pairs(pairs: str) -> str:
-    """Mask in a query or a form."""
-    return "&".join(
-        f"{name}={MASK}" if equals and _is_secret(name) else name + equals + value
-        for name, equals, value in (pair.partition("=") for pair in pairs.split("&"))
-    )
-
-
-def _mask_members(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            name: MASK if _is_secret(name) else _mask_members(member)
-            for name, member in value.items()
-        }
-    return [_mask_members(item) for item in value] if isinstance(value, list) else value
-
-
-def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.search(unquote(name)) is not None
 
 
 class Masker:
@@ -66,6 +20,9 @@ class Masker:
     A URL, a form or JSON may hold a value with any of its characters escaped.
     """
 
+    MASK: ClassVar[str] = "***"
+    """What is shown in place of a secret."""
+
     def __init__(self, values: Iterable[str]) -> None:
         spellings = {spelling for value in values for spelling in _spellings(value)}
         longest_first = sorted(spellings - {""}, key=lambda text: (-len(text), text))
@@ -73,16 +30,20 @@ class Masker:
         self._pattern = re.compile("|".join(patterns) or "(?!)")
 
     def __call__(self, value: Any) -> Any:
-        """Return the JSON value with all texts masked, at any depth."""
+        """Return the value as JSON with all texts masked, at any depth."""
+        if isinstance(value, bytes):
+            value = value.decode(errors="backslashreplace")
         if isinstance(value, str):
-            return self._pattern.sub(MASK, value)
+            return self._pattern.sub(self.MASK, value)
         if isinstance(value, Mapping):
-            return {self(name): self(member) for name, member in value.items()}
-        if isinstance(value, list):
+            return {str(self(name)): self(member) for name, member in value.items()}
+        if isinstance(value, list | tuple):
             return [self(item) for item in value]
-        if type(value) in (int, float) and self._pattern.search(dumps(value)):
-            return MASK
-        return value
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int | float):
+            return self.MASK if self._pattern.search(dumps(value)) else value
+        return self(repr(value))
 
 
 def _spellings(value: str) -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""The command ``tornado-idv upstream try``."""
+"""The steps of a lookup in an upstream: ``tornado-idv lookup --steps``."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
@@ -15,10 +16,10 @@ from urllib.parse import quote, urlencode
 import pytest
 from click.testing import CliRunner, Result
 
-from idv_upstream.cli.dry_run import RecordingBackend, dry_run
+from idv_upstream.backend import UpstreamBackend
 from support.fakes.clock_and_backends import LoopClock
 from support.http.scripted_server import Said, serving
-from tornado_idv import ByNickname
+from tornado_idv import ByNickname, Step
 from tornado_idv.cli import main
 from tornado_idv.testing import make_backend
 
@@ -95,13 +96,22 @@ class Try:
         self.config.write_text(CONFIG.format(port=port, canary=CANARY), encoding="utf-8")
 
     def __call__(self, *arguments: str, name: str = "crm") -> Result:
-        every = ["upstream", "try", name, *arguments, "--config", str(self.config)]
+        every = ["lookup", *arguments, "--steps", "--backend", name, "--config", str(self.config)]
         result = CliRunner().invoke(main, every)
         assert CANARY not in result.output
         return result
 
     def record(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json").stdout)
+
+    def steps(self, *arguments: str) -> dict[str, Any]:
+        """The results of the steps by name."""
+        return {each["step"]: each["result"] for each in steps_of(self.record(*arguments))}
+
+
+def steps_of(record: Any) -> list[Any]:
+    (call,) = record["backends"]
+    return call["steps"]  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -115,25 +125,25 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
     result = try_("@alice")
     assert result.exit_code == 0
     lines = [line.rstrip() for line in result.stdout.splitlines()]
-    assert (
-        lines[0] == f"request      GET http://127.0.0.1:{directory.server_address[1]}/people/alice"
-    )
     for line in (
-        "             X-Tenant: north",
-        "             X-Api-Key: ***",
-        "             Authorization: ***",
-        "response     200",
-        "             Cache-Control: max-age=50",
-        f"             {json.dumps(ALICE)}",
-        "plan         level  ->  1",
-        'card_number  card  ->  "0012"',
-        'nickname     login  ->  "@alice"',
-        "outcome      found",
-        "             plan: Pro",
-        "             nickname: @alice",
-        "cached       for at most 50 s, by its Cache-Control (see cache_control)",
+        "status:       ok",
+        "plan:         Pro",
+        "nickname:     @alice",
+        "  cached for at most 50 s",
+        f"    request           GET http://127.0.0.1:{directory.server_address[1]}/people/alice",
+        "                      X-Tenant: north",
+        "                      X-Api-Key: ***",
+        "                      Authorization: ***",
+        "    response          200",
+        "                      Cache-Control: max-age=50",
+        f"    response body     {json.dumps(ALICE)}",
+        "    plan              level  ->  1",
+        '    card_number       card  ->  "0012"',
+        '    nickname          login  ->  "@alice"',
+        "    cache control     to be cached for at most 50 s (see cache_control)",
     ):
         assert line in lines
+    assert any(line.startswith("  asked crm: found (") for line in lines)
     ((path, headers),) = directory.asked
     assert path == "/people/alice"
     assert headers["Authorization"] == f"Bearer {CANARY}"
@@ -141,21 +151,26 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
 
 def test_json_output_is_one_record(try_: Try) -> None:
     record = try_.record("@alice")
-    assert record["request"]["method"] == "GET"
-    assert record["response"]["status"] == 200
-    assert [each["for"] for each in record["expressions"]][-3:] == [
-        "plan",
-        "card_number",
-        "nickname",
-    ]
-    assert (record["outcome"], record["reason"]) == ("found", None)
-    assert record["user"] == {
+    (call,) = record.pop("backends")
+    assert record == {
+        "status": "ok",
         "plan": "Pro",
         "card_number": "0012",
         "nickname": "@alice",
-        "profile_url": None,
+        "profile_url": "https://profiles.example/m/alice",
+        "backend": "crm",
+        "cache_ttl_s": 120,
     }
-    assert record["cache_ttl_s"] == 120
+    assert (call["backend"], call["outcome"]) == ("crm", "found")
+    request, headers, response, *_ = call["steps"]
+    assert request["result"].startswith("GET http://")
+    assert headers["result"]["X-Tenant"] == "north"
+    assert response == {"step": "response", "result": 200}
+    assert call["steps"][-3:] == [
+        {"step": "plan", "expression": "level", "result": 1},
+        {"step": "card_number", "expression": "card", "result": "0012"},
+        {"step": "nickname", "expression": "login", "result": "@alice"},
+    ]
 
 
 def test_not_known_when_is_shown(try_: Try, directory: Directory) -> None:
@@ -164,11 +179,11 @@ def test_not_known_when_is_shown(try_: Try, directory: Directory) -> None:
     text = try_.config.read_text(encoding="utf-8").replace("    response:\n", reported)
     try_.config.write_text(text, encoding="utf-8")
     directory.reply = Reply(404, b'{"error": "no_user"}', {})
-    assert "not_known_when error == 'no_user'  ->  true" in try_("@alice").stdout
+    assert "not_known_when    error == 'no_user'  ->  true" in try_("@alice").stdout
     directory.reply = Reply(404, b'{"error": "no such path"}', {})
     result = try_("@alice")
     assert result.exit_code == 3
-    assert "not_known_when error == 'no_user'  ->  false" in result.stdout
+    assert "not_known_when    error == 'no_user'  ->  false" in result.stdout
     assert 'does not say "not known" (not_known_when)' in result.stdout
 
 
@@ -205,8 +220,9 @@ def test_value_named_like_a_secret_is_masked(
     text = try_.config.read_text(encoding="utf-8")
     try_.config.write_text(text.replace("    response:\n", f"    {by_card}\n    response:\n"))
     record = try_.record("0012")
-    assert record["outcome"] == "found"
-    shown = record["request"]["url"] + (record["request"]["body"] or "")
+    assert record["status"] == "ok"
+    steps = {each["step"]: each["result"] for each in steps_of(record)}
+    shown = steps["request"] + steps.get("request body", "")
     assert "***" in shown
     assert shown.endswith(rest)
 
@@ -318,23 +334,25 @@ def test_credential_in_the_response_is_masked(
     assert sent not in shown
 
 
-@pytest.mark.parametrize("command", ["try", "check"])
+@pytest.mark.parametrize("command", ["lookup", "check"])
 def test_mapping_that_hides_an_error_is_warned_of(
-    try_: Try, directory: Directory, command: str
+    try_: Try, directory: Directory, caplog: pytest.LogCaptureFixture, command: str
 ) -> None:
     """The directory reports an error with status 200, which is read as "not found"."""
     text = try_.config.read_text(encoding="utf-8")
     condition = "    response:\n      found_when: ok\n"
     try_.config.write_text(text.replace("    response:\n", condition), encoding="utf-8")
-    if command == "try":
+    if command == "lookup":
         directory.reply = Reply(200, b'{"ok": false, "error": "busy"}', {})
         result = try_("@alice")
         assert result.exit_code == 1
     else:
         result = CliRunner().invoke(main, ["check", "--config", str(try_.config)])
-    assert "response.found_when (ok) is false for other responses too" in result.stderr
-    assert 'each response of status 404 is read as "not found"' in result.stderr
-    assert result.stderr.count("warning: ") == 2
+    logged = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    warnings = logged or [each for each in result.stderr.splitlines() if "warning: " in each]
+    assert len(warnings) == 2
+    assert any("response.found_when (ok) is false for other responses too" in x for x in warnings)
+    assert any('each response of status 404 is read as "not found"' in x for x in warnings)
 
 
 def test_ttl_of_the_backend_overrides_that_of_the_cache(try_: Try, directory: Directory) -> None:
@@ -350,8 +368,8 @@ def test_not_found_is_no_failure(try_: Try, directory: Directory) -> None:
     directory.reply = Reply(404, b"{}", {})
     result = try_("@alice")
     assert result.exit_code == 1
-    assert "outcome      not known" in result.stdout
-    assert "cached       for at most 20 s" in result.stdout
+    assert "asked crm: not known here" in result.stdout
+    assert "  cached for at most 20 s" in result.stdout
 
 
 FAILURES = {
@@ -373,75 +391,40 @@ def test_reason_of_a_failure_is_shown(
     directory.reply = Reply(200, json.dumps(document).encode(), {})
     result = try_("@alice")
     assert result.exit_code == 3
-    (outcome,) = [line for line in result.stdout.splitlines() if line.startswith("outcome")]
-    assert outcome.startswith("outcome      undetermined: ")
-    assert reported in outcome
+    status, reason = result.stdout.splitlines()[:2]
+    assert status == "status:       undetermined"
+    assert reason.startswith("reason:       crm: ")
+    assert reported in reason
     assert "cached" not in result.stdout
     record = try_.record("@alice")
-    assert (record["outcome"], record["user"], record["cache_ttl_s"]) == (
-        "undetermined",
-        None,
-        0,
-    )
+    assert record.keys() == {"status", "reason", "backends"}
     assert reported in record["reason"]
+    assert reported in record["backends"][0]["outcome"]
 
 
 def test_invalid_card_number_is_rejected(try_: Try, directory: Directory) -> None:
     """The service would reject it from any backend."""
     document = {"user": {"level": 1, "card": "1" * 33, "login": "alice"}}
     directory.reply = Reply(200, json.dumps(document).encode(), {})
-    assert "the user is in no valid format: " in try_.record("@alice")["reason"]
+    reason = try_.record("@alice")["reason"]
+    assert reason.endswith("a user whose nickname or card number is not in a valid format")
 
 
 def test_upstream_that_is_down_is_a_failure(try_: Try, directory: Directory) -> None:
     directory.server_close()
     result = try_("@alice")
     assert result.exit_code == 3
-    assert "outcome      undetermined: connection failed" in result.stdout
-    assert try_.record("@alice")["response"] is None
-
-
-SAVED = {
-    "a body alone": json.dumps(ALICE).encode(),
-    "what curl -i prints": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
-    + json.dumps(ALICE).encode(),
-    "edited, with plain line ends": b"HTTP/2 200\nContent-Type: application/json\n\n"
-    + json.dumps(ALICE).encode(),
-}
-
-
-@pytest.mark.parametrize("content", SAVED.values(), ids=SAVED)
-def test_saved_response_is_read_without_a_request(
-    try_: Try, directory: Directory, content: bytes
-) -> None:
-    path = try_.folder / "answer.txt"
-    path.write_bytes(content)
-    result = try_("@alice", "--response", str(path))
-    assert result.exit_code == 0
-    assert directory.asked == []
-
-
-def test_saved_refusal_is_read_as_one(try_: Try) -> None:
-    path = try_.folder / "answer.txt"
-    path.write_bytes(b"HTTP/1.1 401 Unauthorized\r\n\r\n")
-    record = try_.record("@alice", "--response", str(path))
-    assert record["reason"] == "our credentials are refused (status 401)"
-
-
-def test_saved_response_that_is_too_long_is_rejected(try_: Try) -> None:
-    path = try_.folder / "answer.txt"
-    path.write_bytes(b" " * 200_000)
-    result = try_("@alice", "--response", str(path))
-    assert result.exit_code == 3
-    assert "longer than any response that is read" in result.stderr
+    assert "asked crm: connection failed" in result.stdout
+    steps = try_.steps("@alice")
+    assert "request" in steps
+    assert "response" not in steps
 
 
 @pytest.mark.parametrize(
     ("name", "who", "reported"),
     [
-        ("no_user", "@alice", "no backend no_user of kind upstream; there are: crm"),
-        ("people", "@alice", "no backend people of kind upstream; there are: crm"),
-        ("crm", "alice", "write @nick, a profile URL, or digits"),
+        ("no_user", "@alice", "no backend has the name no_user; there are: people, crm"),
+        ("crm", "alice", "did you mean @alice?"),
         ("crm", "0012", "crm does not serve this kind of query"),
     ],
 )
@@ -476,7 +459,7 @@ def test_control_characters_are_escaped(try_: Try, directory: Directory, body: b
     result = try_("@alice")
     assert result.exit_code == 3
     assert all(line.isprintable() for line in result.stdout.splitlines())
-    assert try_.record("@alice")["outcome"] == "undetermined"
+    assert try_.record("@alice")["status"] == "undetermined"
 
 
 @pytest.mark.parametrize("status", [404, 503, 401])
@@ -486,40 +469,46 @@ def test_response_whose_body_is_not_read_has_the_same_outcome(
     """Also where the body is too long to be shown."""
     directory.reply = Reply(status, b"<html>" + b" " * 100_000, {})
     record = try_.record("@alice")
-    assert record["response"]["status"] == status
-    assert record["outcome"] == ("not known" if status == 404 else "undetermined")
-    assert (record["reason"] is None) is (status == 404)
+    assert {"step": "response", "result": status} in steps_of(record)
+    assert record["status"] == ("error" if status == 404 else "undetermined")
     assert status == 404 or f"status {status}" in record["reason"]
 
 
 @pytest.mark.parametrize(
-    ("sent", "reason"),
+    ("sent", "status"),
     [
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 99999\r\n\r\n", None),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n", "no answer within 5 s"),
-        (b"", "no answer within 5 s"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 99999\r\n\r\n", 404),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n", None),
+        (b"", None),
     ],
     ids=["404", "200", "silent"],
 )
 async def test_incomplete_response_has_the_same_outcome(
-    tmp_path: Path, sent: bytes, reason: str | None
+    tmp_path: Path, sent: bytes, status: int | None
 ) -> None:
+    """A body that decides nothing is waited for less than the timeout of a lookup."""
     async with serving(Said(sent, "drip") if sent else Said()) as upstream:
         backend = make_backend(
-            RecordingBackend,
+            UpstreamBackend,
             tmp_path,
             base_url=upstream.address,
             by_nickname={"url": "/{nickname}"},
             response={"plan": "p", "card_number": "c", "nickname": "n"},
             timeout=5,
         )
-        waiting = asyncio.ensure_future(dry_run(backend, ByNickname("alice"), lambda *_: None))
+        steps: list[Step] = []
+        await backend.open()
+        waiting = asyncio.ensure_future(backend.explain(ByNickname("alice"), steps))
         await upstream.asked()
         await upstream.dripped()
-        LoopClock().forward(6)
-        run = await waiting
-    assert (run.failure.reason if run.failure else None) == reason
-    assert (run.response.status if run.response else None) == (None if reason else 404)
+        LoopClock().forward(1)
+        await asyncio.wait([waiting], timeout=None if status else 0.1)
+        assert waiting.done() is (status is not None)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await backend.close()
+    assert steps[0].name == "request"
+    assert [each.result for each in steps if each.name == "response"] == [status] * bool(status)
 
 
 def test_long_response_is_truncated(try_: Try, directory: Directory) -> None:
@@ -560,27 +549,27 @@ def test_users_in_a_list_are_not_all_shown(
     assert len(result.stdout) < 1_500
     assert "in all)" in result.stdout
     if members:
-        assert "select  " not in result.stdout
+        assert "    select  " not in result.stdout
     elif path == "users":
-        assert "select       users  ->  a list of 90" in result.stdout
+        assert "select            users  ->  a list of 90" in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("document", "shown"),
+    ("document", "note"),
     [
-        ({"data": {}}, "null (missing: data.user)"),
-        ({"data": {"user": None}}, "null"),
-        ({}, "null (missing: data.user)"),
+        ({"data": {}}, " (missing: data.user)"),
+        ({"data": {"user": None}}, ""),
+        ({}, " (missing: data.user)"),
     ],
 )
 def test_missing_member_is_distinguished_from_null(
-    try_: Try, directory: Directory, document: Any, shown: str
+    try_: Try, directory: Directory, document: Any, note: str
 ) -> None:
     select(try_, "data.user")
     directory.reply = Reply(200, json.dumps(document).encode(), {})
-    assert f"select       data.user  ->  {shown}\n" in try_("@alice").stdout
-    (step,) = try_.record("@alice")["expressions"]
-    assert step["missing"] == (["data.user"] if "missing" in shown else [])
+    assert f"select            data.user  ->  null{note}\n" in try_("@alice").stdout
+    step = steps_of(try_.record("@alice"))[-1]
+    assert step.get("note", "") == note.strip(" ()")
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 500])
