@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import suppress
 from typing import Any
 
 import asyncpg
@@ -28,35 +29,17 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
         self.is_primary = False
         """Whether its server was a primary the last time; of a session that does not change."""
 
-    async def prepare(
-        self, query: str, *, name: str | None = None, **options: Any
-    ) -> PreparedStatement:
-        """Prepare a statement under a random name, if none is given."""
-        if name is None:
-            name = f"idv_{secrets.token_hex(16)}"
-        return await super().prepare(query, name=name, **options)
+    async def prepare(self, query: str, **options: Any) -> PreparedStatement:
+        """Prepare a statement under a random name."""
+        return await super().prepare(query, name=f"idv_{secrets.token_hex(16)}", **options)
 
-    async def fetch_prepared(
-        self,
-        sql: str,
-        *values: object,
-        timeout: float | None = None,  # noqa: ASYNC109 - asyncpg's
-    ) -> list[asyncpg.Record]:
+    async def fetch_prepared(self, sql: str, *values: object, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - asyncpg's
         """Run a statement that stays prepared; after a change of a table it is prepared again."""
-        statement = self._prepared.get(sql)
-        rows: list[asyncpg.Record]
-        if statement is not None:
-            try:
-                rows = await statement.fetch(*values, timeout=timeout)
-            except (InvalidCachedStatementError, OutdatedSchemaCacheError):
-                self._prepared.clear()
-                if self.is_in_transaction():
-                    raise
-            else:
-                return rows
-        if len(self._prepared) == _MAX_PREPARED:
+        if statement := self._prepared.get(sql):
+            with suppress(InvalidCachedStatementError, OutdatedSchemaCacheError):
+                return await statement.fetch(*values, timeout=timeout)
+        if statement or len(self._prepared) == _MAX_PREPARED:
             self._prepared.clear()
         async with asyncio.timeout(timeout):
             statement = self._prepared[sql] = await self.prepare(sql)
-            rows = await statement.fetch(*values)
-        return rows
+            return await statement.fetch(*values)

@@ -31,7 +31,6 @@ _ROLLBACK_SHARE = 1 / 6
 """A connection that needs more than this fraction of ``timeout`` to roll back is closed."""
 
 _OTHER_ROLE = TargetServerAttributeNotMatched()
-_SHOW_ROW_SECURITY = "SHOW row_security"
 
 
 class Connector:
@@ -151,15 +150,12 @@ class Database:
         async with connection.transaction(readonly=True):
             if not self._options.prepared_statements:
                 await connection.execute("SET LOCAL row_security = off")
-            elif await connection.fetch_prepared(_SHOW_ROW_SECURITY) != [("off",)]:
+            elif await connection.fetchval("SHOW row_security") != "off":
                 raise Broken(
                     "a pooler ignores the startup parameter row_security; remove it from "
                     "ignore_startup_parameters and write prepared_statements: false"
                 )
             lookups = await inspect(connection, self._options, self._lookups)
-        if self._options.prepared_statements:
-            # An error behind a pooler in transaction mode, if it uses another session.
-            await connection.fetch_prepared(_SHOW_ROW_SECURITY)
         path = lookups.search_path
         self._begin = (
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {self._limit}; "

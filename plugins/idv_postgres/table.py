@@ -210,7 +210,7 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
     """Return the operator's query as a lookup; raises `Broken` if it does not fit."""
     option = "by_nickname" if kind is ByNickname else "by_card"
     query = query.strip().removesuffix(";")
-    statement = await connection.prepare(query, name="")
+    statement = await connection.prepare(query)
     if [each.name for each in statement.get_parameters()] not in [[name] for name in _TEXT_TYPES]:
         raise Broken(f"{option}: must have one parameter, $1, of type text; write $1::text")
     columns = {each.name: each.type for each in statement.get_attributes()}

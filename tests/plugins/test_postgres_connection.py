@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from asyncpg.exceptions import InvalidCachedStatementError
+from asyncpg.exceptions import InFailedSQLTransactionError
 from pydantic import SecretStr
 
 from idv_postgres.connection import Connection
@@ -35,8 +35,9 @@ async def test_statement_is_prepared_again_after_a_change_of_its_table(database:
         async with connection.transaction():
             await connection.fetch_prepared("SELECT")
             database.run("ALTER TABLE users ADD COLUMN again text")
-            with pytest.raises(InvalidCachedStatementError):
+            with pytest.raises(InFailedSQLTransactionError):
                 await connection.fetch_prepared("SELECT * FROM users")
+        assert await connection.fetch_prepared("SELECT * FROM users") == [(*after[0], None)]
     database.clear()
 
 

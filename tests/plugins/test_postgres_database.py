@@ -58,10 +58,11 @@ class Connection:
             await self.driver.roll_back()
 
     async def fetch_prepared(self, sql: str, *values: object, **options: Any) -> Any:
-        if values:
-            return await self.fetch(sql, *values, **options)
+        return await self.fetch(sql, *values, **options)
+
+    async def fetchval(self, sql: str) -> str:
         self.done.append(sql)
-        return [(self.driver.row_security,)]
+        return self.driver.row_security
 
     async def fetch(
         self,
@@ -224,8 +225,8 @@ async def test_connections_that_are_configured_are_opened_and_the_table_read_onl
     assert not database.has_connections
     await database.open()
     assert database.has_connections
-    setting = "SHOW row_security"
-    assert driver.inspecting.done == ["read only", setting, setting, "close", "terminate"]
+    done = ["read only", "SHOW row_security", "close", "terminate"]
+    assert driver.inspecting.done == done
     assert [each.done for each in driver.connections] == [[], []]
     assert driver.arguments == {
         "timeout": 2.0,
