@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import to_lookup_failed
+from idv_postgres.options import Dsn
 from tornado_idv import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 
 _TIMEOUT = 3.0
@@ -41,6 +42,7 @@ _SETTINGS = {
 }
 _ALL_ROWS = "SET LOCAL row_security = off"
 """Again in each transaction, since a pooler may ignore the settings above."""
+_STARTED = "SELECT pg_postmaster_start_time()"
 _REVISION = "SELECT revision FROM store"
 _MISSING = (
     "there is no key store in this database; restore it, or create the first one with "
@@ -117,6 +119,7 @@ class KeyDatabase:
     def __init__(self, dsn: SecretStr, name: str) -> None:
         self.busy_timeout = 0.0
         self.name = name
+        self._dsn = dsn
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
         try:
@@ -226,6 +229,28 @@ class KeyDatabase:
                     self.script("CREATE SCHEMA idv_keys")
                 self.script(_TABLES + _TRIGGERS)
             yield not has_store
+
+    def servers(self, timeout: float) -> Sequence[tuple[str, str]]:
+        """Return this primary, and the others among the hosts; see `KeyStoreLocation`."""
+        ((own,),) = self.execute(_STARTED)
+        found = {own: self._connection.address}
+
+        async def look(uri: str) -> None:
+            connector = Connector(SecretStr(uri), timeout=timeout, roles=("primary",))
+            with suppress(Exception):  # it does not respond, or is a standby
+                async with asyncio.timeout(timeout):
+                    connection = await connector.connect()
+                    try:
+                        found.setdefault(await connection.fetchval(_STARTED), connection.address)
+                    finally:
+                        connection.terminate()
+
+        async def look_at_all() -> None:
+            uris = Dsn.parse(self._dsn.get_secret_value()).uris.values()
+            await asyncio.gather(*map(look, uris if len(uris) > 1 else ()))
+
+        self._run(look_at_all())
+        return [(name, str(started)) for started, name in found.items()]
 
     def close(self) -> None:
         """Close the connection at once; the server rolls back what is not committed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,11 @@ class PostgresKeyStore(KeyStoreLocation):
         """Create the tables, in a schema of their own."""
         with self._connected() as database, database.creating() as is_new:
             yield database if is_new else None
+
+    def servers(self, timeout: float) -> Sequence[tuple[str, str]]:
+        """Return the primary that is used, and the others among the hosts of the URI."""
+        with self._connected() as database:
+            return database.servers(timeout)
 
     def close(self) -> None:
         """Close the connection."""

@@ -440,3 +440,36 @@ def test_attributes_of_a_stored_key_reach_the_ring(followed: Followed) -> None:
     assert followed.ring.authenticate("bearer", "whole") == ApiKey(
         "whole", digest("whole"), "web", frozenset({"admin"}), **limits
     )
+
+
+def test_keys_that_a_restore_makes_valid_again_are_logged(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a failover does: an earlier state of the store; what commands change is not logged."""
+    add(followed.path, record("off", "off", disabled=True), record("old", "old"))
+    backup = followed.path.with_suffix(".bak")
+    backup.write_bytes(followed.path.read_bytes())
+    with open_store(followed.path) as store:
+        store.revoke("shop", CREATED)
+        store.revoke("off", CREATED)
+        store.set_disabled("partner", disabled=True)
+        store.rotate("old", Token(digest("new"), CREATED), overlap=60.0, expires=None)
+    assert followed.poll()
+    with open_store(followed.path) as store:
+        store.set_disabled("partner", disabled=False)
+        later = Token(digest("later"), CREATED + 1)
+        store.rotate("partner", later, overlap=60.0, expires=CREATED + 1e6)
+    assert followed.poll()
+    assert caplog.messages == []
+    backup.rename(followed.path)
+    assert followed.poll()
+    assert caplog.messages == [
+        f"{followed.path}: the key {key_id} was revoked or expired earlier, and a failover or a "
+        "restore has undone that; revoke it again"
+        for key_id in ("off", "old", "partner", "shop")
+    ]
+    caplog.clear()
+    with open_store(followed.path) as store:
+        store.revoke("shop", CREATED)
+    assert followed.poll()
+    assert caplog.messages == []

@@ -18,6 +18,9 @@ from tornado_idv.keys.store_location import KeyStoreLocation
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
+_SERVER_TIMEOUT = 0.5
+_SERVER_INTERVAL = 10.0
+"""Seconds between two looks for other servers with the store."""
 _SETTLE_TIME = 2.0
 """Seconds for which the store is read again after a change: the times in a file's status have a
 resolution, so that a second change within it may leave no trace."""
@@ -40,6 +43,10 @@ class StoreFollower:
         self.in_thread = DaemonThread("key store")
         self.error: str | None = None
         self.since = clock()
+        self.servers: Sequence[tuple[str, str]] = ()
+        """Those that `KeyStoreLocation.servers` found last."""
+        self._check_at = 0.0
+        self._known: dict[bytes, ApiKey] = {}
         self._timer = timer
         self._clock = clock
         self._status: Hashable | None = None
@@ -64,26 +71,48 @@ class StoreFollower:
         if status != self._status:
             self._status, self._settled_at = status, now + _SETTLE_TIME
         if snapshot is not self._snapshot:
+            self._warn_of_returned(snapshot.keys)
             self._snapshot = snapshot
             self.keys = list(snapshot.keys.values())
 
     def poll(self) -> None:
         """Do as `read`, but log a failure, once, and try again at the next call."""
         try:
+            due, self._check_at = self._check_at, 0.0  # also when it can be read again
             self.read()
+            if self._timer() >= due:
+                self.servers = self.location.servers(_SERVER_TIMEOUT)
+                due = self._timer() + _SERVER_INTERVAL
+            self._check_at = due
+            self.location.require_one(self.servers)
         except KeyStoreError as error:
             self._status = None
             if self.error is None:
                 reason = str(error)
                 if isinstance(error, MissingKeyStoreError):
                     reason = f"{self.location.name}: the key store is gone; restore it"
-                text = "%s; until it can be read, the keys read before stay in force, unchanged"
+                text = "%s; until that is repaired, the keys read before stay in force"
                 _log.error(text, reason)
                 self.error, self.since = reason, self._clock()
         else:
             if self.error is not None:
                 _log.info("%s: the key store can be read again", self.location.name)
                 self.error, self.since = None, self._clock()
+
+    def _warn_of_returned(self, keys: Mapping[bytes, ApiKey]) -> None:
+        """Log which keys are valid again, or for longer: no command makes them so."""
+        returned = set()
+        for token_digest, key in keys.items():
+            before = self._known.get(token_digest, key)
+            if before is not key and (
+                before.rejected == "revoked" != key.rejected
+                or (before.rejected is None and key.expires > before.expires)
+            ):
+                returned.add(key.id)
+        self._known.update(keys)
+        for key_id in sorted(returned):
+            text = "%s: the key %s was revoked or expired earlier, and a failover or a restore has"
+            _log.warning(f"{text} undone that; revoke it again", self.location.name, key_id)
 
     def write_last_used(self, times: Mapping[str, float], *, is_last: bool = False) -> None:
         """Write when keys of the store were last used; log a failure, once, and the last one."""

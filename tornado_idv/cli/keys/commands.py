@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -168,8 +167,8 @@ def copy_keys(target: Target, *, source_path: Path, may_create: bool) -> None:
     Tokens stay valid: a copy has the same ids, digests, limits, times and states. It can be run
     again, and copies what was changed since. A key that was changed in this store, too, stops it.
     """
-    source = find_store(source_path, None, as_json=target.as_json).location
-    with closing(source), source.opened(read_only=True) as store:
+    source = find_store(source_path, None, as_json=target.as_json)
+    with source.opened(read_only=True) as store:
         keys = list(store.records())
     for key in keys:
         target.check_new(key)
@@ -180,7 +179,7 @@ def copy_keys(target: Target, *, source_path: Path, may_create: bool) -> None:
     copied, updated = len(changes.new), len(changes.changed)
     unchanged = len(keys) - copied - updated
     record = {"ok": True, "copied": copied, "updated": updated, "unchanged": unchanged}
-    text = f"Copied keys from {source.name} to {target.location.name}"
+    text = f"Copied keys from {source.location.name} to {target.location.name}"
     text = f"{text}: {copied} new, {updated} updated, {unchanged} equal."
     report(text, record, as_json=target.as_json)
 

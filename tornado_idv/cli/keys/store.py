@@ -18,9 +18,10 @@ from typing import Any
 import click
 
 from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
+from tornado_idv.cli.running.admin_client import AdminListener
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.config.parts import KeyStoreSettings, load_part
-from tornado_idv.errors import UncertainChangeError
+from tornado_idv.errors import IdvError, UncertainChangeError
 from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -35,6 +36,7 @@ from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.units import DURATION, format_rate, parse_duration, parse_rate
 
 _audit = logging.getLogger("tornado_idv.audit")
+_SERVER_TIMEOUT = 2.0
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
@@ -51,19 +53,23 @@ class Target:
     """The ids of the keys in config.yaml."""
     configured_digests: frozenset[bytes] = frozenset()
     """The digests of their tokens, as far as this user can read them."""
+    admin: AdminListener | None = None
 
     def create(self) -> None:
         """Create an empty key store unless there is one."""
-        with suppress(KeyStoreExistsError):
+        with closing(self.location), suppress(KeyStoreExistsError):
+            self._check_server()
             with self.location.creating() as database:
                 pass
             if database is not None:
                 print_message(f"Created the key store {self.location.name}.")
 
     @contextmanager
-    def opened(self) -> Iterator[KeyStore]:
-        with closing(self.location), self.location.opened() as store:
-            yield store
+    def opened(self, *, read_only: bool = False) -> Iterator[KeyStore]:
+        with closing(self.location):
+            self._check_server()
+            with self.location.opened(read_only=read_only) as store:
+                yield store
 
     @contextmanager
     def changing(
@@ -75,6 +81,7 @@ class Target:
         """
         try:
             with closing(self.location):
+                self._check_server()
                 if may_create:
                     with self.location.creating() as database:
                         if database is not None:
@@ -89,6 +96,21 @@ class Target:
         except UncertainChangeError:
             self.audit(f"{command}: uncertain", key_ids)
             raise
+
+    def _check_server(self) -> None:
+        """Raise an error if the running service may use another server than this command."""
+        servers = self.location.servers(_SERVER_TIMEOUT)
+        self.location.require_one(servers)
+        record: Record = {}
+        if servers and self.admin:
+            with suppress(IdvError):  # it is not running, or has no admin listener for this user
+                record = self.admin.request("GET", "/health/ready?verbose", timeout=_SERVER_TIMEOUT)
+        for used in (record.get("key_store") or {}).get("servers", ()):
+            if used["started"] != servers[0][1]:
+                raise RefusedError(
+                    f"the service uses the key store on {used['server']}, not on {servers[0][0]}; "
+                    "stop the server that is not to be used, and try again 10 s later"
+                )
 
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
         """Log who changed which keys; never a token or its digest."""
@@ -168,6 +190,7 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
         settings.logging.format,
         frozenset(key.id for key in keys),
         frozenset(filter(None, (key.digest for key in keys))),
+        AdminListener(config_path, None, as_json),
     )
 
 

@@ -1,0 +1,189 @@
+"""The key store in PostgreSQL where two servers take themselves for the primary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from idv_postgres.key_store import PostgresKeyStore
+from support.databases.key_stores import make_store, open_store
+from support.databases.postgres_cluster import Cluster, running_cluster
+from support.databases.postgres_server import PostgresServer
+from support.http.repeated_requests import BODY, PATH
+from support.processes.admin import ask_admin
+from support.processes.ports import free_port
+from support.processes.process import Invoke, eventually
+from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from tornado_idv.keys import follower
+from tornado_idv.keys.token import issue
+
+pytestmark = pytest.mark.slow
+
+STATES = "SELECT id || ' ' || (revoked IS NULL) FROM idv_keys.keys ORDER BY id"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Cluster]:
+    with running_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running: Cluster) -> Iterator[Cluster]:
+    """A primary and a standby, with the database ``postgres``; afterwards they are that again."""
+    running.primary.run("DROP SCHEMA IF EXISTS idv_keys CASCADE")
+    running.wait_for_replay()
+    yield running
+    running.primary.stop()
+    running.primary.start()
+    if running.standby.process is None or running.standby.run("SELECT pg_is_in_recovery()") == "f":
+        running.join()
+
+
+def dsn(*servers: PostgresServer | int) -> str:
+    ports = (each if isinstance(each, int) else each.port for each in servers)
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return f"postgresql://postgres@{hosts}/postgres?sslmode=disable"
+
+
+def tokens_of(cluster: Cluster, *key_ids: str) -> dict[str, str]:
+    """Issue keys, which both servers have."""
+    with closing(PostgresKeyStore(SecretStr(dsn(cluster.primary)))) as place:
+        tokens = make_store(place, *key_ids)
+    cluster.wait_for_replay()
+    return tokens
+
+
+def split(cluster: Cluster) -> None:
+    """Make the standby a primary, while the old one runs."""
+    assert cluster.standby.run("SELECT pg_promote()") == "t"
+
+
+def configured(path: Path, store: str, admin_port: int = 0) -> Path:
+    (path.parent / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    config = CONFIG.replace("auth:\n", f"auth:\n  store: {store}\n")
+    backends = "  - {name: users, kind: yaml, path: users.yaml}\n"
+    path.write_text(f"{config}{backends}admin: {{port: {admin_port}}}\n", encoding="utf-8")
+    return path
+
+
+COMMANDS = ("revoke shop", "disable shop", "rotate shop", "issue new", "list", "show shop")
+
+
+def test_commands_refuse_where_two_hosts_are_primaries(
+    cluster: Cluster, tmp_path: Path, invoke: Invoke
+) -> None:
+    """Whichever is named first. Neither has changed then."""
+    tokens_of(cluster, "shop")
+    split(cluster)
+    names = [f"127.0.0.1:{each.port}" for each in cluster.servers]
+    for servers in (cluster.servers, cluster.servers[::-1]):
+        config = configured(tmp_path / "config.yaml", dsn(*servers))
+        source = configured(tmp_path / "source.yaml", dsn(cluster.primary))
+        for command in (*COMMANDS, f"copy --from {source}", "issue new --create"):
+            result = invoke("keys", *command.split(), "-c", config)
+            assert (result.exit_code, result.stdout) == (1, ""), command
+            assert all(name in result.stderr for name in names)
+            assert "are both primaries" in result.stderr
+        copied = invoke("keys", "copy", "--from", config, "-c", source)
+        assert "are both primaries" in copied.stderr
+    assert [each.run(STATES) for each in cluster.servers] == ["shop true"] * 2
+    single = configured(tmp_path / "config.yaml", dsn(cluster.primary))
+    assert invoke("keys", "revoke", "shop", "-c", single).exit_code == 0
+
+
+def test_a_standby_a_lost_host_and_another_name_are_no_second_primary(
+    cluster: Cluster, tmp_path: Path, invoke: Invoke
+) -> None:
+    tokens_of(cluster, "shop")
+    port = cluster.primary.port
+    hosts = [cluster.standby, free_port(), cluster.primary]
+    uri = dsn(*hosts).replace("/postgres?", f",localhost:{port}/postgres?")
+    config = configured(tmp_path / "config.yaml", uri)
+    assert invoke("keys", "revoke", "shop", "-c", config).exit_code == 0
+
+
+def test_a_host_that_hangs_is_waited_for_seconds_only(
+    cluster: Cluster, tmp_path: Path, invoke: Invoke
+) -> None:
+    tokens_of(cluster, "shop")
+    config = configured(tmp_path / "config.yaml", dsn(cluster.standby, cluster.primary))
+    cluster.standby.pause()
+    try:
+        began = time.monotonic()
+        assert invoke("keys", "revoke", "shop", "-c", config).exit_code == 0
+        assert time.monotonic() - began < 10
+    finally:
+        cluster.standby.resume()
+
+
+def test_commands_refuse_where_the_service_uses_another_server(
+    cluster: Cluster, tmp_path: Path, invoke: Invoke
+) -> None:
+    """As its admin listener says; where none responds, the command goes on."""
+    tokens_of(cluster, "shop")
+    split(cluster)
+    other, port = configured(tmp_path / "other.yaml", dsn(cluster.primary), free_port()), 0
+    config = configured(tmp_path / "own.yaml", dsn(cluster.standby)).read_text(encoding="utf-8")
+    with serving(config, tmp_path) as service:
+        assert service.admin_url is not None
+        port = int(service.admin_url.rpartition(":")[2])
+        eventually(lambda: bool(ask_admin(service, "/status.json").json["key_store"]["servers"]))
+        other = configured(tmp_path / "other.yaml", dsn(cluster.primary), port)
+        for command in COMMANDS:
+            refused = invoke("keys", *command.split(), "-c", other)
+            assert (refused.exit_code, refused.stdout) == (1, ""), command
+            used, own = cluster.standby.port, cluster.primary.port
+            assert refused.stderr.startswith(
+                f"the service uses the key store on 127.0.0.1:{used}, not on 127.0.0.1:{own}; "
+            )
+        same = dsn(cluster.standby).replace("127.0.0.1", "localhost")
+        config_path = configured(tmp_path / "same.yaml", same, port)
+        assert invoke("keys", "disable", "shop", "-c", config_path).exit_code == 0
+    assert [each.run(STATES) for each in cluster.servers] == ["shop true"] * 2
+    assert invoke("keys", "revoke", "shop", "-c", other).exit_code == 0
+
+
+def test_service_reports_two_primaries_and_keys_that_a_failover_brings_back(
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(follower, "_SERVER_INTERVAL", 0.2)
+    tokens = {"caller": KEY, "unknown": issue("unknown"), **tokens_of(cluster, "shop")}
+    config = configured(tmp_path / "config.yaml", dsn(*cluster.servers)).read_text("utf-8")
+
+    def status(key_id: str) -> int:
+        fields = {"Authorization": f"Bearer {tokens[key_id]}"}
+        return Client(service.port).post(PATH, BODY, fields).status
+
+    def report() -> tuple[str, list[str], str | None]:
+        record = ask_admin(service, "/health/ready?verbose").json
+        return record["status"], record["degraded"], record["key_store"]["error"]
+
+    cluster.standby.run("ALTER SYSTEM SET primary_conninfo = ''; SELECT pg_reload_conf()")
+    eventually(lambda: cluster.primary.run("SELECT count(*) FROM pg_stat_replication") == "0")
+    with serving(config, tmp_path) as service:
+        with closing(PostgresKeyStore(SecretStr(dsn(cluster.primary)))) as place:
+            with open_store(place) as store:
+                store.revoke("shop", time.time())
+            eventually(lambda: status("shop") == 401)
+        assert report() == ("ready", [], None)
+        split(cluster)
+        eventually(lambda: report()[0] == "degraded")
+        (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert "are both primaries" in error
+        assert (report()[1], "are both primaries" in str(report()[2])) == (["key store"], True)
+        assert [status(each) for each in tokens] == [200, 503, 503]
+        assert not [each for each in caplog.records if each.levelname == "WARNING"]
+        cluster.primary.stop()
+        eventually(lambda: report() == ("ready", [], None))
+        (warning,) = [each.getMessage() for each in caplog.records if "undone" in each.getMessage()]
+        assert "the key shop was revoked" in warning
+        assert [status(each) for each in tokens] == [200, 401, 200]
