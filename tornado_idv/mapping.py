@@ -170,7 +170,7 @@ def _check(text: str) -> str:
 
 
 def _check_no_projection(text: str) -> str:
-    """Reject projections to members: records without the member would be dropped unseen."""
+    """Reject projections to members: records without the member would be dropped silently."""
     for node in nodes_of(_parse(text)):
         if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
             raise ValueError(

@@ -129,7 +129,9 @@ class UpstreamOptions(BackendOptions):
                     raise ValueError("response.id is missing: then needs the id of the user")
                 if not self.response.can_answer(kind):
                     name = "card_number" if kind is ByNickname else "nickname"
-                    raise ValueError(f"response.{name} is missing: it has no other source")
+                    raise ValueError(
+                        f"response.{name} is required: the query has only the other one"
+                    )
         return self
 
     @property

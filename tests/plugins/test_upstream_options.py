@@ -217,7 +217,7 @@ WRONG = {
         + BY
         + "\nresponse: {plan: plan, nickname: login, check_echo: false}",
         6,
-        "response.card_number is missing: it has no other source",
+        "response.card_number is required: the query has only the other one",
     ),
     "a wrong expression": (
         f"base_url: http://a\n{BY}\nresponse: {{plan: 'a..b', card_number: card, nickname: login}}",

@@ -104,7 +104,7 @@ class FairQueue:
                 self._schedule()
 
     def _turns(self) -> Iterator[_Waiters]:
-        """Yield the classes in turn, each as often as it has waiters now."""
+        """Alternate between the classes, once for each waiter that is present now."""
         left = [len(waiters) for waiters in self._classes]
         while any(left):
             self._turn = 1 - self._turn

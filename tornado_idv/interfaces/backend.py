@@ -184,8 +184,7 @@ class Backend(ABC, Generic[OptionsT]):
         """Drop what the cache holds of this backend; for a backend that sees its data change.
 
         With ``queries`` only what it holds of the users they name is dropped, and every "not
-        found". That scans the cache, which takes up to 0.1 s: report users that change together
-        in one call, and many of them without ``queries``. Must be called on the event loop.
+        found": report users that change together in one call. Must be called on the event loop.
         """
         if self._on_change is not None:
             self._on_change(*queries)

@@ -123,7 +123,7 @@ class SharedTier:
             self._start(self._send_purges())
 
     async def wait_until_purged(self) -> bool:
-        """Wait until the purges so far are delivered, for 1 s at most; return whether they are."""
+        """Wait up to 1 s for all purges so far; return whether they were delivered."""
         last = self._added
         with suppress(TimeoutError):
             async with asyncio.timeout(_PURGE_TIMEOUT):

@@ -1,4 +1,4 @@
-"""The application: its routes, and what responds where no handler runs."""
+"""The Tornado application, and responses to requests that are rejected before routing."""
 
 from __future__ import annotations
 

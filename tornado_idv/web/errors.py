@@ -99,7 +99,7 @@ def rate_limited(exceeded: Exceeded) -> ApiException:
 
 
 def fields_for(exception: BaseException) -> str:
-    """Return the header lines of the response to a request that an exception ended."""
+    """Return the extra header lines of an error response."""
     error = error_for(exception)
     fields, reason = error.fields, None
     if isinstance(exception, ApiException):

@@ -128,6 +128,6 @@ def failure_of(error: BaseException) -> Failure:
 def log_unexpected(error: BaseException, request_id: str) -> None:
     """Log an exception that is a defect; its response is `ApiError.INTERNAL`."""
     if not isinstance(error, IdvError | HTTPError):
-        # The id is no part of the text, by which repeated errors are folded.
+        # Not in the message, which is the key by which repeated errors are folded.
         extra = {"request_id": request_id}
         _log.error("unhandled exception:\n%s", format_traceback(error), extra=extra)

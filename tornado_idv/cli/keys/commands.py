@@ -125,7 +125,7 @@ def _change_and_print_token(
     try:
         with target.changing(command, [key_id]) as store:
             key = change(store)
-            printed = True  # at least in part, also where a signal interrupts it
+            printed = True  # the token may have been shown, even if a signal interrupts the write
             try:
                 if target.as_json:
                     print_json({"token": token, **as_record(key, target.now)})

@@ -91,7 +91,7 @@ def serve(
     if fixture and context.get_parameter_source("config_path") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--demo takes the place of --config; leave one out")
     if stop_on_eof and not fixture:
-        raise click.UsageError("--stop-on-eof is for --demo; stop another service by SIGTERM")
+        raise click.UsageError("--stop-on-eof requires --demo")
     if ready_file is not None:
         with suppress(OSError):  # or else it is an error when it is written
             _remove_stale(ready_file)
