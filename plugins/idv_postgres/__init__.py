@@ -37,7 +37,7 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
 
         It can be run again, and changes nothing then. Options of the backend give the names.
         """
-        from idv_postgres.schema import init_database  # noqa: PLC0415 - not for `--help`
+        from idv_postgres.init_database import init_database  # noqa: PLC0415 - not for `--help`
 
         init_database(tools, config_path, name, apply=apply)
 

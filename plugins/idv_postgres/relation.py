@@ -14,7 +14,7 @@ from typing import TypeAlias
 from asyncpg import Connection
 
 from idv_postgres.options import PostgresOptions
-from idv_postgres.schema import quoted, quoted_table
+from idv_postgres.quoting import quoted, quoted_table
 from tornado_idv import Broken
 
 SET_SEARCH_PATH = """

@@ -5,73 +5,11 @@ Every statement may be run again.
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
+from idv_postgres.options import NotifyOptions, PostgresOptions
+from idv_postgres.quoting import quoted, quoted_table
 
-import click
-
-from idv_postgres.options import NOT_INSTALLED, NotifyOptions, PostgresOptions
-from tornado_idv import CommandTools, Exit, StartError
-
-
-def quoted(name: str) -> str:
-    """Quote a name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quoted_table(table: str) -> str:
-    """Quote ``name`` or ``schema.name``."""
-    return ".".join(map(quoted, table.split(".")))
-
-
-_TIMEOUT = 10.0
-"""Seconds for connecting."""
 _MAX_ROWS = 100
 """Rows of one statement that are notified one by one; more purge everything."""
-
-
-def init_database(tools: CommandTools, config: Path, name: str | None, *, apply: bool) -> None:
-    """Print the SQL, or run it; exits with a message if that is not possible."""
-    with tools.exit_on_error(Exit.NO):
-        backends = tools.read_backends(config)
-        found = [each for each in backends if isinstance(each, PostgresOptions)]
-        if name is not None:
-            found = [each for each in found if each.name == name]
-        if len(found) != 1:
-            which = "no backend" if not found else "more than one backend"
-            named = (
-                f" with the name {name}" if name else "; choose one with --name" if found else ""
-            )
-            raise StartError(f"the configuration has {which} of the kind postgres{named}")
-        if found[0].queries:
-            raise StartError(
-                f"backend {found[0].name}: by_nickname and by_card read tables of your own; "
-                "only the option table names one that can be made"
-            )
-        options = found[0]
-        if not apply:
-            click.echo(script(options), nl=False)
-            return
-        asyncio.run(_apply(options))
-    click.echo(f"backend {options.name}: the table and its notifications are up to date")
-
-
-async def _apply(options: PostgresOptions) -> None:
-    try:
-        from idv_postgres.database import Connector  # noqa: PLC0415 - asyncpg may be missing
-        from idv_postgres.errors import to_lookup_failed  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise StartError(NOT_INSTALLED) from None
-    connector = Connector(options.primary_dsn, timeout=_TIMEOUT, roles=("primary",))
-    try:
-        connection = await connector.connect()
-        try:
-            await connection.execute(script(options))
-        finally:
-            await connection.close(timeout=_TIMEOUT)
-    except Exception as error:  # noqa: BLE001 - each is mapped
-        reason = to_lookup_failed(error, with_message=True).reason
-        raise StartError(f"backend {options.name}: {reason}") from None
 
 
 def script(options: PostgresOptions) -> str:

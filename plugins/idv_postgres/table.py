@@ -18,8 +18,8 @@ from asyncpg import Connection
 
 from idv_postgres.errors import REPLACED
 from idv_postgres.options import PostgresOptions
+from idv_postgres.quoting import quoted, quoted_table
 from idv_postgres.relation import SET_SEARCH_PATH, Condition, Relation, require_logged, resolve
-from idv_postgres.schema import quoted, quoted_table
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
 _NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
