@@ -113,15 +113,11 @@ def of_redis(source: PostgresSource, server: RedisServer, relay: Relay) -> Itera
         ),
     }
     for name, (begin, end) in faults.items():
-        # While the server is full, purges are published.
-        followed = (*_WITHOUT_REDIS, "purge") if name == "filled" else _WITHOUT_REDIS
-        yield _of_tier(f"Redis {name}", source, _during(begin, end), followed)
+        yield _of_tier(f"Redis {name}", source, _during(begin, end))
     yield _of_tier("Redis cut off from one", source, _blocking(relay))
 
 
-def _of_tier(
-    name: str, source: PostgresSource, inject: Inject, followed: Sequence[str] = _WITHOUT_REDIS
-) -> Scenario:
+def _of_tier(name: str, source: PostgresSource, inject: Inject) -> Scenario:
     return Scenario(
         name,
         source,
@@ -129,7 +125,7 @@ def _of_tier(
         blind=False,
         harms_file=False,
         affects=(),
-        followed=followed,
+        followed=_WITHOUT_REDIS,
     )
 
 
