@@ -32,10 +32,10 @@ class LdapBackend(Backend[LdapOptions]):
     def __init__(self, options: LdapOptions) -> None:
         super().__init__(options)
         try:
-            from idv_ldap import connections, entries, search  # noqa: PLC0415
+            from idv_ldap import entries, pool, search  # noqa: PLC0415
         except ModuleNotFoundError:
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
-        self._connections = connections.Connections(options, self.notify_available)
+        self._pool = pool.ConnectionPool(options, self.notify_available)
         self._mapper = mapper = entries.EntryMapper(options)
         self._searches = {
             kind: search.Search(text, mapper.attributes) for kind, text in options.searches.items()
@@ -49,7 +49,7 @@ class LdapBackend(Backend[LdapOptions]):
     @property
     def problem(self) -> str | None:
         """Why there is no connection."""
-        return self._connections.problem
+        return self._pool.problem
 
     async def open(self) -> None:
         """Connect and bind; raises `StartError` for a ``base_dn`` that is missing, for example.
@@ -61,7 +61,7 @@ class LdapBackend(Backend[LdapOptions]):
             if file is not None:
                 require_file(file)  # an error of libldap does not name it
         try:
-            await self._connections.open()
+            await self._pool.open()
         except Refused as error:
             raise DegradedStartError(f"backend {self.name}: {error.reason}") from None
         except LookupFailed as error:
@@ -75,7 +75,7 @@ class LdapBackend(Backend[LdapOptions]):
         for name in sorted({*self._mapper.attributes, *self.options.filter_attributes}):
             with suppress(LookupFailed):
                 find = methodcaller("first", f"({name}=*)")
-                if await self._connections.search(find) is None:
+                if await self._pool.search(find) is None:
                     text = "backend %s: no entry has %s, or bind.dn may not read it"
                     _log.warning(text, self.name, name)
 
@@ -84,12 +84,10 @@ class LdapBackend(Backend[LdapOptions]):
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         search, options = self._searches[type(query)], self.options
         if steps is not None:
-            steps += (
-                Step("server", f"{uri}: {was}") for uri, was in self._connections.attempts.items()
-            )
+            steps += (Step("server", f"{uri}: {was}") for uri, was in self._pool.attempts.items())
             where = f"below {options.base_dn} ({options.scope})"
             steps.append(Step("search", f"{search.template.render(value)} {where}"))
-        entry = await self._connections.search(lambda connection: search.find(connection, value))
+        entry = await self._pool.search(lambda connection: search.find(connection, value))
         if entry is None:
             return None
         if steps is not None:
@@ -102,4 +100,4 @@ class LdapBackend(Backend[LdapOptions]):
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._connections.close()
+        await self._pool.close()

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from idv_ldap.entries import EntryMapper
-from idv_ldap.library import REFUSED, Ambiguous, explain_refusal, ldap, to_lookup_failed
+from idv_ldap.errors import REFUSED, Ambiguous, explain_refusal, ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import REFUSALS, Refused
 from idv_ldap.server import Attributes, Types, check_loaded, read_types, select

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from idv_ldap.library import ldap
+from idv_ldap.errors import ldap
 from idv_ldap.options import LdapOptions
 from tornado_idv import Broken, StartError, Step, User
 from tornado_idv.mapping import Expression, MappedField, is_falsy

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from idv_ldap.connection import Connection
 from idv_ldap.entries import FilterTemplate
-from idv_ldap.library import Ambiguous
+from idv_ldap.errors import Ambiguous
 from idv_ldap.server import Attributes
 from tornado_idv import Broken
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from idv_ldap.library import ldap
+from idv_ldap.errors import ldap
 from idv_ldap.options import LdapOptions
 from tornado_idv import Broken, Unavailable
 

@@ -42,7 +42,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
 
     def __init__(self, options: UpstreamOptions) -> None:
-        from idv_upstream.transport.transport import Transport  # noqa: PLC0415 - imports aiohttp
+        from idv_upstream.transport.sender import Sender  # noqa: PLC0415 - imports aiohttp
 
         super().__init__(options)
         site, requests = options.profile_site, options.requests.items()
@@ -51,7 +51,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             kind: each.then.template(site) for kind, each in requests if each.then is not None
         }
         self.checks_echo = options.mapping.check_echo
-        self.transport = Transport(
+        self.sender = Sender(
             endpoints=options.base_urls,
             auth=options.auth,
             tls=options.tls,
@@ -66,7 +66,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             hints=options.follows_hints,
             credential=options.has_credential,
             folds_nicknames=options.folds_nicknames,
-            secrets=self.transport.secrets,
+            secrets=self.sender.secrets,
         )
 
     @property
@@ -78,7 +78,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         """Create the pool of connections; none is established before the first lookup."""
         for warning in self.options.warnings():
             _log.warning("backend %s: %s", self.name, warning)
-        await self.transport.open()
+        await self.sender.open()
 
     async def find(self, query: Query) -> User | BackendResult | None:
         """Request the user from the upstream.
@@ -90,7 +90,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
         """Look the user up, and show requests, responses and the results of expressions."""
-        recorder, limits = Recorder(self.transport, self.reader), []
+        recorder, limits = Recorder(self.sender, self.reader), []
         try:
             result = await self._find(query, recorder.send)
             if isinstance(result, BackendResult) and not (result.storable and result.ttl is None):
@@ -98,7 +98,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
                 limits.append(Step("cache control", f"to be cached {limit} (see cache_control)"))
             return result
         finally:
-            mask = Masker(self.transport.secrets())
+            mask = Masker(self.sender.secrets())
             recorded = recorder.steps(query, in_two_steps=type(query) in self.second_templates)
             steps += [each.masked(mask) for each in (*recorded, *limits)]
 
@@ -142,7 +142,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         """Send a request, with the headers that are forwarded."""
         if self.options.forward:
             request = replace(request, headers={**request.headers, **self._forwarded()})
-        return await self.transport.send(request, self.reader.wants_body, on_new=on_new)
+        return await self.sender.send(request, self.reader.wants_body, on_new=on_new)
 
     def _forwarded(self) -> dict[str, str]:
         """Return the headers that are forwarded from the request that this lookup runs for."""
@@ -157,7 +157,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     async def close(self) -> None:
         """Close all connections."""
-        await self.transport.close()
+        await self.sender.close()
 
 
 def _user(result: User | BackendResult | None) -> User | None:

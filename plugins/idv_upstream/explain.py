@@ -19,7 +19,7 @@ from idv_upstream.response.mapping import Evaluation
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
 from idv_upstream.transport.credentials import MASK
-from idv_upstream.transport.transport import Transport
+from idv_upstream.transport.sender import Sender
 from tornado_idv import LookupFailed, Query, Step, strict_json
 
 _SECRET_NAME = re.compile("auth|key|token|secret|cookie|passw|pwd", re.IGNORECASE)
@@ -31,15 +31,15 @@ _SHOWN_OF_OTHERS = 400
 class Recorder:
     """Sends the requests of one lookup, and records them and their responses."""
 
-    def __init__(self, transport: Transport, reader: ResponseReader) -> None:
-        self._transport, self._reader = transport, reader
+    def __init__(self, sender: Sender, reader: ResponseReader) -> None:
+        self._sender, self._reader = sender, reader
         self._exchanges: list[tuple[Request, Response | None]] = []
 
     async def send(self, request: Request, *, on_new: bool = False) -> Response:
         """Send a request; also the body of a response is read that a lookup does not need."""
-        shown = _masked(self._transport.shown(request))
+        shown = _masked(self._sender.shown(request))
         self._exchanges.append((shown, None))
-        response = await self._transport.send(
+        response = await self._sender.send(
             request, lambda status: self._reader.wants_body(status) or None, on_new=on_new
         )
         self._exchanges[-1] = shown, response

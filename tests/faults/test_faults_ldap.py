@@ -40,7 +40,7 @@ from support.processes.service import serving
 
 require()
 
-from idv_ldap import connections  # noqa: E402
+from idv_ldap import pool  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_secret_is_logged")]
 
@@ -95,7 +95,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     server = LdapServer(folder / "server", persons=[person("alice", ALICE.card)])
     server.start()
     with pytest.MonkeyPatch.context() as patch, ldap_proxy(server.port) as (port, become):
-        patch.setattr(connections, "RETRY_INTERVAL", 0.05)
+        patch.setattr(pool, "RETRY_INTERVAL", 0.05)
         backend = {
             "name": "staff",
             "kind": "ldap",

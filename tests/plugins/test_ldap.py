@@ -45,10 +45,10 @@ from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 require()
 
-from idv_ldap import connections  # noqa: E402
+from idv_ldap import pool  # noqa: E402
 from idv_ldap.backend import LdapBackend  # noqa: E402
 from idv_ldap.entries import FilterTemplate  # noqa: E402
-from idv_ldap.library import ldap  # noqa: E402
+from idv_ldap.errors import ldap  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
 
 @pytest.fixture(autouse=True)
 def running(server: LdapServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "RETRY_INTERVAL", 0.1)
+    monkeypatch.setattr(pool, "RETRY_INTERVAL", 0.1)
     if server.process is None:
         server.start()
     else:
@@ -141,7 +141,7 @@ class TestConformance(BackendConformance):
 
 async def both_connected(backend: Any) -> None:
     """A relay must not be closed while a connection is made by it."""
-    await until(lambda: len(backend._connections._open) == 2)
+    await until(lambda: len(backend._pool._open) == 2)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ async def test_unexpected_error_does_not_end_attempts_to_connect(
     async with open_backends([backend_of()]) as (backend,):
         await both_connected(backend)
         with monkeypatch.context() as patch:
-            patch.setattr(connections, "DaemonThread", fail)
+            patch.setattr(pool, "DaemonThread", fail)
             server.stop()
             await until(lambda: backend.problem == "connecting failed with RuntimeError")
         server.start()

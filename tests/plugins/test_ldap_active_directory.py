@@ -218,7 +218,7 @@ def test_reload_with_a_refused_password_keeps_the_old_one(
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [(("check",), 1), (("ldap", "try", "staff", "@alice"), 3)], ids=str
+    ("command", "code"), [(("check",), 1), (("lookup", "@alice", "--steps"), 3)], ids=str
 )
 def test_command_tries_a_refused_password_once(
     directory: ActiveDirectory, tmp_path: Path, invoke: Invoke, command: tuple[str, ...], code: int

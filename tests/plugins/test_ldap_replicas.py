@@ -32,7 +32,7 @@ from tornado_idv.testing import make_backend
 
 require()
 
-from idv_ldap import connections  # noqa: E402
+from idv_ldap import pool  # noqa: E402
 from idv_ldap.backend import LdapBackend  # noqa: E402
 
 ALICE, BOB = person("alice", "1", "title: Pro"), person("bob", "2", "title: Pro")
@@ -53,7 +53,7 @@ START = Callable[..., LdapServer]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "RETRY_INTERVAL", 0.05)
+    monkeypatch.setattr(pool, "RETRY_INTERVAL", 0.05)
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ async def test_handshake_that_hangs_does_not_block_the_next_attempt(
         assert backend.problem is not None
         await until(lambda: backend.problem is None)
         assert await outcome(backend, ByNickname("alice")) == "found"
-        await until(lambda: len(backend._connections._open) == 2)
+        await until(lambda: len(backend._pool._open) == 2)
     listener.close()
     relay.cut()
 
@@ -244,7 +244,7 @@ async def test_handshake_of_ours_that_is_reset_leaves_the_decision_to_libldap(
     backend = backend_of(uris=[uri], tls={"ca_file": f"{server.folder}/ca.pem"})
     async with open_backends([backend]):
         assert backend.problem is None
-        await until(lambda: len(backend._connections._open) == 2)
+        await until(lambda: len(backend._pool._open) == 2)
     listener.close()
     relay.cut()
 

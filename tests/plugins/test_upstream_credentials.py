@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from idv_upstream.request.template import Request
 from idv_upstream.transport.credentials import Credential, KeyInPlace
-from idv_upstream.transport.transport import Transport
+from idv_upstream.transport.sender import Sender
 from support.fakes.clock_and_backends import LoopClock, Ticker
 from support.http.scripted_server import Said, Scripted, closed_port, header, http, serving
 from support.http.upstream_transport import (
@@ -257,7 +257,7 @@ def token(text: str = "t1", **members: Any) -> bytes:
 class Issued:
     """An upstream, its token server, and a transport that uses both."""
 
-    def __init__(self, directory: Scripted, issuer: Scripted, made: Transport) -> None:
+    def __init__(self, directory: Scripted, issuer: Scripted, made: Sender) -> None:
         self.directory, self.issuer, self.made = directory, issuer, made
 
     @property

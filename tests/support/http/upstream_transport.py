@@ -13,8 +13,8 @@ import pytest
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.credentials import NoCredential
+from idv_upstream.transport.sender import Sender
 from idv_upstream.transport.tls import TlsOptions
-from idv_upstream.transport.transport import Transport
 from support.fakes.clock_and_backends import LoopClock
 from support.http.scripted_server import Said, Scripted, serving
 from tornado_idv import LookupFailed, Unavailable
@@ -39,13 +39,13 @@ class Pauses:
         self.lengths.append(seconds)
 
 
-def transport(*endpoints: str, **arguments: Any) -> Transport:
+def transport(*endpoints: str, **arguments: Any) -> Sender:
     given = {"auth": NoCredential(), "tls": TlsOptions(), "timeout": TIMEOUT, "pause": Pauses()}
-    return Transport(endpoints=endpoints, name="crm", **{**given, **arguments})
+    return Sender(endpoints=endpoints, name="crm", **{**given, **arguments})
 
 
 @asynccontextmanager
-async def opened(*endpoints: str, **arguments: Any) -> AsyncIterator[Transport]:
+async def opened(*endpoints: str, **arguments: Any) -> AsyncIterator[Sender]:
     made = transport(*endpoints, **arguments)
     await made.open()
     try:
@@ -55,16 +55,14 @@ async def opened(*endpoints: str, **arguments: Any) -> AsyncIterator[Transport]:
 
 
 @asynccontextmanager
-async def asked(
-    *answers: Said | bytes, **arguments: Any
-) -> AsyncIterator[tuple[Scripted, Transport]]:
+async def asked(*answers: Said | bytes, **arguments: Any) -> AsyncIterator[tuple[Scripted, Sender]]:
     """An upstream that sends these responses, and a transport for it."""
     async with serving(*answers) as upstream, opened(upstream.address, **arguments) as made:
         yield upstream, made
 
 
 async def ask(
-    made: Transport, request: Request = GET, wants_body: Callable[[int], bool] = always
+    made: Sender, request: Request = GET, wants_body: Callable[[int], bool] = always
 ) -> Response:
     """Send a request, and cancel it as the guard of a backend does."""
     try:
@@ -74,13 +72,13 @@ async def ask(
         raise Unavailable("cancelled by the guard") from None
 
 
-async def failure_of(made: Transport, request: Request = GET) -> LookupFailed:
+async def failure_of(made: Sender, request: Request = GET) -> LookupFailed:
     with pytest.raises(LookupFailed) as caught:
         await ask(made, request)
     return caught.value
 
 
-async def traceback_of(made: Transport, request: Request = GET) -> list[str]:
+async def traceback_of(made: Sender, request: Request = GET) -> list[str]:
     """The traceback of a failure, if there is one."""
     try:
         await ask(made, request)
@@ -90,7 +88,7 @@ async def traceback_of(made: Transport, request: Request = GET) -> list[str]:
 
 
 async def given_up(
-    upstream: Scripted, made: Transport, request: Request = GET, *, times: int = 1
+    upstream: Scripted, made: Sender, request: Request = GET, *, times: int = 1
 ) -> LookupFailed:
     """The failure of a request that times out.
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from idv_ldap.connection import Connection, connect
-from idv_ldap.library import ldap, to_lookup_failed
+from idv_ldap.errors import ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import REFUSALS, Refused
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
@@ -26,7 +26,7 @@ BROKEN_INTERVAL = 60.0
 """The same after an error that waiting does not repair; `Refusals` has those of credentials."""
 
 
-class Connections:
+class ConnectionPool:
     """Open connections of a backend; ``problem`` is why there is none.
 
     ``on_available`` is called when there is a connection again.

@@ -16,11 +16,11 @@ from tornado_idv import Broken, LookupFailed, Unavailable
 
 require()
 
-from idv_ldap import connections  # noqa: E402
+from idv_ldap import pool  # noqa: E402
 from idv_ldap.connection import Bound, Connection  # noqa: E402
-from idv_ldap.connections import Connections  # noqa: E402
-from idv_ldap.library import ldap  # noqa: E402
+from idv_ldap.errors import ldap  # noqa: E402
 from idv_ldap.options import LdapOptions  # noqa: E402
+from idv_ldap.pool import ConnectionPool  # noqa: E402
 from idv_ldap.refusals import Refused  # noqa: E402
 
 FIRST, SECOND = "ldap://127.0.0.1:1", "ldap://127.0.0.1:2"
@@ -202,22 +202,22 @@ class Servers:
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     servers = Servers()
-    monkeypatch.setattr(connections, "connect", servers.connect)
-    monkeypatch.setattr(connections, "RETRY_INTERVAL", 0.001)
+    monkeypatch.setattr(pool, "connect", servers.connect)
+    monkeypatch.setattr(pool, "RETRY_INTERVAL", 0.001)
     return servers
 
 
 @pytest.fixture
-def make(servers: Servers) -> Callable[..., Connections]:
-    def make(**options: Any) -> Connections:
+def make(servers: Servers) -> Callable[..., ConnectionPool]:
+    def make(**options: Any) -> ConnectionPool:
         given = LdapOptions.model_validate({**OPTIONS, **options})
-        return Connections(given, servers.count_available)
+        return ConnectionPool(given, servers.count_available)
 
     return make
 
 
 async def test_problem_is_that_of_the_first_server_while_none_responds(
-    servers: Servers, make: Callable[..., Connections]
+    servers: Servers, make: Callable[..., ConnectionPool]
 ) -> None:
     """Lookups fail at once then, which says nothing of the next one."""
     servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
@@ -232,7 +232,7 @@ async def test_problem_is_that_of_the_first_server_while_none_responds(
 
 
 async def test_backend_is_available_as_soon_as_a_server_is_back(
-    servers: Servers, make: Callable[..., Connections]
+    servers: Servers, make: Callable[..., ConnectionPool]
 ) -> None:
     servers.errors = {FIRST: ldap.SERVER_DOWN(), SECOND: ldap.SERVER_DOWN()}
     opened = make()
@@ -245,7 +245,7 @@ async def test_backend_is_available_as_soon_as_a_server_is_back(
 
 
 async def test_refused_credentials_are_reported_and_shown_to_no_other_server(
-    servers: Servers, make: Callable[[], Connections]
+    servers: Servers, make: Callable[[], ConnectionPool]
 ) -> None:
     """Also where the first is down; afterwards the backend goes on by itself."""
     third = "ldap://127.0.0.1:3"
@@ -260,7 +260,7 @@ async def test_refused_credentials_are_reported_and_shown_to_no_other_server(
 
 
 async def test_replaced_connections_are_closed(
-    servers: Servers, make: Callable[..., Connections]
+    servers: Servers, make: Callable[..., ConnectionPool]
 ) -> None:
     opened = make(max_age="1ms")
     await opened.open()
@@ -272,7 +272,7 @@ async def test_replaced_connections_are_closed(
 
 
 async def test_search_is_repeated_by_the_other_connection_if_the_first_is_lost(
-    servers: Servers, make: Callable[..., Connections]
+    servers: Servers, make: Callable[..., ConnectionPool]
 ) -> None:
     opened = make()
     await opened.open()
@@ -290,7 +290,7 @@ async def test_search_is_repeated_by_the_other_connection_if_the_first_is_lost(
 
 
 async def test_search_on_connections_that_are_replaced_is_repeated(
-    servers: Servers, make: Callable[..., Connections]
+    servers: Servers, make: Callable[..., ConnectionPool]
 ) -> None:
     opened = make(max_age="60s")
     await opened.open()
@@ -309,7 +309,7 @@ async def test_search_on_connections_that_are_replaced_is_repeated(
 
 
 async def test_server_that_had_a_context_csn_and_has_none_is_not_used(
-    servers: Servers, make: Callable[..., Connections]
+    servers: Servers, make: Callable[..., ConnectionPool]
 ) -> None:
     """Until then, or where it is not required, a server needs none."""
     for options, problem in (

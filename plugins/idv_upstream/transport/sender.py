@@ -51,7 +51,7 @@ class _Lookup(NamedTuple):
     on_new: bool
 
 
-class Transport:
+class Sender:
     """Sends the requests of one backend, which share connections, endpoints and credential.
 
     After ``timeout`` seconds a lookup, with its second attempt and its token, is cancelled by
