@@ -52,7 +52,8 @@ class LookupFailed(IdvError):
     ask the next backend, as ``on_unavailable: continue`` allows. ``counts_against_breaker`` says
     whether it tells the backend's circuit breaker anything: not where it costs nothing to try
     again. Health checks and metrics count it in any case. ``retry_after`` is in seconds, for
-    ``Retry-After`` of the response.
+    ``Retry-After`` of the response. One that is not ``memoized`` is not repeated for
+    ``cache.failure_memo`` to other callers.
     """
 
     retry_after: float = 1.0
@@ -64,6 +65,7 @@ class LookupFailed(IdvError):
         backend: str | None = None,
         counts_against_breaker: bool = True,
         retry_after: float | None = None,
+        memoized: bool = True,
     ) -> None:
         super().__init__(reason)
         if retry_after is not None:
@@ -71,6 +73,7 @@ class LookupFailed(IdvError):
         self.reason = reason
         self.backend = backend
         self.counts_against_breaker = counts_against_breaker
+        self.memoized = memoized
         self.continues = False
 
     def copy(self) -> LookupFailed:

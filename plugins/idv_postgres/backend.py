@@ -69,7 +69,11 @@ class PostgresBackend(Backend[PostgresOptions]):
         if options.notify is not None:
             channel = options.notify.channel
             self._listener = listener.Listener(
-                options, channel, self.notify_changed, lambda: self._inspected.relation
+                options,
+                channel,
+                self.notify_changed,
+                lambda: self._inspected.relation,
+                self._database.standbys.require,
             )
 
     @classmethod
@@ -150,7 +154,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             steps += (Step("rows", len(rows)), *(Step("row", [*row]) for row in rows))
         user = self._only_user(rows)
         if user is None and result.reason is not None:
-            raise Unavailable(result.reason, counts_against_breaker=False)
+            raise Unavailable(result.reason, counts_against_breaker=False, memoized=False)
         return user if result.storable else BackendResult(user, storable=False)
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:

@@ -36,12 +36,13 @@ _OTHER_ROLE = TargetServerAttributeNotMatched()
 class Connector:
     """Makes connections; the host at the address ``last`` responded last and is tried first.
 
-    A secret that follows its file is read for each connection.
+    ``roles`` are tried in turn, each with every host. A secret that follows its file is read for
+    each connection.
     """
 
     def __init__(self, dsn: SecretStr, *, timeout: float, roles: Sequence[str] = ()) -> None:
         self._dsn = dsn
-        self._roles = roles
+        self.roles = self._own_roles = roles
         self._timeout = max(timeout, _MIN_CONNECT_TIMEOUT)
         self.last = ""
 
@@ -54,7 +55,7 @@ class Connector:
             dsn = Dsn.parse(self._dsn.get_secret_value())
         except ValueError as error:
             raise Broken(f"the dsn cannot be used: {error}") from None
-        roles = self._roles or dsn.roles
+        roles = self.roles = self._own_roles or dsn.roles
         addresses = sorted(dsn.uris, key=lambda each: each != self.last)
         attempts = [(roles[-1], self.last)] if self.last in addresses else []
         attempts += product(roles, addresses)
@@ -186,10 +187,11 @@ class Database:
 
         A standby that does not follow its primary is left for that.
         """
-        roles = Dsn.parse(self._options.dsn.get_secret_value()).roles
-        used = {role for _, role in self.servers}
+        roles, used = self._connector.roles, {role for _, role in self.servers}
+        if not used or len(roles) == 1:
+            return None
         role = "primary" if used == {"standby"} and self.problem else roles[0]
-        return role if used and used != {role} and len(roles) > 1 else None
+        return role if used != {role} else None
 
     async def observe(self) -> None:
         """Fetch the state of a server in use that is not known as a primary."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ClassVar
 
 import asyncpg
@@ -21,7 +22,8 @@ SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = (parse_ident($1))[1]::name AND c.relname = (parse_ident($1))[2]::name
 """
 _FILES = f"""{TREE.format(roots=_NAMED)}
-SELECT array_agg(ARRAY[oid, relfilenode] ORDER BY oid) FROM tree JOIN pg_class USING (oid)
+SELECT array_agg(ARRAY[oid, relfilenode] ORDER BY oid), pg_current_wal_insert_lsn()::text
+FROM tree JOIN pg_class USING (oid)
 """  # noqa: S608 - constants
 _MAX_USERS = 100
 """Users in one batch that are purged one by one; of more everything is purged."""
@@ -33,7 +35,8 @@ class Listener:
     ``purge`` is called with queries for the users that changed, or without any for all users:
     also after each time the connection was made, since what changed before is not known, and when
     the files of ``relation()`` are others, since TRUNCATE or DETACH of a partition and an exchange
-    of tables fire no trigger.
+    of tables fire no trigger. ``require`` is called with the position in the WAL of what is purged,
+    and with ``None`` as long as it is not known.
     """
 
     check_interval: ClassVar[float] = 1.0
@@ -49,9 +52,11 @@ class Listener:
         channel: str,
         purge: Callable[..., None],
         relation: Callable[[], Relation | None],
+        require: Callable[[str | None], None],
     ) -> None:
         self._name, self._channel, self._purge = options.name, channel, purge
-        self._relation = relation
+        self._relation, self._require = relation, require
+        self._purged = asyncio.Event()
         self._folds = options.folds_nicknames
         # A standby cannot LISTEN.
         self._connector = Connector(
@@ -68,7 +73,8 @@ class Listener:
                 try:
                     async with asyncio.timeout(self.check_interval):
                         await connection.add_listener(self._channel, self._receive)
-                        files = await self._read_files(connection)
+                        files, position = await self._read_files(connection)
+                    self._require(position)
                     self._purge()
                     if self._last_reason:
                         _log.info(
@@ -76,10 +82,15 @@ class Listener:
                         )
                         self._last_reason = ""
                     while True:
-                        await asyncio.sleep(self.check_interval)
-                        before = files
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(self.check_interval):
+                                await self._purged.wait()
+                        before, has_purged = files, self._purged.is_set()
+                        self._purged.clear()
                         async with asyncio.timeout(self.check_interval):
-                            files = await self._read_files(connection)
+                            files, position = await self._read_files(connection)
+                        if (has_purged or files != before) and not self._purged.is_set():
+                            self._require(position)
                         if files != before:
                             self._purge()
                 finally:
@@ -92,10 +103,11 @@ class Listener:
                 self._last_reason = reason
             await asyncio.sleep(self.pause)
 
-    async def _read_files(self, connection: asyncpg.Connection) -> object:
-        """Return the relations that are read, with their files."""
+    async def _read_files(self, connection: asyncpg.Connection) -> tuple[object, str]:
+        """Return the relations that are read, with their files, and the position in the WAL."""
         relation = self._relation()
-        return await connection.fetchval(_FILES, relation and relation.sql)
+        files, position = await connection.fetchrow(_FILES, relation and relation.sql)
+        return files, position
 
     def _receive(
         self, _connection: asyncpg.Connection, _pid: int, _channel: str, payload: str
@@ -106,6 +118,8 @@ class Listener:
 
     def _purge_changed(self) -> None:
         changed, self._changed = self._changed, set()
+        self._require(None)
+        self._purged.set()
         if len(changed) > _MAX_USERS or changed & {"", "*"}:
             self._purge()
         else:

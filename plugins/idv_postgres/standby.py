@@ -25,6 +25,7 @@ that only if the WAL receiver has received nothing yet."""
 NO_LOOKUP = "SELECT $1::text, NULL, NULL, NULL LIMIT 0"
 """A statement for the state alone."""
 _MAX_SERVERS = 100
+_PAGE_SIZE, _PAGE_HEADERS = 8192, (24, 40)
 _Start: TypeAlias = "tuple[float, Mapping[object, tuple[float, int]]]"
 
 
@@ -61,6 +62,17 @@ class Standbys:
         self._max_lag, self._timer = max_lag, timer
         self._replayed: Mapping[object, tuple[float, int]] = {}
         self._received: list[tuple[float, int]] = []
+        self._required: float = 0
+
+    def require(self, position: str | None) -> None:
+        """Let nothing be stored of what a standby returns before it has replayed this position.
+
+        Without one nothing at all.
+        """
+        required = inf if position is None else _to_bytes(position)
+        # An idle standby stops before the header of a page that is empty otherwise.
+        is_empty = required % _PAGE_SIZE in _PAGE_HEADERS
+        self._required = required - required % _PAGE_SIZE if is_empty else required
 
     def start(self) -> _Start:
         """Return what `finish` needs from before a statement is sent."""
@@ -88,7 +100,10 @@ class Standbys:
         reason = None
         if known < needed:
             reason = "receives no WAL" if receiver is None else "may be behind by more than max_lag"
-        return Result(rows, reason, is_primary=False, may_repeat=known < needed <= replayed)
+        may_repeat = known < needed <= replayed
+        return Result(
+            rows, reason, known >= self._required, is_primary=False, may_repeat=may_repeat
+        )
 
 
 def _to_bytes(position: str | None) -> int:

@@ -92,3 +92,11 @@ async def test_not_found_is_not_remembered_if_one_backend_forbids_it(place: int)
     for _ in range(2):
         assert not (await asked.find(QUERY)).found
     assert counts(backends) == [2, 2, 2]
+
+
+async def test_user_of_a_backend_is_not_remembered_if_one_before_may_hold_another() -> None:
+    backends = chain(BackendResult(None, storable=False), ALICE)
+    asked = directory(*backends)
+    for _ in range(2):
+        assert (await asked.find(QUERY)).found
+    assert counts(backends) == [2, 2]

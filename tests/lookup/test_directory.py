@@ -211,6 +211,14 @@ async def test_failure_is_memoized_for_two_seconds() -> None:
     assert (await asked.find(QUERY)).found
 
 
+async def test_failure_that_is_not_memoized_is_that_of_one_lookup() -> None:
+    backend = FakeBackend(Unavailable("behind", memoized=False))
+    asked = directory(backend)
+    assert str(await failure(asked)) == "crm: behind"
+    backend.source.answer = ALICE
+    assert (await asked.find(QUERY)).found
+
+
 @pytest.mark.parametrize(
     ("own", "seconds"), [(None, 300), (7, 7), (400, 400), (0, 1)], ids=["none", "less", "more", "0"]
 )

@@ -29,11 +29,11 @@ class Connection:
         assert channel == "idv_users"
         self.notify = lambda payload: callback(self, 1, channel, payload)
 
-    async def fetchval(self, _sql: str, table: str) -> object:
+    async def fetchrow(self, _sql: str, table: str) -> tuple[object, str]:
         assert table == "public.users"
         self.server.checks += 1
         await self.server.respond()
-        return self.server.files
+        return self.server.files, f"0/{self.server.checks}"
 
     def terminate(self) -> None:
         self.ended = True
@@ -66,6 +66,7 @@ class Harness:
     def __init__(self) -> None:
         self.server, self.clock = Server(), LoopClock()
         self.purges: list[set[Query]] = []
+        self.required: list[str | None] = []
 
     def purge(self, *queries: Query) -> None:
         self.purges.append(set(queries))
@@ -99,7 +100,8 @@ def listening() -> Callable[..., Any]:
         context = {"nickname_case": "fold" if folds else "preserve"}
         options = PostgresOptions.model_validate(given, context=context)
         relation = Relation(1, "public.users", ())
-        listener = Listener(options, "idv_users", harness.purge, lambda: relation)
+        require = harness.required.append
+        listener = Listener(options, "idv_users", harness.purge, lambda: relation, require)
         listener._connector = cast(Connector, harness.server)
         task = asyncio.create_task(listener.run())
         await asyncio.sleep(0)
@@ -220,3 +222,23 @@ async def test_server_that_hangs_at_the_start_is_given_a_second(
         await harness.advance(1)
         assert len(harness.server.connections) == 2
         assert harness.take() == []
+
+
+async def test_position_of_what_is_purged_is_required_and_none_is_enough_until_it_is_known(
+    listening: Callable[..., Any],
+) -> None:
+    async with listening() as harness:
+        assert harness.required == ["0/1"]
+        await harness.advance(3)
+        assert harness.required == ["0/1"]
+        checks = harness.server.checks
+        await harness.notify("alice")
+        assert harness.required == ["0/1", None, f"0/{checks + 1}"]
+        harness.server.files = [[1, 3]]
+        await harness.advance(1.1)
+        assert harness.required[3:] == [f"0/{checks + 2}"]
+        harness.server.hangs = True
+        await harness.notify("alice")
+        assert harness.required[4:] == [None]
+        await harness.advance(2.5)
+        assert harness.required[4:] == [None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from support.databases.postgres_cluster import Cluster, running_cluster
 from support.databases.postgres_server import ALICE, USERS, Database, create_database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
-from tornado_idv import ByCard, ByNickname, Unavailable
+from tornado_idv import BackendResult, ByCard, ByNickname, Query, Unavailable
 from tornado_idv.registry import open_backends
 
 pytestmark = pytest.mark.slow
@@ -242,3 +242,38 @@ async def test_lookups_go_back_to_a_standby_only_when_it_follows(
             assert await outcome(backend, ByNickname("other")) == "not found"
         await until(lambda: backend.servers == [(standby, "standby")])
         assert await outcome(backend, ByNickname("new")) == "found"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_answers_from_before_a_change_are_not_stored(
+    cluster: Cluster, database: Database, run: Run, kind: str
+) -> None:
+    """Also those of a batch; and those of an idle standby are stored as soon as it has all."""
+    changes: list[Sequence[Query]] = []
+    options: dict[str, Any] = {"notify": {}, "max_lag": "60s", **KINDS[kind]}
+    if kind in {"pinned", "own, pinned"}:
+        options["notify"] = {"dsn": database.dsn}
+    async with run("standby", **options) as backend:
+        backend.on_change(lambda *queries: changes.append(queries))
+        await until(lambda: changes)
+        await until_stored(backend)
+        with replay_paused(cluster):
+            add(database, "new")
+            database.run("NOTIFY idv_users, 'new'")
+            await until(lambda: len(changes) > 1)
+            for _ in range(3):
+                queries = [ByNickname(name) for name in ("new", "alice", "other")] * 3
+                results = await asyncio.gather(*map(backend.find, queries))
+                old = [BackendResult(user, storable=False) for user in (None, ALICE, None)]
+                assert results == old * 3
+                await asyncio.sleep(0.1)
+        await until_stored(backend)
+        assert await outcome(backend, ByNickname("new")) == "found"
+
+
+async def until_stored(backend: PostgresBackend) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            if await backend.find(ByNickname("alice")) == ALICE:
+                return
+            await asyncio.sleep(0.01)

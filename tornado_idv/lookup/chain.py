@@ -95,9 +95,9 @@ class Chain:
                     continue
                 if answer is None:
                     continue
+                storable = storable and answer.storable
                 if answer.found:
                     break
-                storable = storable and answer.storable
                 if answer.ttl is not None:
                     ttl = min(ttl, answer.ttl)
             else:
@@ -114,7 +114,7 @@ class Chain:
             self._encode(answer.user),
             ttl=answer.ttl,
             degraded=answer.degraded or skipped is not None,
-            storable=answer.storable,
+            storable=storable,
         )
 
     def _bounded(

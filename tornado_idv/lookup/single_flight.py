@@ -140,7 +140,7 @@ class SingleFlight:
         if self._find(query) is call:
             if isinstance(outcome, Answer):
                 self._cache.store(query, outcome)  # raises if a plugin's TTL is no number
-            elif isinstance(outcome, LookupFailed):
+            elif isinstance(outcome, LookupFailed) and outcome.memoized:
                 self._cache.store_failure(query, outcome)
         if call.min_ttl is not None:
             result = "ok" if isinstance(outcome, Answer) else "failed"

@@ -1,0 +1,120 @@
+"""Positions in the WAL: when a standby follows its primary, with a clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from idv_postgres.standby import Standbys
+
+MAY_BE_BEHIND = "may be behind by more than max_lag"
+NO_WAL = "receives no WAL"
+ROW = ("Free", "1", "alice", None, None)
+
+
+class Harness:
+    """Statements on a standby, a quarter of a second apart; positions are numbers."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.standbys = Standbys(1.0, lambda: self.now)
+
+    def look_up(
+        self,
+        replayed: int,
+        received: int | None,
+        *,
+        receiver: str | None = "7",
+        server: str = "monday",
+        after: float = 0.25,
+    ) -> Any:
+        self.now += after
+        lsn = None if received is None else f"0/{received:X}"
+        state = (receiver, f"0/{replayed:X}", lsn, None, server)
+        return self.standbys.finish(self.standbys.start(), [ROW, state])
+
+    def settle(self, position: int = 100, **state: Any) -> None:
+        """Follow the primary for some time."""
+        for _ in range(8):
+            result = self.look_up(position, position, **state)
+        assert result.reason is None
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def test_state_is_no_row_of_the_result(harness: Harness) -> None:
+    assert harness.look_up(1, 1).rows == [ROW[:-1]]
+    result = harness.standbys.finish(harness.standbys.start(), [(None,) * 5])
+    assert (result.rows, result.reason, result.is_primary) == ([(None,) * 4], None, True)
+
+
+def test_receiver_that_has_just_connected_says_nothing_for_a_second(harness: Harness) -> None:
+    reasons = [harness.look_up(100, 100).reason for _ in range(5)]
+    assert reasons == [MAY_BE_BEHIND] * 4 + [None]
+    for other in ({"receiver": "8"}, {"server": "tuesday", "receiver": "8"}):
+        harness.now += 2
+        assert harness.look_up(100, 100, **other).reason == MAY_BE_BEHIND
+        harness.settle(**other)
+
+
+def test_lag_is_that_of_what_was_received_at_most_max_lag_ago(harness: Harness) -> None:
+    harness.settle()
+    for step in range(10):  # 0.5 s behind
+        assert harness.look_up(100 + 10 * max(0, step - 2), 100 + 10 * step).reason is None
+    reasons = [harness.look_up(170, 190 + 10 * step).reason for step in range(1, 9)]
+    assert reasons[0] is None
+    assert reasons[-4:] == [MAY_BE_BEHIND] * 4
+
+
+def test_position_that_is_younger_than_the_statement_counts_for_the_next_one(
+    harness: Harness,
+) -> None:
+    harness.settle()
+    for _ in range(5):
+        harness.look_up(100, 500)
+    caught_up = harness.look_up(500, 500)
+    assert (caught_up.reason, caught_up.may_repeat) == (MAY_BE_BEHIND, True)
+    assert harness.look_up(500, 500, after=0).reason is None
+
+
+def test_standby_without_a_receiver_is_believed_for_max_lag(harness: Harness) -> None:
+    harness.settle()
+    first, second, *_, last = (harness.look_up(100, 100, receiver=None) for _ in range(6))
+    assert (first.reason, first.may_repeat) == (NO_WAL, True)  # it may have restarted
+    assert (second.reason, last.reason) == (None, NO_WAL)
+
+
+@pytest.mark.parametrize("received", [None, 90], ids=["nothing", "the start of a segment"])
+def test_receiver_that_has_received_nothing_yet_is_not_believed(
+    harness: Harness, received: int | None
+) -> None:
+    assert {harness.look_up(100, received).reason for _ in range(20)} == {MAY_BE_BEHIND}
+
+
+def test_standby_is_compared_with_what_another_one_has_received(harness: Harness) -> None:
+    harness.settle(500)
+    other = {"server": "tuesday", "receiver": "9"}
+    assert {harness.look_up(100, 100, **other).reason for _ in range(3)} == {MAY_BE_BEHIND}
+
+
+@pytest.mark.parametrize(
+    ("required", "replayed"), [("0/64", 100), ("0/2018", 8192), ("1/28", 1 << 32), ("0/2019", 8217)]
+)
+def test_answers_are_stored_when_the_required_position_was_replayed_before(
+    harness: Harness, required: str, replayed: int
+) -> None:
+    """The header of an empty page is not replayed."""
+    harness.settle(1)
+    harness.standbys.require(required)
+    high = f"{replayed >> 32:X}/{replayed & 0xFFFFFFFF:X}"
+    for lsn, expected in ((0, False), (1, False), (2, True)):
+        position = "0/1" if lsn == 0 else high
+        state = ("7", position, position, None, "monday")
+        result = harness.standbys.finish(harness.standbys.start(), [state])
+        assert result.storable is expected
+    harness.standbys.require(None)
+    assert not harness.look_up(1 << 40, 1 << 40).storable
