@@ -84,13 +84,10 @@ def _text_line(record: Record, level_format: str) -> str:
     parts = [fields.pop("timestamp"), f"[{shown}]", event]
     if fields["logger"].startswith("tornado_idv."):
         del fields["logger"]
-    parts += [f"{name}={_text_value(value)}" for name, value in fields.items()]
+    for name, value in fields.items():
+        plain = isinstance(value, str) and _PLAIN.fullmatch(value)
+        parts.append(f"{name}={value if plain else json.dumps(value)}")
     return f"{' '.join(parts)}\n"
-
-
-def _text_value(value: object) -> str:
-    plain = isinstance(value, str) and _PLAIN.fullmatch(value)
-    return str(value) if plain else json.dumps(value)
 
 
 def _printable(text: str) -> str:

@@ -26,7 +26,6 @@ from jmespath.functions import Functions, signature
 from jmespath.visitor import Options as InterpreterOptions
 from jmespath.visitor import TreeInterpreter
 from pydantic import (
-    AfterValidator,
     Discriminator,
     Field,
     Tag,
@@ -37,7 +36,7 @@ from pydantic import (
 
 from tornado_idv import strict_json
 from tornado_idv.errors import Broken
-from tornado_idv.options import Options
+from tornado_idv.options import Options, checked_by
 
 _NUMBER_HINT = "; a number stands in backquotes, like `0`"
 _HINTS = {
@@ -164,12 +163,7 @@ def json_type(value: Any) -> str:
     return _JSON_TYPES.get(type(value).__name__, "no JSON")
 
 
-def _check(text: str) -> str:
-    Expression(text)
-    return text
-
-
-def _check_no_projection(text: str) -> str:
+def _check_no_projection(text: str) -> None:
     """Reject projections to members: records without the member would be dropped silently."""
     for node in nodes_of(_parse(text)):
         if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
@@ -177,13 +171,12 @@ def _check_no_projection(text: str) -> str:
                 f"{text} leaves out records that are of another shape than expected, and no "
                 "user would be found; select the list itself, and write the rest into the fields"
             )
-    return text
 
 
-ExpressionText = Annotated[str, AfterValidator(_check)]
+ExpressionText = Annotated[str, checked_by(Expression)]
 """A JMESPath expression."""
 
-ListText = Annotated[ExpressionText, AfterValidator(_check_no_projection)]
+ListText = Annotated[ExpressionText, checked_by(_check_no_projection)]
 """A JMESPath expression that gives a record, or a list of whole records."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -56,6 +56,16 @@ def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
+def checked_by(check: Callable[[Any], object]) -> AfterValidator:
+    """Leave a value as it is, unless ``check`` raises `ValueError`."""
+
+    def checked(value: Any) -> Any:
+        check(value)
+        return value
+
+    return AfterValidator(checked)
+
+
 def text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
     """Describe text that a whole pattern matches."""
     return WithJsonSchema(
@@ -97,16 +107,6 @@ def compile_pattern(text: str) -> Callable[[str], bool]:
     return validator.isinstance_python
 
 
-def _pattern(text: str) -> str:
-    compile_pattern(text)
-    return text
-
-
-def _percentage(text: str) -> str:
-    parse_percentage(text)
-    return text
-
-
 def _secret(value: object) -> object:
     return FileSecret(value, value.path) if isinstance(value, FileText) else value
 
@@ -142,7 +142,7 @@ Duration = Annotated[
 Size = Annotated[int, _from_text(parse_size), Field(ge=0), text_schema(SIZE, "16KiB")]
 """Bytes, written ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``."""
 
-Percentage = Annotated[str, AfterValidator(_percentage), text_schema(PERCENTAGE, "5%")]
+Percentage = Annotated[str, checked_by(parse_percentage), text_schema(PERCENTAGE, "5%")]
 """A percentage as text, from ``0%`` to ``100%``."""
 
 ConfigPath = Annotated[
@@ -164,5 +164,5 @@ KeyStoreAddress = Annotated[
 ]
 """A path as `ConfigPath`, or a URL of a key store as `Secret`: it may hold a password."""
 
-Pattern = Annotated[str, AfterValidator(_pattern)]
+Pattern = Annotated[str, checked_by(compile_pattern)]
 """A regular expression; see `compile_pattern`."""

@@ -30,7 +30,7 @@ from tornado_idv.cli.common import (
 from tornado_idv.cli.load_config import load_settings
 from tornado_idv.config.load import reference_values
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
+from tornado_idv.errors import InvalidFormat, LookupFailed
 from tornado_idv.interfaces.backend import Step
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.logs.handlers import keep_out_secrets
@@ -69,7 +69,11 @@ def lookup(
     is shown as it is.
     """
     keep_out_secrets()
-    with exit_on_error(Exit.UNDETERMINED, as_json=as_json, record=_failure_record):
+    with exit_on_error(
+        Exit.UNDETERMINED,
+        as_json=as_json,
+        record=lambda error: {"status": "undetermined", "reason": str(error), **failure(error)},
+    ):
         settings, manager = load_settings(config_path)
         if name is not None:
             settings = _with_backend(settings, name)
@@ -114,10 +118,6 @@ def _with_backend(settings: Settings, name: str) -> Settings:
         names = ", ".join(each.name for each in settings.backends)
         raise click.UsageError(f"no backend has the name {name}; there are: {names}")
     return settings.model_copy(update={"backends": backends})
-
-
-def _failure_record(error: IdvError) -> Record:
-    return {"status": "undetermined", "reason": str(error), **failure(error)}
 
 
 def _advice(settings: Settings, who: str) -> str:

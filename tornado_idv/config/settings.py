@@ -7,10 +7,8 @@ from math import inf
 from typing import Annotated, Literal
 
 from pydantic import (
-    AfterValidator,
     ConfigDict,
     Field,
-    SecretStr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -48,14 +46,10 @@ from tornado_idv.options import (
     Pattern,
     Secret,
     WholeNumber,
+    checked_by,
     compile_pattern,
 )
 from tornado_idv.units import RATE
-
-
-def _token(secret: SecretStr) -> SecretStr:
-    check_token(secret.get_secret_value())
-    return secret
 
 
 class DrainSettings(Options):
@@ -181,7 +175,9 @@ class KeySettings(Options):
     """The public name of the key, for logs."""
     sha256: Sha256 | None = Field(None, repr=False)
     """The SHA-256 of the token, in hexadecimal digits."""
-    token: Annotated[Secret, AfterValidator(_token)] | None = None
+    token: (
+        Annotated[Secret, checked_by(lambda token: check_token(token.get_secret_value()))] | None
+    ) = None
     """The token itself; only with ``demo: true`` or when listening on loopback."""
     owner: str = ""
     """Who uses the key."""

@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from tornado_idv.identifiers import ProfileSite
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.options import Duration, Size, WholeNumber, text_schema
+from tornado_idv.options import Duration, Size, WholeNumber, checked_by, text_schema
 from tornado_idv.units import RATE, Rate, parse_rate
 
 _LABEL = "[A-Za-z0-9_-]{1,63}"
@@ -76,18 +76,17 @@ def is_host(text: str) -> bool:
     return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None
 
 
-def _check(accepts: Callable[[Any], object], message: str = "") -> AfterValidator:
+def _check(accepts: Callable[[Any], object], message: str) -> AfterValidator:
     """Leave a value as it is, if it is accepted, or else report ``message``."""
 
-    def check(value: Any) -> Any:
+    def check(value: Any) -> None:
         if not accepts(value):
             raise ValueError(message)
-        return value
 
-    return AfterValidator(check)
+    return checked_by(check)
 
 
-def _network(text: str) -> str:
+def _network(text: str) -> None:
     try:
         network = ip_network(text, strict=False)
     except ValueError:
@@ -96,7 +95,6 @@ def _network(text: str) -> str:
         raise ValueError("IPv4 within IPv6 is written as IPv4, without ::ffff: in front")
     if ip_address(text.partition("/")[0]) != network.network_address:
         raise ValueError("not a network's first address; write it like 10.0.0.0/8")
-    return text
 
 
 def _workers(value: object) -> object:
@@ -137,12 +135,12 @@ CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
 BodyLimit = Annotated[Size, _check(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")]
 KeyId = Annotated[str, Matches(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
 Sha256 = Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")]
-Site = Annotated[str, _check(ProfileSite.parse)]
+Site = Annotated[str, checked_by(ProfileSite.parse)]
 Host = Annotated[
     str, _check(is_host, "must be an IP address or the name of a host, without a port")
 ]
 Network = Annotated[
-    str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), AfterValidator(_network)
+    str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), checked_by(_network)
 ]
 RateLimit = Annotated[
     Rate, BeforeValidator(_rate), text_schema(RATE, "100/second", "300/10 minutes")

@@ -129,7 +129,9 @@ def _read_csv(
 ) -> Iterator[Row]:
     csv.field_size_limit(min(sys.maxsize, 2**17))
     first_line = file.readline()
-    header = _header(first_line, name, columns, delimiter)
+    header = _parse_line(first_line, delimiter) or []
+    for problem in _header_problems(first_line, header, columns):
+        raise RefusedError(f"{name}:1: {printable(problem)}")
     width = len(header)
     # Only the last field may have no column: it is read from a cell that is added to each row.
     missing: list[Any] = [] if columns[FIELDS[-1]] in header else [None]
@@ -158,14 +160,6 @@ def _read_csv(
     if is_cut or len(_parse_line(text, delimiter) or ()) < width:
         raise RefusedError(f"{name}:{last[0]}: {_CUT}")
     yield last
-
-
-def _header(line: str, name: str, columns: Mapping[str, str], delimiter: str) -> Sequence[str]:
-    """Return the names of the columns; raises `RefusedError`."""
-    header = _parse_line(line, delimiter) or ()
-    for problem in _header_problems(line, header, columns):
-        raise RefusedError(f"{name}:1: {printable(problem)}")
-    return header
 
 
 def _header_problems(line: str, header: Sequence[str], columns: Mapping[str, str]) -> Iterator[str]:
