@@ -31,9 +31,9 @@ from tornado_idv import (
 )
 
 if TYPE_CHECKING:
+    from idv_postgres.lookups import Lookups
     from idv_postgres.standby import Result
     from idv_postgres.store import PostgresUserStore
-    from idv_postgres.table import Lookups
 
 _log = logging.getLogger(__name__)
 _NOT_OPEN = Unavailable("the backend is not open")
@@ -54,13 +54,13 @@ class PostgresBackend(Backend[PostgresOptions]):
         super().__init__(options)
         try:
             # They import asyncpg.
-            from idv_postgres import database, errors, listener, table  # noqa: PLC0415
+            from idv_postgres import database, errors, listener, lookups  # noqa: PLC0415
         except ModuleNotFoundError:
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
-        self._errors, self._only_user = errors, table.only_user
+        self._errors, self._only_user = errors, lookups.only_user
         self._database = database.Database(options)
         self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Result]]] | None = None
-        self._inspected = table.Lookups({})
+        self._inspected = lookups.Lookups({})
         self._checking = asyncio.Lock()
         self._error: LookupFailed = _NOT_OPEN
         self._suspect = asyncio.Event()

@@ -13,10 +13,10 @@ from pydantic import SecretStr
 
 from idv_postgres.connection import Connection
 from idv_postgres.errors import most_informative, to_lookup_failed
+from idv_postgres.lookups import Lookups, inspect
 from idv_postgres.options import Dsn, PostgresOptions
 from idv_postgres.pool import Pool
 from idv_postgres.standby import NO_LOOKUP, Result, Standbys, with_state
-from idv_postgres.table import Lookups, inspect
 from tornado_idv import Broken
 
 _MIN_CONNECT_TIMEOUT = 1.0

@@ -23,9 +23,9 @@ from asyncpg.transaction import Transaction
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
+from idv_postgres.lookups import read_columns, select_users, to_user
 from idv_postgres.options import PostgresOptions
 from idv_postgres.quoting import quoted, quoted_table
-from idv_postgres.table import read_columns, select_users, to_user
 from tornado_idv import (
     Broken,
     StoredRow,

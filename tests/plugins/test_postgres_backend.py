@@ -20,8 +20,8 @@ from asyncpg import (
 
 from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
+from idv_postgres.lookups import Lookups
 from idv_postgres.standby import Result
-from idv_postgres.table import Lookups
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable

@@ -19,8 +19,8 @@ from pydantic import SecretStr
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.database import Connector, Database
+from idv_postgres.lookups import Lookups
 from idv_postgres.options import PostgresOptions
-from idv_postgres.table import Lookups
 from tornado_idv import Broken
 from tornado_idv.testing import make_backend
 

@@ -27,8 +27,8 @@ from asyncpg import (
 from idv_postgres import database as database_module
 from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
+from idv_postgres.lookups import Lookups
 from idv_postgres.pool import Pool
-from idv_postgres.table import Lookups
 from support.databases.postgres_server import (
     ALICE,
     BOB,
