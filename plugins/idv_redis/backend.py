@@ -49,6 +49,7 @@ class RedisBackend(Backend[RedisOptions]):
         )
         self._ready_key = f"{options.prefix}ready"
         self._ready_keys = cluster.ReadyKeys()
+        self._client.on_info = self._on_info
         self._is_checked = False
         self._open_problem: str | None = None
         """Why lookups may fail, as seen at the start; ``None`` after one that succeeded."""
@@ -126,7 +127,7 @@ class RedisBackend(Backend[RedisOptions]):
         if self._cluster is not None:
             return await self._cluster.check()
         server = await self._client.execute("INFO")
-        if server.get("cluster_enabled"):
+        if server.get("cluster_enabled") == "1":
             raise Broken(IN_CLUSTER)
         policy = server.get("maxmemory_policy")
         if policy != "noeviction":
@@ -135,7 +136,8 @@ class RedisBackend(Backend[RedisOptions]):
                 "users may be among them; set it to noeviction"
             )
         value = await self._client.execute("GET", self._ready_key)
-        if value and value.decode("latin-1") != server["run_id"] and not server.get("aof_enabled"):
+        has_log = server.get("aof_enabled") == "1"
+        if value and value.decode("latin-1") != server["run_id"] and not has_log:
             _log.warning(
                 "backend %s: the server has appendonly no, and the key %s may be in a snapshot "
                 "that is older than the last users; set it to the run_id of the server, so that "
@@ -156,11 +158,14 @@ class RedisBackend(Backend[RedisOptions]):
         ready = after if after == before else None
         return bool(value), self._problem(ready, {**stats, **server, **replication})
 
-    def _problem(self, ready: bytes | None, info: Mapping[str, object]) -> str | None:
+    def _problem(self, ready: bytes | None, info: Mapping[str, str]) -> str | None:
         if info["role"] != "master":
             return "the server is a replica, which may lack users"
-        run_id, evicted = str(info["run_id"]).encode(), info.get("evicted_keys") != 0
-        return self._ready_keys.problem(self._ready_key, ready, run_id, evicted=evicted)
+        return self._ready_keys.problem(self._ready_key, ready, info)
+
+    async def _on_info(self, info: Mapping[str, str], is_last: bool) -> None:  # noqa: FBT001
+        successor = await self._client.execute("INFO") if is_last else None
+        self._ready_keys.follow(info, successor)
 
     async def _execute(self, steps: list[Step] | None, command: str, key: str) -> Any:
         reply = await self._client.execute(command, key)

@@ -22,7 +22,7 @@ from redis.exceptions import ClusterDownError, SlotNotCoveredError
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import TimeoutError as NoReply
 
-from idv_redis.client import Client
+from idv_redis.client import Client, parse_info
 from idv_redis.errors import to_lookup_failed
 from idv_redis.options import RedisOptions
 from tornado_idv import Broken, LookupFailed
@@ -38,6 +38,9 @@ return {redis.call('EXISTS', KEYS[1]), marker, redis.call('INFO', ARGV[1]), run_
 """
 """One script, since the next command may reach another node. While a slot is moved, it is refused
 unless both keys are on one node."""
+_OF_DATA = "master_replid", "rdb_last_save_time", "rdb_changes_since_last_save"
+Info = Mapping[str, str]
+_NO_ID = "0" * 40
 _RUN_ID = re.compile(rb"[0-9a-f]{40}")
 
 
@@ -104,45 +107,73 @@ class ClusterClient(Client):
 
 
 class ReadyKeys:
-    """Runs of servers, and keys ``ready`` that were missing, as this process has seen them.
+    """Terms of servers as primaries, and keys ``ready`` that were missing, as seen by this process.
 
     A snapshot or a replica may be older than the last writes and have the key, too. So one that
-    names the run of a server (``run_id``) counts for that run alone, and any other one not after
-    a restart or a failover that this process has noticed.
+    names the run of a server (``run_id``) counts for the first term of that run alone, and any
+    other one not after a restart or a failover that this process has noticed, unless the successor
+    has all changes of the data.
     """
 
     def __init__(self) -> None:
-        self._runs: dict[str, bytes] = {}
-        self._missing: dict[str, bytes] = {}
+        self._first: dict[str, tuple[str, int]] = {}
+        self._missing: dict[str, tuple[str, int]] = {}
+        self._terms: dict[str, tuple[str, int]] = {}
+        self._seen: Info = {}
 
-    def problem(
-        self, key: str, value: bytes | None, run_id: bytes, *, evicted: bool, node: str = ""
-    ) -> str | None:
+    def follow(self, info: Info, successor: Info | None) -> None:
+        """Note when the data last changed; ``successor`` has taken over since then.
+
+        The offset alone says nothing: it grows by what Sentinels publish, also after a failover.
+        """
+        if any(info[each] != self._seen.get(each) for each in _OF_DATA):
+            self._seen = info
+        if (
+            successor is not None
+            and successor["master_replid2"] == self._seen["master_replid"]
+            and int(successor["second_repl_offset"]) > int(self._seen["master_repl_offset"])
+        ):
+            before, after = self._term(info), self._term(successor)
+            for known in (self._first, self._missing):
+                known.update({name: after for name, term in known.items() if term == before})
+
+    def _term(self, info: Info) -> tuple[str, int]:
+        """Number the terms of a run: a server that was demoted may be promoted again."""
+        run_id, promoted_from = info["run_id"], info.get("master_replid2", _NO_ID)
+        last, number = self._terms.get(run_id, (promoted_from, 0))
+        if promoted_from not in (last, _NO_ID):  # it is forgotten an hour after the last replica
+            last, number = promoted_from, number + 1
+        self._terms[run_id] = last, number
+        return run_id, number
+
+    def problem(self, key: str, value: bytes | None, info: Info, node: str = "") -> str | None:
         """Return why the server may lack users, if it may; ``value`` is that of the key.
 
         The policy may have been changed since the start, and is not replicated, so after a failover
         it may be another one. What counts is whether the server has evicted anything.
         """
-        known_runs = {self._runs.setdefault(node, run_id), self._missing.get(key)}
+        run_id, number = term = self._term(info)
+        is_known = term in (self._first.setdefault(node, term), self._missing.get(key))
+        is_of_run = value == run_id.encode()
         name = re.sub(r":\{.{4}\}$", ":{…}", key)  # a tag would be a hash of the user
         until = "unknown users are answered 503 until"
-        if evicted:
+        if info.get("evicted_keys") != "0":
             problem = (
                 "the server has evicted keys, and users may be among them; set maxmemory-policy to "
                 f"noeviction, load all users again and run CONFIG RESETSTAT; {until} then"
             )
         elif not value:
-            self._missing[key] = run_id
+            self._missing[key] = term
             problem = (
                 f"the key {name} is missing, so the users are not all loaded; {until} it is set"
             )
-        elif value == run_id or (run_id in known_runs and not _RUN_ID.fullmatch(value)):
+        elif (is_known or number == 0) if is_of_run else is_known and not _RUN_ID.fullmatch(value):
             return None
         else:
             problem = (
                 f"the key {name} is of before the server was restarted or another one took over, "
-                "and the last users may be lost; load all users and set it to the run_id of the "
-                f"server; {until} it is set"
+                "and the last users may be lost; delete it, load all users, and set it to the "
+                f"run_id of the server; {until} then"
             )
         return f"node {node}: {problem}" if node else problem
 
@@ -184,8 +215,8 @@ class Cluster:
         found, ready, info, run_id = await self.client.execute(
             "EVAL", _READ, 2, key, marker, section
         )
-        evicted, node = b"evicted_keys:0\r\n" not in info, self.client.node_of(marker)
-        problem = self._ready_keys.problem(marker, ready, run_id, evicted=evicted, node=node)
+        node, read = self.client.node_of(marker), {**parse_info(info), "run_id": run_id.decode()}
+        problem = self._ready_keys.problem(marker, ready, read, node)
         return bool(found), info, problem
 
     def _marker(self, slot: int) -> str:

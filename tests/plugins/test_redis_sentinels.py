@@ -24,6 +24,7 @@ from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 
+UNREACHED = "unavailable: the server cannot be reached, or closed the connection"
 CAROL = User("Free", "77", "carol")
 
 
@@ -95,7 +96,7 @@ async def test_no_lookup_fails_by_a_failover_on_request_but_those_on_the_way(
             ended += [await outcome(backend) for _ in range(100)]
             await failing_over
             failed = {each for each in ended if each != "found"}
-            assert failed <= {"unavailable: another server has become the primary"}
+            assert failed <= {"unavailable: another server has become the primary", UNREACHED}
             assert ended.count("found") > len(ended) - 16
             assert backend.servers == [(group.address, "primary")]
 
@@ -203,3 +204,81 @@ async def test_a_purge_that_succeeds_during_a_failover_reaches_all_processes() -
             assert len(done) > 50
             await until_true(has_all)
             await third.tier.close()
+
+
+async def follow(backend: RedisBackend, address: str) -> set[str]:
+    """Look carol up until the primary is this one, and for a second more; return the outcomes."""
+    ended = set()
+
+    async def is_followed() -> bool:
+        ended.add(await outcome(backend, ByNickname("carol")))
+        return backend.servers == [(address, "primary")]
+
+    await until_true(is_followed, 20)
+    ended.clear()
+    await asyncio.sleep(0.3)
+    for _ in range(100):
+        ended.add(await outcome(backend, ByNickname("carol")))
+        await asyncio.sleep(0.01)
+    return ended
+
+
+@pytest.mark.parametrize("sentinels", [1, 3])
+async def test_ready_counts_on_a_successor_that_lacks_nothing(
+    tmp_path: Path, sentinels: int
+) -> None:
+    """Sentinels go on publishing on the old primary, so its offset is a later one."""
+    with watched(ALICE, sentinels=sentinels) as group:
+        async with opened(group, tmp_path) as backend:
+            assert await outcome(backend, ByNickname("carol")) == "not found"
+            await asyncio.sleep(2.5)  # what has changed until then is known
+            await group.fail_over()
+            assert await follow(backend, group.address) == {"not found"}
+
+
+@pytest.mark.parametrize("lost", ["long before", "just before", "after"])
+async def test_users_that_a_successor_lacks_are_unavailable(tmp_path: Path, lost: str) -> None:
+    with watched(ALICE) as group:
+        async with opened(group, tmp_path) as backend:
+            assert await outcome(backend, ByNickname("carol")) == "not found"
+            await asyncio.sleep(1.5)
+            if lost == "after":
+                await group.fail_over()
+                group.primary.add(CAROL)
+            else:
+                group.cut_replica()
+                group.primary.add(CAROL)
+                if lost == "long before":
+                    await asyncio.sleep(1.5)
+                await group.fail_over()
+            ended = await follow(backend, group.address)
+            assert {each[:29] for each in ended} == {"unavailable: the key ready is"}
+            group.replica.run("SET", "ready", group.replica.run_id)
+            assert await outcome(backend, ByNickname("carol")) == "not found"
+
+
+@pytest.mark.parametrize("value", ["1", "run_id"])
+async def test_ready_of_an_earlier_term_of_the_same_run_does_not_count(
+    tmp_path: Path, value: str
+) -> None:
+    """The primary was demoted meanwhile, and lacks what its successor wrote last."""
+    with watched(ALICE) as group:
+        first, second = group.primary, group.replica
+        first.run("SET", "ready", first.run_id if value == "run_id" else "1")
+        async with opened(group, tmp_path) as backend:
+            assert await outcome(backend, ByNickname("carol")) == "not found"
+            for sentinel in group.sentinels:
+                sentinel.stop()
+            second.run("REPLICAOF", "NO", "ONE")
+            first.run("REPLICAOF", "127.0.0.1", str(second.port))
+            first.wait_for(b"master_link_status:up", "INFO", "replication")
+            assert (await outcome(backend, ByNickname("carol"))).startswith("unavailable")
+            second.run("ACL", "SETUSER", "default", "-psync", "-sync")
+            second.run("CLIENT", "KILL", "TYPE", "replica")
+            second.add(CAROL)
+            first.run("REPLICAOF", "NO", "ONE")
+            assert (await outcome(backend, ByNickname("carol"))).startswith("unavailable")
+            first.run("DEL", "ready")
+            assert (await outcome(backend, ByNickname("carol"))).startswith("unavailable")
+            first.run("SET", "ready", first.run_id)
+            assert await outcome(backend, ByNickname("carol")) == "not found"
