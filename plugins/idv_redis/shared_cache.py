@@ -129,6 +129,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._channel = f"{options.prefix}purges"
         self._known: tuple[bytes, int] | None = None
         """Epoch and generation of which no purge is missing in the memory of this process."""
+        self._primary = ""
         self._has_warned = False
         self._listener: asyncio.Task[None] | None = None
 
@@ -234,6 +235,10 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         if present != self._known:
             self._known = present
             self.purged(Purge())
+        primary = self._client.primary
+        if self._primary not in ("", primary):
+            await self.purge(Purge())  # others may have left the old one before its last purge
+        self._primary = primary
 
     async def _receive(self, message: bytes) -> None:
         """Purge what a message names, or everything if messages before it were missed."""
