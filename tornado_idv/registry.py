@@ -86,11 +86,16 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
         cause = str(error) if isinstance(error, ImportError) else _cause(error)
         raise StartError(f"a plugin cannot be loaded: {cause}") from error
     for offered in reversed(all_offered):
-        if not isinstance(offered, Kinds):
-            text = f"idv_kinds returned a {type(offered).__name__}, no Kinds"
-            raise StartError(f"a plugin cannot be loaded: {text}")
         for what, classes in found.items():
-            more: Mapping[str, type | str] = getattr(offered, what)
+            more = getattr(offered, what, None)
+            if not (
+                isinstance(more, Mapping)
+                and all(isinstance(each, type | str) for each in more.values())
+            ):
+                text = (
+                    f"idv_kinds must return Kinds, with a mapping from names to classes in {what}"
+                )
+                raise StartError(f"a plugin cannot be loaded: {text}")
             for name in more.keys() & classes.keys():
                 raise StartError(
                     f'two plugins offer the kind "{name}" ({what}): {module_of(classes[name])} and '
