@@ -43,7 +43,6 @@ _SETTINGS = {
 _ALL_ROWS = "SET LOCAL row_security = off"
 """Again in each transaction, since a pooler may ignore the settings above."""
 _STARTED = "SELECT pg_postmaster_start_time()"
-_REVISION = "SELECT revision FROM store"
 _MISSING = (
     "there is no key store in this database; restore it, or create the first one with "
     "tornado-idv keys issue ID --create"
@@ -170,10 +169,14 @@ class KeyDatabase:
         if self._connection.is_in_transaction():
             yield
             return
+        milliseconds = max(1, int(self.busy_timeout * 1000))
         try:
-            before = self._begin(lock)
+            # Under another default one of two writers would fail in place of waiting.
+            self.script(
+                f"BEGIN ISOLATION LEVEL READ COMMITTED; {_ALL_ROWS}; "
+                f"SET LOCAL lock_timeout = {milliseconds}; {lock}"
+            )
             yield
-            after = self._texts(_REVISION)
         except BaseException:
             with suppress(KeyStoreError):
                 self.script("ROLLBACK")
@@ -181,8 +184,7 @@ class KeyDatabase:
         try:
             self.script("COMMIT")
         except KeyStoreError as error:
-            if before == after or not self._has_committed(error, lock, before, after):
-                raise
+            raise UncertainChangeError(f"{error}; {_UNCERTAIN}") from None
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -256,42 +258,6 @@ class KeyDatabase:
         """Close the connection at once; the server rolls back what is not committed."""
         self._disconnect()
         self._runner.close()
-
-    def _begin(self, lock: str) -> list[str]:
-        """Begin a transaction, and return what the statement that locks returns."""
-        milliseconds = max(1, int(self.busy_timeout * 1000))
-        # Under another default one of two writers would fail in place of waiting.
-        self.script(
-            f"BEGIN ISOLATION LEVEL READ COMMITTED; {_ALL_ROWS}; "
-            f"SET LOCAL lock_timeout = {milliseconds}"
-        )
-        return self._texts(lock, self.busy_timeout + _TIMEOUT)
-
-    def _has_committed(
-        self, error: KeyStoreError, lock: str, before: list[str], after: list[str]
-    ) -> bool:
-        """Return whether a change has been committed whose COMMIT ended with an error.
-
-        If need be, look on a new connection, maybe to a new primary. The old transaction holds the
-        lock for as long as it can still be committed. Raises `UncertainChangeError`.
-        """
-        try:
-            if not self.responds():  # after a timeout it does, when the server stopped the COMMIT
-                self._disconnect()
-                self._connection = self._connect()
-            self._begin(lock)
-            found = self._texts(_REVISION)
-            self.script("ROLLBACK")
-        except MissingKeyStoreError:
-            return False
-        except KeyStoreError:
-            raise UncertainChangeError(f"{error}; {_UNCERTAIN}") from None
-        if found not in (before, after):  # changed again since
-            raise UncertainChangeError(f"{error}; {_UNCERTAIN}")
-        return found == after
-
-    def _texts(self, sql: str, timeout: float = _TIMEOUT) -> list[str]:
-        return [str(value) for (value,) in self._run(self._connection.fetch(sql, timeout=timeout))]
 
     def _connect(self) -> asyncpg.Connection:
         return self._run(self._connector.connect(server_settings=_SETTINGS))

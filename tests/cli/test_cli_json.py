@@ -16,7 +16,6 @@ COMMANDS = dict(commands(main))
 ARGUMENTS = {
     "cache purge": ["--all"],
     "explain": ["@alice"],
-    "keys copy": ["--from", "absent.yaml"],
     "keys import": ["list.jsonl"],
     "lookup": ["@alice"],
     "record": ["--from", "one", "--queries", "list.csv", "--to", "users.yaml"],

@@ -170,13 +170,6 @@ HAND_MADE_CHANGES: dict[str, tuple[str, ...]] = {
         "UPDATE keys SET owner = 'other' WHERE id = 'partner'",
         "DELETE FROM tokens WHERE id = 'shop' AND expires IS NOT NULL",
     ),
-    "log removed": (
-        "DROP TRIGGER log_keys_UPDATE",
-        "DROP TABLE changes",
-        "DROP TRIGGER log_keys_DELETE",
-        "DROP TRIGGER log_keys_INSERT",
-        "UPDATE keys SET disabled = 1 WHERE id = 'shop'",
-    ),
     "more than are logged": ("DELETE FROM tokens WHERE expires IS NOT NULL", ADD_MANY_TOKENS),
     "nothing": ("UPDATE store SET revision = 'other'",),
 }

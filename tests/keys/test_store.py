@@ -26,7 +26,6 @@ from support.databases.key_stores import (
     open_store,
     read,
     record,
-    without_log,
 )
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process_limits import descriptors
@@ -251,23 +250,6 @@ def test_store_that_the_user_may_not_read_is_reported() -> None:
             open_store(path),
         ):
             pass
-
-
-def test_store_without_a_log_can_be_read_where_it_cannot_be_written() -> None:
-    with public_directory() as folder:
-        path = folder / "keys.db"
-        make_store(path, "shop", "partner")
-        without_log(path)
-        path.chmod(0o444)
-        with unprivileged(), open_store(path) as store:
-            before = store.api_keys(EMPTY)
-        path.chmod(0o644)
-        execute(path, "UPDATE keys SET disabled = 1 WHERE id = 'shop'")
-        path.chmod(0o444)
-        with unprivileged(), open_store(path) as store:
-            after = store.api_keys(before)
-    rejected = [key.id for key in after.keys.values() if key.rejected]
-    assert rejected == ["shop"]
 
 
 def test_change_is_noticed_where_the_store_is_in_wal_mode(path: Path) -> None:

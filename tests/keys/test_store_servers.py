@@ -72,7 +72,15 @@ def configured(path: Path, store: str, admin_port: int = 0) -> Path:
     return path
 
 
-COMMANDS = ("revoke shop", "disable shop", "rotate shop", "issue new", "list", "show shop")
+COMMANDS = (
+    "revoke shop",
+    "disable shop",
+    "rotate shop",
+    "issue new",
+    "list",
+    "show shop",
+    "export",
+)
 
 
 def test_commands_refuse_where_two_hosts_are_primaries(
@@ -82,16 +90,15 @@ def test_commands_refuse_where_two_hosts_are_primaries(
     tokens_of(cluster, "shop")
     split(cluster)
     names = [f"127.0.0.1:{each.port}" for each in cluster.servers]
+    file = tmp_path / "keys.jsonl"
+    file.write_text(f'{{"id": "new", "sha256": "{"0" * 64}"}}')
     for servers in (cluster.servers, cluster.servers[::-1]):
         config = configured(tmp_path / "config.yaml", dsn(*servers))
-        source = configured(tmp_path / "source.yaml", dsn(cluster.primary))
-        for command in (*COMMANDS, f"copy --from {source}", "issue new --create"):
+        for command in (*COMMANDS, f"import {file} --update", "issue new --create"):
             result = invoke("keys", *command.split(), "-c", config)
             assert (result.exit_code, result.stdout) == (1, ""), command
             assert all(name in result.stderr for name in names)
             assert "are both primaries" in result.stderr
-        copied = invoke("keys", "copy", "--from", config, "-c", source)
-        assert "are both primaries" in copied.stderr
     assert [each.run(STATES) for each in cluster.servers] == ["shop true"] * 2
     single = configured(tmp_path / "config.yaml", dsn(cluster.primary))
     assert invoke("keys", "revoke", "shop", "-c", single).exit_code == 0

@@ -50,10 +50,10 @@ _EXAMPLES = {
     "explain": ("@alice",),
     "health": ("&& echo ready",),
     "init": ("my-directory",),
-    "keys copy": ("--from old.yaml --config new.yaml --create",),
     "keys disable": ("shop",),
     "keys enable": ("shop",),
-    "keys import": ("keys.jsonl",),
+    "keys export": ("keys.jsonl",),
+    "keys import": ("keys.jsonl", "keys.jsonl --update --config new.yaml"),
     "keys issue": (
         "shop --create",
         "shop --scope identify:url --expires 90d --requests 100/second",

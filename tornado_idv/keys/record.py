@@ -69,18 +69,10 @@ class KeyRecord(Struct, frozen=True, gc=False):
     last_used: float | None = None
 
     @property
-    def ends(self) -> dict[bytes, float]:
-        """When each token, by its digest, or the key itself expires; infinite without a limit."""
-        end = inf if self.expires is None else self.expires
-        return {
-            token.digest: end if token.expires is None else min(token.expires, end)
-            for token in self.tokens
-        }
-
-    @property
     def valid_until(self) -> float:
-        """When the last of its tokens expires."""
-        return max(self.ends.values())
+        """When the key, or the last of its tokens, expires; infinite without a limit."""
+        ends = [inf if token.expires is None else token.expires for token in self.tokens]
+        return min(max(ends), inf if self.expires is None else self.expires)
 
     def state(self, now: float) -> State:
         """Return whether the key is valid at ``now``, or why not."""

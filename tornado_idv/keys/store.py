@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.keys.api_key import KEY_ID, ApiKey
-from tornado_idv.keys.copying import Changes, compare
 from tornado_idv.keys.record import (
     API_KEY_COLUMNS,
     COLUMNS,
@@ -30,13 +29,9 @@ _T = TypeVar("_T")
 _COLUMNS = ", ".join(COLUMNS)
 _KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # noqa: S608 - constant
 _ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - constant
-_UPDATE_KEY = "UPDATE keys SET expires = ?, disabled = ?, revoked = ? WHERE id = ?"
 _API_KEYS = f"SELECT {API_KEY_COLUMNS} FROM tokens JOIN keys USING (id)"  # noqa: S608 - constant
 _TOKENS = "SELECT id, digest, created, expires FROM tokens"
-_PUT_DIGEST = (
-    "INSERT INTO tokens (digest, id, created, expires) VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (digest) DO UPDATE SET expires = excluded.expires"
-)
+_ADD_DIGEST = "INSERT INTO tokens (digest, id, created, expires) VALUES (?, ?, ?, ?)"
 _PUT_LAST_USED = (
     "INSERT INTO last_used (id, time) SELECT id, ? FROM keys WHERE id = ? "
     "ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE excluded.time > last_used.time"
@@ -151,27 +146,21 @@ class KeyStore:
         with self._database.reading():
             return self._find(key_id)
 
-    def add(self, records: Iterable[KeyRecord]) -> None:
-        """Add keys, all or none; raises `DuplicateKeyError`."""
-        remaining = iter(records)
+    def by_id(self) -> dict[str, KeyRecord]:
+        """Return all keys, for use within a `transaction`."""
+        return {record.id: record for record in self._read("", ())}
+
+    def add(self, records: Iterable[KeyRecord], *, replaced: Iterable[str] = ()) -> None:
+        """Add keys, all or none, in place of those with the ids ``replaced``.
+
+        Raises `DuplicateKeyError`.
+        """
+        remaining, ids = iter(records), [(each,) for each in replaced]
         with self._database.writing():
+            for table in ("tokens", "keys"):
+                self._database.executemany(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608 - constant
             while batch := list(islice(remaining, _BATCH)):
                 self._add_batch(batch)
-
-    def copy(self, records: Sequence[KeyRecord], now: float) -> Changes:
-        """Add the keys of another store, and change those that were changed there, all or none.
-
-        Tokens that have expired at ``now``, in Unix time, may be in this store only. Times of last
-        use are copied, too; a later one stays. Raises `KeyStoreError`, and
-        `DuplicateKeyError` for a token of another key.
-        """
-        with self._database.writing():
-            changes = compare(records, {record.id: record for record in self._read("", ())}, now)
-            self.add(changes.new)
-            for record in changes.changed:
-                self._update(record)
-            self.write_last_used({each.id: each.last_used for each in records if each.last_used})
-        return changes
 
     def rotate(
         self, key_id: str, token: Token, *, overlap: float, expires: float | None
@@ -191,11 +180,7 @@ class KeyStore:
                 raise KeyStoreError(f"{key_id} has expired; renew it with --expires")
             if expires is not None and expires <= (after.not_before or 0.0):
                 raise KeyStoreError(f"--expires: must be after not_before of {key_id}")
-            self._database.execute(
-                "DELETE FROM tokens WHERE id = ? AND expires < ?",
-                (key_id, token.created - _EXPIRED_KEPT),
-            )
-            self._update(after)
+            self.add([after], replaced=[key_id])
         return before, after
 
     def revoke(self, key_id: str, now: float) -> tuple[KeyRecord, KeyRecord]:
@@ -204,7 +189,7 @@ class KeyStore:
             before = after = self._find(key_id)
             if before.revoked is None:
                 after = replace(before, revoked=now)
-                self._update(after)
+                self.add([after], replaced=[key_id])
         return before, after
 
     def set_disabled(self, key_id: str, *, disabled: bool) -> tuple[KeyRecord, KeyRecord]:
@@ -218,7 +203,7 @@ class KeyStore:
                 raise KeyStoreError(f"{key_id} was revoked, which is final")
             if before.disabled is not disabled:
                 after = replace(before, disabled=disabled)
-                self._update(after)
+                self.add([after], replaced=[key_id])
         return before, after
 
     def write_last_used(self, times: Mapping[str, float]) -> None:
@@ -286,25 +271,16 @@ class KeyStore:
                     raise DuplicateKeyError(text, record.id)
                 used.add(token.digest)
         self._database.executemany(_ADD_KEY, map(to_values, batch))
-        self._put_tokens(batch)
+        rows = [
+            (token.digest, record.id, token.created, token.expires)
+            for record in batch
+            for token in record.tokens
+        ]
+        self._database.executemany(_ADD_DIGEST, rows)
 
     def _select(self, columns: str, values: Sequence[object]) -> Iterable[Any]:
         marks = ", ".join("?" for _ in values)
         return self._database.execute(f"SELECT {columns} IN ({marks})", values)
-
-    def _update(self, record: KeyRecord) -> None:
-        """Write what commands change of a key, and its tokens."""
-        values = (record.expires, record.disabled, record.revoked, record.id)
-        self._database.execute(_UPDATE_KEY, values)
-        self._put_tokens([record])
-
-    def _put_tokens(self, records: Iterable[KeyRecord]) -> None:
-        rows = [
-            (token.digest, record.id, token.created, token.expires)
-            for record in records
-            for token in record.tokens
-        ]
-        self._database.executemany(_PUT_DIGEST, rows)
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:

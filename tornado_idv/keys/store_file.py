@@ -238,7 +238,7 @@ class _Database(sqlite3.Connection):
         if before is None:
             return None, self.execute(sql), revision
         ids = None
-        with suppress(sqlite3.Error):  # there is no log, or what is in it is not text
+        with suppress(sqlite3.Error):  # an id in the log is not text
             ((first, oldest),) = self.execute(_FIRST_CHANGE, [before])
             # One change may be several rows, of which the oldest were removed.
             if first is not None and not first == oldest > 1:

@@ -655,14 +655,15 @@ def test_signal_at_the_commit_of_a_change_does_not_hide_that_it_is_made(
                 signal.raise_signal(number)
 
     connect, create = KeyStoreFile.connected, KeyStoreFile.creating
-    make_store(tmp_path / "old.db", "copied")
-    (tmp_path / "old.yaml").write_text("auth: {store: old.db}\n")
-    (tmp_path / "keys.jsonl").write_text(json.dumps({"id": "shop", "sha256": "0" * 64}))
+    shop = {"id": "shop", "sha256": "0" * 64}
+    (tmp_path / "keys.jsonl").write_text(json.dumps(shop))
+    lines = {**shop, "owner": "another"}, {"id": "later", "sha256": "1" * 64}
+    (tmp_path / "later.jsonl").write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(KeyStoreFile, "creating", interrupted)
     monkeypatch.setattr(KeyStoreFile, "connected", interrupted_after)
     for command, message in (
         (f"import {tmp_path}/keys.jsonl --create", f"Created the key store {path}.\nImported 1"),
-        (f"copy --from {tmp_path}/old.yaml", "Copied keys from"),
+        (f"import {tmp_path}/later.jsonl --update", "Imported 1 key, updated 1;"),
         ("disable shop", "shop: disabled\n"),
         ("enable shop", "shop: valid\n"),
         ("issue other", ""),

@@ -75,7 +75,7 @@ def test_file_is_imported(path: Path, tmp_path: Path) -> None:
     arguments = ["keys", "import", str(file), "--create", "--store", str(path), "--json"]
     with put_back():
         result = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert json.loads(result.stdout) == {"ok": True, "imported": 1}
+    assert json.loads(result.stdout) == {"ok": True, "imported": 1, "updated": 0, "unchanged": 0}
     assert list(read(path)) == ["shop"]
 
 

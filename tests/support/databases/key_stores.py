@@ -19,7 +19,6 @@ from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.token import digest, issue
 
-_EVENTS = ("INSERT", "UPDATE", "DELETE")
 CREATED = 1_800_000_000.0
 
 
@@ -108,12 +107,6 @@ def garbage(path: Path) -> Iterator[None]:
 def garbage_page(path: Path) -> Iterator[None]:
     content = path.read_bytes()
     yield from _overwritten(path, content[:4096] + b"\xff" * (len(content) - 4096))
-
-
-def without_log(path: Path) -> None:
-    """Remove the log of changes, as in a store of a version that had none."""
-    triggers = (f"log_{table}_{event}" for table in ("keys", "tokens") for event in _EVENTS)
-    execute(path, *(f"DROP TRIGGER {each}" for each in triggers), "DROP TABLE changes")
 
 
 def another_database(path: Path) -> Iterator[None]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, get_args
 
 import click
 
 from tornado_idv.cli.common import RefusedError, print_json, report, show
-from tornado_idv.cli.keys.import_keys import import_keys
-from tornado_idv.cli.keys.store import Target, as_record, create_option, find_store, on_store
+from tornado_idv.cli.keys.store import Target, as_record, create_option, on_store
+from tornado_idv.cli.keys.transfer import export_keys, import_keys
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.interfaces.command_tools import Exit, printable
@@ -36,6 +35,7 @@ def keys() -> None:
     """
 
 
+keys.add_command(export_keys)
 keys.add_command(import_keys)
 
 
@@ -148,40 +148,6 @@ def _change_and_print_token(
         raise
     target.audit(command, [key_id])
     return key
-
-
-@keys.command("copy")
-@click.option(
-    "--from",
-    "source_path",
-    required=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, readable=False),
-    help="The configuration whose auth.store is copied.",
-)
-@create_option
-@on_store
-def copy_keys(target: Target, *, source_path: Path, may_create: bool) -> None:
-    """Copy all keys of another key store, all or none.
-
-    Tokens stay valid: a copy has the same ids, digests, limits, times and states. It can be run
-    again, and copies what was changed since. A key that was changed in this store, too, stops it.
-    """
-    source = find_store(source_path, None, as_json=target.as_json)
-    with source.opened(read_only=True) as store:
-        keys = list(store.records())
-    for key in keys:
-        target.check_new(key)
-    all_ids = [key.id for key in keys]
-    with target.changing("copy", all_ids, may_create=may_create) as store:
-        changes = store.copy(keys, target.now)
-    target.audit("copy", changes.ids)
-    copied, updated = len(changes.new), len(changes.changed)
-    unchanged = len(keys) - copied - updated
-    record = {"ok": True, "copied": copied, "updated": updated, "unchanged": unchanged}
-    text = f"Copied keys from {source.location.name} to {target.location.name}"
-    text = f"{text}: {copied} new, {updated} updated, {unchanged} equal."
-    report(text, record, as_json=target.as_json)
 
 
 @keys.command()

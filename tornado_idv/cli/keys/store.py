@@ -65,10 +65,10 @@ class Target:
                 print_message(f"Created the key store {self.location.name}.")
 
     @contextmanager
-    def opened(self, *, read_only: bool = False) -> Iterator[KeyStore]:
+    def opened(self) -> Iterator[KeyStore]:
         with closing(self.location):
             self._check_server()
-            with self.location.opened(read_only=read_only) as store:
+            with self.location.opened(read_only=True) as store:
                 yield store
 
     @contextmanager
@@ -255,12 +255,12 @@ def _parsers(now: float) -> Mapping[str, Callable[[str], object]]:
     }
 
 
-def format_moment(moment: float | None) -> str | None:
-    """Return a time in UTC, to the second; one that we cannot print becomes the nearest."""
+def format_moment(moment: float | None, *, exact: bool = False) -> str | None:
+    """Return a time in UTC, to the second or microsecond; one we cannot print is the nearest."""
     if moment is None:
         return None
     moment = min(max(0, moment), _END_OF_TIME)  # in this order, NaN becomes 0
-    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%S{'.%f' if exact else ''}Z}"
 
 
 def as_record(key: KeyRecord, now: float) -> Record:

@@ -1,0 +1,270 @@
+"""``tornado-idv keys export`` and ``keys import``: keys as lines of JSON, by their digests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Annotated
+
+import click
+from msgspec.structs import replace
+from pydantic import (
+    AfterValidator,
+    Field,
+    StrictBool,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from tornado_idv import strict_json
+from tornado_idv.cli.common import Record, RefusedError, counted, report, with_progress
+from tornado_idv.cli.files import replaced_file
+from tornado_idv.cli.keys.store import (
+    Target,
+    as_record,
+    check_moment,
+    create_option,
+    format_moment,
+    on_store,
+)
+from tornado_idv.config.problems import dotted, is_safe_to_print
+from tornado_idv.config.types import KeyId, Moment, RateLimit, Sha256, check_order
+from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
+from tornado_idv.keys.record import KeyRecord, Token, check_text, in_order
+from tornado_idv.keys.store import DuplicateKeyError
+from tornado_idv.options import Options
+
+_MESSAGES = {
+    "extra_forbidden": "is no member of a key",
+    "missing": "is missing",
+    "bool_type": "must be true or false",
+    "model_type": "must be an object",
+}
+
+
+def _check_moment(moment: datetime) -> datetime:
+    check_moment(moment.timestamp())
+    return moment
+
+
+ShortText = Annotated[str, AfterValidator(check_text)]
+Time = Annotated[Moment, AfterValidator(_check_moment)]
+
+
+class ImportedToken(Options):
+    """A token of a key."""
+
+    sha256: Sha256 = Field(repr=False)
+    created: Time | None = None
+    expires: Time | None = None
+
+
+class ImportedKey(Options):
+    """A line of the file."""
+
+    id: KeyId
+    tokens: Annotated[tuple[ImportedToken, ...], Field(min_length=1)] | None = None
+    sha256: Sha256 | None = Field(None, repr=False, validate_default=True)
+    owner: ShortText = ""
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
+    created: Time | None = None
+    not_before: Time | None = None
+    expires: Time | None = None
+    requests: RateLimit | None = None
+    misses: RateLimit | None = None
+    note: ShortText = ""
+    disabled: StrictBool = False
+    revoked: Time | None = None
+    last_used: Time | None = None
+
+    @field_validator("sha256")
+    @classmethod
+    def _is_alone(cls, sha256: str | None, info: ValidationInfo) -> str | None:
+        tokens = info.data.get("tokens", ())  # empty where they are wrong themselves
+        if sha256 is None and tokens is None:
+            raise ValueError("is missing, or tokens")
+        if sha256 is not None and tokens:
+            raise ValueError("is one of tokens already")
+        return sha256
+
+    @field_validator("expires")
+    @classmethod
+    def _in_order(cls, moment: datetime | None, info: ValidationInfo) -> datetime | None:
+        return check_order(info.data.get("not_before"), moment)
+
+    def as_record(self, now: float, stored: KeyRecord | None = None) -> KeyRecord:
+        """Return the key; ``created``, where it is missing, is that of the stored one, or now."""
+        times = ("not_before", "expires", "revoked", "last_used")
+        attributes = dict(self) | {name: _seconds(getattr(self, name)) for name in times}
+        sha256, tokens = attributes.pop("sha256"), attributes.pop("tokens")
+        created = _seconds(attributes.pop("created")) or (stored.created if stored else now)
+        known = {each.digest: each.created for each in stored.tokens} if stored else {}
+        attributes["tokens"] = in_order(
+            Token(
+                digest := bytes.fromhex(each.sha256),
+                _seconds(each.created) or known.get(digest, now if stored else created),
+                _seconds(each.expires),
+            )
+            for each in tokens or (ImportedToken(sha256=sha256),)
+        )
+        return KeyRecord(created=created, **attributes)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _exported(key: KeyRecord) -> Record:
+    """Return the members of a line."""
+    times = ("created", "not_before", "expires", "revoked", "last_used")
+    record = {
+        **as_record(key, 0.0),
+        **{name: format_moment(getattr(key, name), exact=True) for name in times},
+        "tokens": [
+            {
+                "sha256": each.digest.hex(),
+                "created": format_moment(each.created, exact=True),
+                "expires": format_moment(each.expires, exact=True),
+            }
+            for each in key.tokens
+        ],
+    }
+    del record["state"]
+    return record
+
+
+@click.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
+@on_store
+def export_keys(target: Target, *, file: str) -> None:
+    """Write all keys to FILE, by default to standard output, for `keys import`.
+
+    Each is a line of JSON, with all that the store has of it: digests of its tokens and no token.
+    FILE is complete, or as it was before.
+    """
+    with target.opened() as store:
+        keys = list(store.records())
+    with nullcontext() if file == "-" else replaced_file(Path(file)) as out:
+        for key in keys:
+            click.echo(json.dumps(_exported(key)), file=out)
+    record = {"ok": True, "exported": len(keys)}
+    report(f"Exported {counted(len(keys), 'key')}.", record, as_json=target.as_json and file != "-")
+
+
+@click.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option("--update", is_flag=True, help="Change keys that are in the store to what FILE says.")
+@create_option
+@on_store
+def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bool) -> None:
+    """Add keys that `keys export` wrote, or that another system issued, all or none.
+
+    FILE may be - for standard input. Each line is a JSON object with the members id and sha256
+    (the SHA-256 of the token), or tokens in its place, and any of owner, scopes, created,
+    not_before, expires, requests, misses, note, disabled, revoked and last_used.
+
+    --update removes no key. One that was revoked, disabled or rotated in this store, and not in
+    FILE, stops the command.
+    """
+    name = getattr(file, "name", "<stdin>")
+    lines, line_of = _read_lines(target, file.readlines(), name)
+    if not lines:
+        raise RefusedError(f"{name}: there is no key in it")
+    with target.changing("import", [each.id for each in lines], may_create=may_create) as store:
+        known = store.by_id() if update else {}
+        keys = [each.as_record(target.now, known.get(each.id)) for each in lines]
+        undone = {key.id: _undone(known[key.id], key) for key in keys if key.id in known}
+        problems = [
+            Problem(name, line_of[each], 1, "id", text) for each, text in undone.items() if text
+        ]
+        if problems:
+            raise ConfigError(*problems)
+        changed = [key for key in keys if not _is_same(known.get(key.id), key)]
+        try:
+            replaced = [key.id for key in changed if key.id in known]
+            store.add(with_progress(changed, "Adding"), replaced=replaced)
+        except DuplicateKeyError as error:
+            line = line_of[error.key_id]
+            raise ConfigError(Problem(name, line, 1, "", str(error))) from None
+        store.write_last_used({key.id: key.last_used for key in keys if key.last_used})
+    target.audit("import", [key.id for key in changed])
+    new, equal = len(changed) - len(replaced), len(keys) - len(changed)
+    record = {"ok": True, "imported": new, "updated": len(replaced), "unchanged": equal}
+    text = f"Imported {counted(new, 'key')}"
+    if update:
+        text += f", updated {len(replaced)}; {equal} were equal"
+    report(f"{text}.", record, as_json=target.as_json)
+
+
+def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
+    """Return what an update by an older export, or by another key, would undo."""
+    latest, digests = key.tokens[-1].created, {each.digest for each in key.tokens}
+    if stored.revoked is not None and key.revoked is None:
+        return "the key was revoked in this store, which is final"
+    if stored.disabled and not key.disabled and key.revoked is None:
+        return "the key is disabled in this store; enable it first"
+    if any(each.created > latest and each.digest not in digests for each in stored.tokens):
+        return "the key was rotated in this store"
+    is_as_old = format_moment(stored.created, exact=True) == format_moment(key.created, exact=True)
+    if not is_as_old and digests.isdisjoint(each.digest for each in stored.tokens):
+        return "another key has this id in this store"
+    return None
+
+
+def _is_same(stored: KeyRecord | None, key: KeyRecord) -> bool:
+    """Return whether they are equal, but for their last use, to the digit that is exported."""
+    if stored is None:
+        return False
+    return _exported(replace(stored, last_used=None)) == _exported(replace(key, last_used=None))
+
+
+def _read_lines(
+    target: Target, lines: Sequence[bytes], name: str
+) -> tuple[list[ImportedKey], Mapping[str | bytes, int]]:
+    """Return the keys, and the line of each id; raises `ConfigError` with all problems."""
+    keys: list[ImportedKey] = []
+    problems: list[Problem] = []
+    first: dict[str | bytes, int] = {}
+    for number, line in enumerate(with_progress(lines, "Reading"), start=1):
+        if not line.strip():
+            continue
+        try:
+            key = ImportedKey.model_validate(strict_json.loads(line))
+            record = key.as_record(target.now)
+            target.check_new(record)
+        except ValidationError as error:
+            problems += (Problem(name, number, 1, *each) for each in _messages(error))
+        except RefusedError as error:
+            problems.append(Problem(name, number, 1, "id", str(error)))
+        except ValueError:
+            problems.append(Problem(name, number, 1, "", "not a line of JSON"))
+        else:
+            keys.append(key)
+            named: list[tuple[str, str | bytes]] = [("id", key.id)]
+            named += [("sha256", each.digest) for each in record.tokens]
+            for member, value in named:
+                if first.setdefault(value, number) != number:
+                    text = f"the same as in line {first[value]}"
+                    problems.append(Problem(name, number, 1, member, text))
+    if problems:
+        raise ConfigError(*problems)
+    return keys, first
+
+
+def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
+    """Yield member and message of each error; neither repeats a value."""
+    details = error.errors(include_url=False, include_input=False)
+    # pydantic reports a list in which every item is wrong as too short as well.
+    lists = {detail["loc"][:1] for detail in details if len(detail["loc"]) > 1}
+    for detail in details:
+        kind, steps = detail["type"], detail["loc"]
+        if kind == "too_short" and steps in lists:
+            continue
+        member = dotted(steps) if all(map(is_safe_to_print, steps)) else ""
+        message = _MESSAGES.get(kind) or str(detail.get("ctx", {}).get("error", detail["msg"]))
+        yield member, message
