@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -41,7 +41,7 @@ class Result(NamedTuple):
     """Whether a repeated lookup has no reason any more."""
 
 
-@cache
+@lru_cache(maxsize=16)
 def with_state(sql: str, *, is_batch: bool) -> str:
     """Add the state of a standby to a lookup, or to a batch, whose first column is a number."""
     state = _STATE.format(place="NULL::bigint, " if is_batch else "")

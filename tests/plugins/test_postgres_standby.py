@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,27 +58,29 @@ def database(cluster: Cluster) -> Iterator[Database]:
 Run = Callable[..., Any]
 
 
+@asynccontextmanager
+async def running(
+    cluster: Cluster, database: Database, role: str = "any", *ports: int, **options: Any
+) -> AsyncIterator[PostgresBackend]:
+    """Open a backend with this role, and with these servers, by default both."""
+    ports = ports or tuple(each.port for each in cluster.servers)
+    hosts = ",".join(map(address, ports))
+    dsn = database.dsn.replace(address(database.server.port), hosts)
+    given = {
+        "name": "members",
+        "kind": "postgres",
+        "timeout": "2s",
+        "dsn": f"{dsn}&target_session_attrs={role}",
+        **options,
+    }
+    backend = PostgresBackend(PostgresBackend.options_type.model_validate(given))
+    async with open_backends([backend]):
+        yield backend
+
+
 @pytest.fixture
 def run(cluster: Cluster, database: Database) -> Run:
-    """Open a backend with this role, and with these servers, by default both."""
-
-    @asynccontextmanager
-    async def run(role: str = "any", *ports: int, **options: Any) -> AsyncIterator[PostgresBackend]:
-        ports = ports or tuple(each.port for each in cluster.servers)
-        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-        dsn = f"{database.dsn.replace(f'127.0.0.1:{database.server.port}', hosts)}"
-        options = {
-            "name": "members",
-            "kind": "postgres",
-            "timeout": "2s",
-            "dsn": f"{dsn}&target_session_attrs={role}",
-            **options,
-        }
-        backend = PostgresBackend(PostgresBackend.options_type.model_validate(options))
-        async with open_backends([backend]):
-            yield backend
-
-    return run
+    return partial(running, cluster, database)
 
 
 def address(port: int) -> str:
@@ -277,3 +280,18 @@ async def until_stored(backend: PostgresBackend) -> None:
             if await backend.find(ByNickname("alice")) == ALICE:
                 return
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["table", "pinned"])
+async def test_standby_that_is_promoted_is_believed_and_shown_as_primary(kind: str) -> None:
+    with running_cluster() as cluster:
+        database = create_database(cluster.primary, "promoted")
+        database.write(ALICE, table=USERS)
+        cluster.wait_for_replay()
+        async with running(cluster, database, **KINDS[kind]) as backend:
+            await asyncio.to_thread(cluster.primary.stop)
+            await eventually(backend, "alice", "found")
+            await asyncio.to_thread(cluster.promote)
+            await eventually(backend, "x", "not found")
+            await until(lambda: backend.servers == [(address(cluster.primary.port), "primary")])
+            assert await outcome(backend) == "found"
