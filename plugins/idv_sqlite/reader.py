@@ -83,7 +83,10 @@ class Reader:
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
         """Return a reader on a connection without a busy timeout."""
         reader = cls(connection)
-        await connection.set_progress_handler(reader._should_stop, _STEPS)
+        # Called in the connection's thread, while a statement runs.
+        await connection.set_progress_handler(
+            lambda: reader.stopping or not _pending(reader.running), _STEPS
+        )
         return reader
 
     async def fetch(self, lookup: Lookup, values: Sequence[Value]) -> list[Row]:
@@ -154,10 +157,6 @@ class Reader:
         except ValueError:  # aiosqlite's, for a closed connection
             pass
         raise sqlite3.ProgrammingError("the connection is closed")
-
-    def _should_stop(self) -> bool:
-        """Called by SQLite, in the connection's thread, while a statement runs."""
-        return self.stopping or not _pending(self.running)
 
 
 def _pending(requests: Iterable[_Request]) -> list[_Request]:

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -88,7 +88,9 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
         else:
             settings, absent = load(config_path, kinds, os.environ), []
             asyncio.run(result.run(settings, kinds))
-    rows = _absent(absent)
+    rows = [("not resolved", f"{each.path}: {each.message}") for each in absent[:_MAX_ABSENT]]
+    if (more := len(absent) - _MAX_ABSENT) > 0:
+        rows.append(("not resolved", f"and {more} more"))
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
         if settings.server.warning is not None:
@@ -105,13 +107,6 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
             for label, text in rows:
                 click.echo(f"{label:14} {text}")
     sys.exit(Exit.NO if result.problems else Exit.DONE)
-
-
-def _absent(problems: Sequence[Problem]) -> list[tuple[str, str]]:
-    """Rows for the references that are not resolved."""
-    rows = [("not resolved", f"{each.path}: {each.message}") for each in problems[:_MAX_ABSENT]]
-    more = len(problems) - _MAX_ABSENT
-    return [*rows, ("not resolved", f"and {more} more")] if more > 0 else rows
 
 
 @dataclass

@@ -27,7 +27,7 @@ from tornado_idv.cli.common import (
     print_json,
     show,
 )
-from tornado_idv.cli.load_config import load_settings
+from tornado_idv.cli.load_config import backend_named, load_settings
 from tornado_idv.config.load import reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidFormat, LookupFailed
@@ -76,7 +76,8 @@ def lookup(
     ):
         settings, manager = load_settings(config_path)
         if name is not None:
-            settings = _with_backend(settings, name)
+            chosen = (backend_named(settings.backends, name),)
+            settings = settings.model_copy(update={"backends": chosen})
         try:
             query = settings.make_identifiers().parse_any(who)
         except InvalidFormat as error:
@@ -110,14 +111,6 @@ class _Found(NamedTuple):
     explanation: Explanation
     steps: Mapping[str, Sequence[Step]] | None
     ttl: float | None
-
-
-def _with_backend(settings: Settings, name: str) -> Settings:
-    backends = tuple(each for each in settings.backends if each.name == name)
-    if not backends:
-        names = ", ".join(each.name for each in settings.backends)
-        raise click.UsageError(f"no backend has the name {name}; there are: {names}")
-    return settings.model_copy(update={"backends": backends})
 
 
 def _advice(settings: Settings, who: str) -> str:

@@ -190,8 +190,9 @@ class SchemaLocator:
         value, schemas, is_safe = self._tree, [self._schema], True
         chosen: list[Schema] = []
         for step in steps:
-            chosen = [] if chosen else self._chosen(schemas, step)
-            if chosen:
+            tags = [each["discriminator"]["mapping"] for each in schemas if "discriminator" in each]
+            chosen = [] if chosen else [{"$ref": each[step]} for each in tags if step in each]
+            if chosen:  # the variant that pydantic names by its tag, which is not in the file
                 schemas = chosen
             elif _contains(value, step):  # or else it names a type of a union
                 variants = self._variants(schemas)
@@ -200,8 +201,8 @@ class SchemaLocator:
                 value, schemas = value[step], list(_members(variants, step))
         if missing and is_safe:
             path = (*path, steps[-1])
-        tags = (each["discriminator"] for each in schemas if "discriminator" in each)
-        tag: Schema = next(tags, {"propertyName": "", "mapping": ()})
+        unions = (each["discriminator"] for each in schemas if "discriminator" in each)
+        tag: Schema = next(unions, {"propertyName": "", "mapping": ()})
         known = _known(self._variants(schemas))
         return Location(path, value, known, tag["propertyName"], list(tag["mapping"]))
 
@@ -216,11 +217,6 @@ class SchemaLocator:
             else:
                 found.append(schema)
         return found
-
-    def _chosen(self, schemas: Iterable[Schema], tag: str | int) -> list[Schema]:
-        """Return the variant that pydantic names by its tag, which is not in the file."""
-        mappings = [each["discriminator"]["mapping"] for each in schemas if "discriminator" in each]
-        return [{"$ref": mapping[tag]} for mapping in mappings if tag in mapping]
 
 
 def _known(variants: Iterable[Schema]) -> list[str]:

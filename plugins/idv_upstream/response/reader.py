@@ -108,7 +108,9 @@ class ResponseReader:
         """
         if not response.body and self._empty_is_null:
             return None
-        if self._only_json and not _is_json(response.headers.get("Content-Type", "")):
+        content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        is_json = content_type == "application/json" or content_type.endswith("+json")
+        if self._only_json and not is_json:
             raise Broken(f"a response of status {response.status} that is not application/json")
         return decode_json(response.body)
 
@@ -170,10 +172,3 @@ class ResponseReader:
         if status in _REDIRECTS:
             raise Broken(f"a redirect (status {status}), which is not followed")
         raise Broken(f"unexpected status {status}")
-
-
-def _is_json(content_type: str) -> bool:
-    if content_type == "application/json":
-        return True
-    media_type = content_type.partition(";")[0].strip().lower()
-    return media_type == "application/json" or media_type.endswith("+json")

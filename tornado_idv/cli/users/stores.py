@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from tornado_idv.cli.common import RefusedError, exit_on_error, mute_own_logger
-from tornado_idv.cli.load_config import load_settings
+from tornado_idv.cli.load_config import backend_named, load_settings
 from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions
@@ -26,25 +26,21 @@ from tornado_idv.registry import installed_kinds, load_class
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The configured backends by name."""
+    """The configured backends."""
 
     identifiers: Identifiers
     kinds: Kinds
-    backends: dict[str, BackendOptions]
+    backends: Sequence[BackendOptions]
 
     @classmethod
     def of_config(cls, path: Path) -> Stores:
         """Load a configuration; raises `StartError`."""
         settings, manager = load_settings(path)
-        backends = {each.name: each for each in settings.backends}
-        return cls(settings.make_identifiers(), installed_kinds(manager), backends)
+        return cls(settings.make_identifiers(), installed_kinds(manager), settings.backends)
 
     def options(self, name: str) -> BackendOptions:
-        """Return a backend's options; raises `click.UsageError` for an unknown name."""
-        if name not in self.backends:
-            names = ", ".join(self.backends)
-            raise click.UsageError(f"no backend has the name {name}; there are: {names}")
-        return self.backends[name]
+        """Return a backend's options; raises as `backend_named`."""
+        return backend_named(self.backends, name)
 
     def store(self, name: str) -> UserStore:
         """Return all users of a backend; raises `click.UsageError` if its kind offers none."""
