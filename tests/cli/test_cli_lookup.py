@@ -84,7 +84,7 @@ def test_wrong_use_that_cannot_be_printed_is_not_the_answer_no(config: Config) -
 def test_an_unexpected_error_is_not_the_answer_no(
     invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(lookup_command, "_record")
+    monkeypatch.delattr(lookup_command, "_find")
     result = invoke("lookup", "@alice", "-c", config(USERS))
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("unexpected error:\n")

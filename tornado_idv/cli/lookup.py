@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import pluggy
@@ -36,7 +36,7 @@ from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.chain import Explanation
 from tornado_idv.masking import Masker
-from tornado_idv.model import Answer, Query
+from tornado_idv.model import Query
 from tornado_idv.service.directories import open_directory
 
 _MASKED = {"reason", "plan", "card_number", "nickname", "profile_url"}
@@ -54,7 +54,7 @@ _MASKED = {"reason", "plan", "card_number", "nickname", "profile_url"}
     "name",
     metavar="NAME",
     shell_complete=complete_backend,
-    help="Query this backend alone; no other is opened.",
+    help="Of the configured backends, open and query this one alone.",
 )
 @json_option
 def lookup(
@@ -87,30 +87,30 @@ def lookup(
             print_json({"status": "error", "code": "invalid_format", "message": message})
             sys.exit(Exit.WRONG_USE)
         with mute_own_logger():
-            found = asyncio.run(_find(settings, manager, query, name, with_steps=steps))
+            record, explanation, recorded = asyncio.run(
+                _find(settings, manager, query, name, with_steps=steps)
+            )
         mask = Masker(reference_values(config_path, os.environ) if steps else ())
-    record = _record(found.explanation.end)
     record |= {key: mask(text) for key, text in record.items() if key in _MASKED}
+    seconds = record.pop("cache_ttl_s", None)
     lines = [f"{key + ':':14}{text}" for key, text in record.items()]
     if explain or steps:
-        if (seconds := found.ttl) is not None:
+        if seconds is not None:
             record["cache_ttl_s"] = seconds
             lines.append(f"  cached {f'for at most {seconds:g} s' if seconds else 'not at all'}")
         record["backends"] = []
-        for each, shown in _calls(found, mask):
+        for call in explanation.calls:
+            ms = round(call.seconds * 1000, 2)
+            each: Record = {"backend": call.backend, "outcome": mask(call.outcome), "ms": ms}
+            lines.append(f"  asked {call.backend}: {each['outcome']} ({ms} ms)")
+            if steps:
+                shown = [step.masked(mask) for step in recorded.get(call.backend, ())]
+                each["steps"] = [*map(_step_record, shown)]
+                lines += (line for step in shown for line in _step_lines(step))
             record["backends"].append(each)
-            lines += shown
     show(record, lines, as_json=as_json)
     codes = {"found": Exit.DONE, "not_found": Exit.NO, "undetermined": Exit.UNDETERMINED}
-    sys.exit(codes[found.explanation.result])
-
-
-class _Found(NamedTuple):
-    """A lookup, the steps of each backend, and for how many seconds the answer is cached."""
-
-    explanation: Explanation
-    steps: Mapping[str, Sequence[Step]] | None
-    ttl: float | None
+    sys.exit(codes[explanation.result])
 
 
 def _advice(settings: Settings, who: str) -> str:
@@ -132,37 +132,22 @@ async def _find(
     name: str | None,
     *,
     with_steps: bool,
-) -> _Found:
+) -> tuple[Record, Explanation, Mapping[str, Sequence[Step]]]:
+    """Return the result of a lookup, how it was made, and the steps of each backend."""
     async with open_directory(settings, manager) as directory:
-        if name is not None and not directory.guards[0].serves(query):
-            raise click.UsageError(f"{name} does not serve this kind of query")
         guards = directory.guards
-        steps = {each.name: each.record_steps() for each in guards} if with_steps else None
+        if name is not None and not guards[0].serves(query):
+            raise click.UsageError(f"{name} does not serve this kind of query")
+        steps = {each.name: each.record_steps() for each in guards} if with_steps else {}
         explanation = await directory.explain(query)
     end = explanation.end
     if isinstance(end, LookupFailed):
-        return _Found(explanation, steps, None)
-    return _Found(explanation, steps, directory.cache.ttl(end) if end.storable else 0.0)
-
-
-def _record(end: Answer | LookupFailed) -> Record:
-    if isinstance(end, LookupFailed):
-        return {"status": "undetermined", "reason": str(end)}
+        return {"status": "undetermined", "reason": str(end)}, explanation, steps
     record: Record = json.loads(end.body)
-    return {**record, "backend": end.backend} if end.found else record
-
-
-def _calls(found: _Found, mask: Masker) -> Iterator[tuple[Record, list[str]]]:
-    """Yield each call of a backend, as a record and as lines."""
-    for call in found.explanation.calls:
-        ms = round(call.seconds * 1000, 2)
-        record: Record = {"backend": call.backend, "outcome": mask(call.outcome), "ms": ms}
-        lines = [f"  asked {call.backend}: {record['outcome']} ({ms} ms)"]
-        if found.steps is not None:
-            steps = [each.masked(mask) for each in found.steps.get(call.backend, ())]
-            record["steps"] = [*map(_step_record, steps)]
-            lines += (line for each in steps for line in _step_lines(each))
-        yield record, lines
+    if end.found:
+        record["backend"] = end.backend
+    record["cache_ttl_s"] = directory.cache.ttl(end) if end.storable else 0.0
+    return record, explanation, steps
 
 
 def _step_record(step: Step) -> Record:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Annotated
 
 import click
-from msgspec.structs import replace
 from pydantic import (
     AfterValidator,
     Field,
@@ -119,22 +118,20 @@ def _seconds(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
 
 
-def _exported(key: KeyRecord) -> Record:
-    """Return the members of a line."""
-    times = ("created", "not_before", "expires", "revoked", "last_used")
-    record = {
-        **as_record(key, 0.0),
-        **{name: format_moment(getattr(key, name), exact=True) for name in times},
-        "tokens": [
-            {
-                "sha256": each.digest.hex(),
-                "created": format_moment(each.created, exact=True),
-                "expires": format_moment(each.expires, exact=True),
-            }
-            for each in key.tokens
-        ],
-    }
-    del record["state"]
+def _line(key: KeyRecord) -> Record:
+    """Return the members of a line but ``last_used``, which is no change of a key."""
+    times = ("created", "not_before", "expires", "revoked")
+    record = as_record(key, 0.0)
+    record |= {name: format_moment(getattr(key, name), exact=True) for name in times}
+    record["tokens"] = [
+        {
+            "sha256": each.digest.hex(),
+            "created": format_moment(each.created, exact=True),
+            "expires": format_moment(each.expires, exact=True),
+        }
+        for each in key.tokens
+    ]
+    del record["state"], record["last_used"]
     return record
 
 
@@ -151,7 +148,8 @@ def export_keys(target: Target, *, file: str) -> None:
         keys = list(store.records())
     with nullcontext() if file == "-" else replaced_file(Path(file)) as out:
         for key in keys:
-            click.echo(json.dumps(_exported(key)), file=out)
+            last_used = format_moment(key.last_used, exact=True)
+            click.echo(json.dumps({**_line(key), "last_used": last_used}), file=out)
     record = {"ok": True, "exported": len(keys)}
     report(f"Exported {counted(len(keys), 'key')}.", record, as_json=target.as_json and file != "-")
 
@@ -184,7 +182,7 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
         ]
         if problems:
             raise ConfigError(*problems)
-        changed = [key for key in keys if not _is_same(known.get(key.id), key)]
+        changed = [key for key in keys if key.id not in known or _line(key) != _line(known[key.id])]
         try:
             replaced = [key.id for key in changed if key.id in known]
             store.add(with_progress(changed, "Adding"), replaced=replaced)
@@ -214,13 +212,6 @@ def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
     if not is_as_old and digests.isdisjoint(each.digest for each in stored.tokens):
         return "another key has this id in this store"
     return None
-
-
-def _is_same(stored: KeyRecord | None, key: KeyRecord) -> bool:
-    """Return whether they are equal, but for their last use, to the digit that is exported."""
-    if stored is None:
-        return False
-    return _exported(replace(stored, last_used=None)) == _exported(replace(key, last_used=None))
 
 
 def _read_lines(
