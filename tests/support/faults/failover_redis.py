@@ -68,8 +68,9 @@ class GroupSource(LockedSource, RedisSource):
         self._purge([each for each in both if before.get(each) is not self._stored.get(each)])
 
     def write_again(self) -> None:
-        """Write all users to a server that may have others, and declare them complete."""
+        """Load all users again as the page of the backend says; the server may have others."""
         with self.lock:
+            self.server.run("DEL", "ready")
             for key in self.server.run("KEYS", "user:*").split()[2::2]:
                 nickname = key.decode().removeprefix("user:")
                 if nickname not in self.people:
