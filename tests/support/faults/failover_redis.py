@@ -44,6 +44,8 @@ shared_cache: {{kind: redis, {access}, secret: {secret}, timeout: 250ms}}
 """
 _HOLD = 3.0
 """Seconds for which a fault lasts at least: answers of the old primary are wrong after two."""
+_MISSING = 1.5
+"""Seconds for which users are not complete while they are loaded again."""
 _PURGED = 2.0
 """Seconds in which a purge is reported as done, unless a fault prevents it."""
 
@@ -68,16 +70,14 @@ class GroupSource(LockedSource, RedisSource):
         self._purge([each for each in both if before.get(each) is not self._stored.get(each)])
 
     def write_again(self) -> None:
-        """Load all users again as the page of the backend says; the server may have others."""
+        """Write all users again, to a server that may have others."""
         with self.lock:
-            self.server.run("DEL", "ready")
             for key in self.server.run("KEYS", "user:*").split()[2::2]:
                 nickname = key.decode().removeprefix("user:")
                 if nickname not in self.people:
                     self.server.run("DEL", f"user:{nickname}")
             self._stored.clear()
             self.write()
-            self.set_ready()
 
     def _purge(self, nicknames: Sequence[str]) -> None:
         """Purge users, until that is reported as done."""
@@ -103,9 +103,11 @@ Fault = Callable[[], AbstractAsyncContextManager[None]]
 class GroupFaults:
     """The faults of a group; the processes at ``ports`` are observed."""
 
-    def __init__(self, source: GroupSource, edit: Edit, ports: Sequence[int]) -> None:
-        self._source, self._group, self._edit, self._ports = source, source.group, edit, ports
+    def __init__(self, source: GroupSource, edit: Edit, caller: Caller) -> None:
+        self._source, self._group, self._edit, self._caller = source, source.group, edit, caller
+        self._ports = caller.ports
         self._random = Random(0)
+        self._strangers = 0
 
     def scenarios(self) -> Iterator[Scenario]:
         """Yield each fault."""
@@ -161,10 +163,25 @@ class GroupFaults:
                 await asyncio.to_thread(self._group.synchronise)
             yield
             self._source.server = self._group.primary.server
-            if is_lossless:
-                await asyncio.to_thread(self._source.set_ready)
         finally:
             self._source.lock.release()
+        if is_lossless:
+            await self._set_ready()
+
+    async def _set_ready(self) -> None:
+        """Declare the users complete, after each service has seen that they were not.
+
+        A lookup of an absent user shows it, once the service follows and its breaker is closed.
+        """
+        await settle(self._edit, self._ports)
+        await asyncio.to_thread(self._source.server.run, "DEL", "ready")
+        deadline = time.monotonic() + _MISSING
+        while time.monotonic() < deadline:
+            for port in self._ports:
+                self._strangers += 1
+                await self._caller.ask(port, f"stranger-{self._strangers}")
+            await asyncio.sleep(0.1)
+        await asyncio.to_thread(self._source.set_ready)
 
     async def _named(self) -> None:
         await asyncio.to_thread(self._group.wait_for_failover)
@@ -204,7 +221,7 @@ class GroupFaults:
             server.start()
         yield
         await asyncio.to_thread(server.wait_for, b"loading:0", "INFO", "persistence")
-        await asyncio.to_thread(self._source.set_ready)
+        await self._set_ready()
 
     @asynccontextmanager
     async def _commanded(self) -> AsyncIterator[None]:
@@ -231,6 +248,7 @@ class GroupFaults:
                 await asyncio.to_thread(self._group.fail_over)
         yield
         await asyncio.to_thread(self._source.write_again)
+        await self._set_ready()
 
     @asynccontextmanager
     async def _unattended(self) -> AsyncIterator[None]:
@@ -259,7 +277,7 @@ async def running_redis_failover(
         session = await stack.enter_async_context(aiohttp.ClientSession())
         caller = Caller(session, services)
         edit = Edit(source, caller)
-        faults = GroupFaults(source, edit, caller.ports).scenarios()
+        faults = GroupFaults(source, edit, caller).scenarios()
         scenarios = [each for each in faults if not only or each.name in only]
         checker = Checker(reference, _TIMES, "", strict=True)
         await stack.enter_async_context(editing(source))
