@@ -1,0 +1,35 @@
+"""Services over two servers of PostgreSQL or Redis that differ, while the primary changes."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from support.faults.harness import Site
+from support.faults.oracle import ENGINES, Harness, run_in_order
+
+
+def _run(name: str, scenario: str) -> Site:
+    engine = ENGINES[name]
+    if not engine.is_installed:
+        pytest.skip(f"{engine.needs} is not installed; see `make test-tools`")
+    harness: Harness = partial(engine.harness, only=[scenario])
+    (site,) = asyncio.run(run_in_order(harness))
+    assert site.violations == []
+    assert site.tallies[scenario].outcomes["fresh"]
+    return site
+
+
+@pytest.mark.slow
+def test_lookups_go_back_to_the_primary_while_its_standby_is_behind() -> None:
+    """After a restart of the primary, a standby that shows no change hides no new user."""
+    site = _run("failover-postgres", "replay paused, primary restarted")
+    assert site.tallies["replay paused, primary restarted"].outcomes["503"]
+
+
+@pytest.mark.slow
+def test_failover_is_followed_while_the_old_primary_and_a_sentinel_respond() -> None:
+    """Edits and purges reach all services although the old primary still answers them."""
+    _run("failover-redis", "partition with a Sentinel")
