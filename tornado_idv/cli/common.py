@@ -59,6 +59,14 @@ def complete_backend(context: click.Context, _: click.Parameter, incomplete: str
     return [each.name for each in backends if each.name.startswith(incomplete)]
 
 
+def backend_option(
+    flag: str, help_text: str = "The backend.", *, required: bool = True
+) -> Callable[[Any], Any]:
+    """Return the option that names a configured backend, as the parameter ``name``."""
+    given: dict[str, Any] = {"required": required, "help": help_text}
+    return click.option(flag, "name", metavar="NAME", shell_complete=complete_backend, **given)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 

@@ -18,7 +18,7 @@ import pluggy
 
 from tornado_idv.cli.common import (
     Record,
-    complete_backend,
+    backend_option,
     config_option,
     exit_on_error,
     failure,
@@ -49,12 +49,8 @@ _MASKED = {"reason", "plan", "card_number", "nickname", "profile_url"}
     "--explain", is_flag=True, help="Show the result of each backend, and its time in ms."
 )
 @click.option("--steps", is_flag=True, help="Show what each backend sent, received and read, too.")
-@click.option(
-    "--backend",
-    "name",
-    metavar="NAME",
-    shell_complete=complete_backend,
-    help="Of the configured backends, open and query this one alone.",
+@backend_option(
+    "--backend", "Of the configured backends, open and query this one alone.", required=False
 )
 @json_option
 def lookup(

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from tornado_idv.cli.common import (
-    complete_backend,
+    backend_option,
     config_option,
     counted,
     json_option,
@@ -77,16 +77,6 @@ def _encoding(name: str) -> str:
     return name
 
 
-_from_option = click.option(
-    "--from",
-    "name",
-    required=True,
-    metavar="NAME",
-    shell_complete=complete_backend,
-    help="The backend.",
-)
-
-
 @click.group()
 def users() -> None:
     """Import, export, count and compare the users of backends.
@@ -103,14 +93,7 @@ users.add_command(compare)
 
 @users.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option(
-    "--to",
-    "name",
-    required=True,
-    metavar="NAME",
-    shell_complete=complete_backend,
-    help="The backend.",
-)
+@backend_option("--to")
 @format_option("The format of FILE.  [default: by its extension]")
 @click.option(
     "--map",
@@ -214,7 +197,7 @@ def import_users(
 
 
 @users.command()
-@_from_option
+@backend_option("--from")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @format_option("The format.  [default: by the extension of FILE, or csv]")
 @config_option
@@ -237,7 +220,7 @@ def export(*, name: str, file: str, form: Format | None, config_path: Path) -> N
 
 
 @users.command("count")
-@_from_option
+@backend_option("--from")
 @config_option
 @json_option
 def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
