@@ -123,11 +123,11 @@ class ConnectionPool:
                 await asyncio.sleep(_pause(error))
 
     async def _connect(self) -> Connection:
-        """Connect to the first server that responds; raises the error of the first.
+        """Connect to the first server that responds; raises the first error, with all reasons.
 
         One that refuses our credentials is the last, since the others have the same accounts.
         """
-        options, first = self._options, None
+        options, failed = self._options, list[LookupFailed]()
         REFUSALS.check(options)
         for uri in options.uris:
             try:
@@ -141,7 +141,7 @@ class ConnectionPool:
             except (ldap.LDAPError, OSError, ValueError, LookupFailed) as error:
                 failure = to_lookup_failed(error)
                 self.attempts[uri] = failure.reason
-                first = first or type(failure)(f"{uri}: {failure.reason}")
+                failed.append(type(failure)(f"{uri}: {failure.reason}"))
             else:
                 self.attempts[uri] = "connected and bound"
                 if self._is_replica is None and has_context_csn:
@@ -149,15 +149,13 @@ class ConnectionPool:
                 if not self._usable:
                     _log.info("backend %s: connected to %s", options.name, uri)
                 return connection
-        raise first or Broken("uris is empty")
+        raise type(failed[0])("; ".join(each.reason for each in failed))
 
     def _report(self, failure: LookupFailed) -> None:
         """Log a failure once in an outage, and one that waiting does not repair also before one."""
         is_news = isinstance(failure, Broken) or not self._usable
         if is_news and failure.reason != self._failure.reason:
-            again = (
-                f"`tornado-idv lookup --steps` shows more; trying again every {_pause(failure):g} s"
-            )
+            again = f"trying again every {_pause(failure):g} s"
             if isinstance(failure, Refused):
                 again = "trying again with another password, or after 1, then 10, then 60 minutes"
             _log.error("backend %s: %s; %s", self._options.name, failure.reason, again)

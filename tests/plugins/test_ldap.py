@@ -599,14 +599,16 @@ def test_refused_certificate_is_explained(
     server.certify(name, not_before=dt.datetime(2019, 1, 1, tzinfo=dt.UTC), **options)
     server.start()
     try:
+        away = f"ldaps://127.0.0.1:{free_port()}"
         path = config_file(
-            tmp_path, uris=[server.tls_uri], tls={"ca_file": f"{server.folder}/ca.pem"}
+            tmp_path, uris=[server.tls_uri, away], tls={"ca_file": f"{server.folder}/ca.pem"}
         )
         done = invoke("lookup", "@alice", "--steps", "-c", path)
     finally:
         server.stop()
     assert done.exit_code == 3
     assert reason in done.output
+    assert f"; {away}: the server cannot be reached" in done.output
     assert PASSWORD not in done.output
 
 

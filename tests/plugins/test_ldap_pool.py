@@ -216,14 +216,15 @@ def make(servers: Servers) -> Callable[..., ConnectionPool]:
     return make
 
 
-async def test_problem_is_that_of_the_first_server_while_none_responds(
+async def test_problem_names_all_servers_while_none_responds(
     servers: Servers, make: Callable[..., ConnectionPool]
 ) -> None:
     """Lookups fail at once then, which says nothing of the next one."""
     servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
     opened = make()
     await opened.open()
-    assert opened.problem == f"{FIRST}: the server is busy"
+    unreachable = "the server cannot be reached, or the connection was lost"
+    assert opened.problem == f"{FIRST}: the server is busy; {SECOND}: {unreachable}"
     with pytest.raises(LookupFailed) as caught:
         await opened.search(find)
     assert caught.value.reason == opened.problem
