@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tornado_idv.double.process import IdentityService
+    from tornado_idv.double import IdentityService
 
 
 @pytest.fixture(scope="session")
 def _identity_service_process() -> Iterator[IdentityService]:
-    from tornado_idv.double.process import IdentityService  # noqa: PLC0415
+    from tornado_idv.double import IdentityService  # noqa: PLC0415
 
     with IdentityService.start() as service:
         yield service
