@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"^( *)```(sh|console)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _PORT = re.compile(r"(?<=[: ])(?:80|90)\d\d\b")
-_SERVER = re.compile(r"tornado-idv serve|nginx|datasette|uvicorn|json-server|python3 (-m|\S+\.py$)")
+_SERVER = re.compile(r"tornado-idv serve|nginx|datasette|json-server|python3 (-m|\S+\.py$)")
 _END = "end of the command, exit code"
 # A change is visible within a second: these are repeated until they respond as documented.
 _REPEATED = ("curl ", "identify ", "tornado-idv health")

@@ -59,7 +59,6 @@ def test_caching_proxy(tmp_path: Path) -> None:
     [
         ("nginx proxy_cache", "nginx", Path("/usr/sbin")),
         ("Datasette", "datasette", PROGRAMS),
-        ("A hand-written service", "fastapi", PROGRAMS),
         ("Test doubles", "json-server", MODULES / ".bin"),
     ],
 )
