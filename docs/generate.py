@@ -54,7 +54,6 @@ def contexts(context: click.Context) -> Iterator[click.Context]:
 
 def all_commands() -> click.Context:
     """Return the context of the main command."""
-    main.get_help(click.Context(main))  # adds its examples
     settings = {**main.context_settings, "terminal_width": 90}
     return click.Context(whole(main), info_name="tornado-idv", **settings)
 

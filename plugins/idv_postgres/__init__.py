@@ -28,7 +28,9 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
     def postgres() -> None:
         """Make the table of a PostgreSQL backend."""
 
-    @postgres.command()
+    command = "tornado-idv postgres init"
+
+    @postgres.command(epilog=f"\b\nExamples:\n  {command} | psql\n  {command} --apply")
     @tools.config_option
     @click.option("--name", help="The backend, where several are of the kind postgres.")
     @click.option("--apply", is_flag=True, help="Run the SQL in the database of the backend.")

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from tornado_idv import yaml_loader
 from tornado_idv.cli.common import (
     config_option,
+    examples,
     exit_on_error,
     failure,
     json_option,
@@ -56,7 +57,7 @@ from tornado_idv.workers.cpus import worker_count
 _MAX_ABSENT = 10
 
 
-@click.command()
+@click.command(epilog=examples("check --config config.yaml", "check --config-only --json"))
 @config_option
 @click.option(
     "--config-only",
@@ -205,7 +206,7 @@ def _logged_warnings() -> Iterator[list[logging.LogRecord]]:
         root.handlers = before
 
 
-@click.command()
+@click.command(epilog=examples("schema > config.schema.json"))
 def schema() -> None:
     """Print the JSON Schema of config.yaml.
 
@@ -215,7 +216,7 @@ def schema() -> None:
         click.echo(json.dumps(json_schema(installed_kinds(plugin_manager())), indent=2))
 
 
-@click.command()
+@click.command(epilog=examples("openapi > openapi.json"))
 @config_option
 def openapi(config_path: Path) -> None:
     """Print the OpenAPI document of the API with this configuration."""
@@ -227,7 +228,7 @@ def openapi(config_path: Path) -> None:
         click.echo(json.dumps(describe_api(settings), indent=2))
 
 
-@click.command()
+@click.command(epilog=examples("plugins"))
 @json_option
 def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
     """List the kinds of backend that the installed plugins offer."""

@@ -42,45 +42,6 @@ _COMMANDS = {
     "verify-fixture": ("fixtures.commands", "Compare a fixture with the live directory."),
 }
 """The module of each built-in command, and its summary."""
-_EXAMPLES = {
-    "cache purge": ("--nickname @alice",),
-    "cache stats": ("",),
-    "check": ("--config config.yaml", "--config-only --json"),
-    "drill": ("-- python my_sync.py --dry-run",),
-    "explain": ("@alice",),
-    "health": ("&& echo ready",),
-    "init": ("my-directory",),
-    "keys disable": ("shop",),
-    "keys enable": ("shop",),
-    "keys export": ("keys.jsonl",),
-    "keys import": ("keys.jsonl", "keys.jsonl --update --config new.yaml"),
-    "keys issue": (
-        "shop --create",
-        "shop --scope identify:url --expires 90d --requests 100/second",
-    ),
-    "keys list": ("", "--json"),
-    "keys revoke": ("shop",),
-    "keys rotate": ("shop --overlap 7d",),
-    "keys show": ("shop",),
-    "lookup": ("@alice", "4000123412341234 --explain", "@alice --steps --backend crm"),
-    "openapi": ("> openapi.json",),
-    "plugins": ("",),
-    "postgres init": ("| psql", "--apply"),
-    "record": ("--from crm --queries queries.txt --to users.yaml",),
-    "schema": ("> config.schema.json",),
-    "serve": (
-        "--config config.yaml --port 9000",
-        "--demo users.yaml --port 0 --ready-file ready.json",
-    ),
-    "status": ("", "--json"),
-    "users compare": ("old new --sample 1000",),
-    "users count": ("--from users",),
-    "users export": ("--from users users.csv",),
-    "users generate": ("--count 1000 > users.csv",),
-    "users import": ("users.csv --to users", "members.csv --to users --map login=nickname --merge"),
-    "verify-fixture": ("users.yaml --from crm",),
-}
-"""Arguments of each command, for the examples in its help."""
 
 
 @contextmanager
@@ -135,10 +96,7 @@ class Commands(click.Group):
             self.add_command(getattr(module, cmd_name.replace("-", "_")))
         elif cmd_name not in self.commands:
             self._add_those_of_plugins()
-        found = super().get_command(ctx, cmd_name)
-        if found is not None:
-            _add_examples(found, cmd_name)
-        return found
+        return super().get_command(ctx, cmd_name)
 
     @_exit_on_failure()  # plugins are loaded for the help
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
@@ -169,16 +127,6 @@ class Commands(click.Group):
             return
         for command in chain.from_iterable(offered):
             self.commands.setdefault(str(command.name), command)
-
-
-def _add_examples(command: click.Command, name: str) -> None:
-    """Add its examples to the help of a command, and to those of its own commands."""
-    if name in _EXAMPLES and command.epilog is None:
-        lines = [f"  tornado-idv {name} {each}".rstrip() for each in _EXAMPLES[name]]
-        command.epilog = "\n".join(["\b", "Examples:", *lines])
-    if isinstance(command, click.Group):
-        for inner, each in command.commands.items():
-            _add_examples(each, f"{name} {inner}")
 
 
 def _read_backends(path: Path) -> Sequence[BackendOptions]:

@@ -70,6 +70,11 @@ def backend_option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
+def examples(*lines: str) -> str:
+    """Return examples for the end of a command's help, each without ``tornado-idv``."""
+    return "\n".join(["\b", "Examples:", *(f"  tornado-idv {each}" for each in lines)])
+
+
 def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:
     """Return the callback of an option that ``parse`` reads; raises `click.BadParameter`."""
 

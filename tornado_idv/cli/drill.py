@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from tornado_idv.cli.common import exit_on_error, json_option, parsed_by, print_json
+from tornado_idv.cli.common import examples, exit_on_error, json_option, parsed_by, print_json
 from tornado_idv.client import User
 from tornado_idv.double import IdentityService
 from tornado_idv.errors import StartError
@@ -86,7 +86,7 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
     )
 
 
-@click.command()
+@click.command(epilog=examples("drill -- python my_sync.py --dry-run"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @_pattern_option(_FOUND)
 @_pattern_option(_GONE)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import example_request, exit_on_error
+from tornado_idv.cli.common import example_request, examples, exit_on_error
 from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.command_tools import Exit
@@ -101,7 +101,7 @@ _NEXT = {
 """The command to run before the backend is served, by its kind."""
 
 
-@click.command()
+@click.command(epilog=examples("init my-directory"))
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
 @click.option(
     "--from",

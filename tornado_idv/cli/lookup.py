@@ -20,6 +20,7 @@ from tornado_idv.cli.common import (
     Record,
     backend_option,
     config_option,
+    examples,
     exit_on_error,
     failure,
     json_option,
@@ -42,7 +43,11 @@ from tornado_idv.service.directories import open_directory
 _MASKED = {"reason", "plan", "card_number", "nickname", "profile_url"}
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "lookup @alice", "lookup 4000123412341234 --explain", "lookup @alice --steps --backend crm"
+    )
+)
 @click.argument("who", metavar="@NICK|URL|DIGITS")
 @config_option
 @click.option(

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import click
 
-from tornado_idv.cli.common import RefusedError, print_json, report, show
+from tornado_idv.cli.common import RefusedError, examples, print_json, report, show
 from tornado_idv.cli.keys.store import Target, as_record, create_option, on_store
 from tornado_idv.cli.keys.transfer import export_keys, import_keys
 from tornado_idv.cli.standard_streams import discard_output, print_message
@@ -39,7 +39,12 @@ keys.add_command(export_keys)
 keys.add_command(import_keys)
 
 
-@keys.command()
+@keys.command(
+    epilog=examples(
+        "keys issue shop --create",
+        "keys issue shop --scope identify:url --expires 90d --requests 100/second",
+    )
+)
 @_id_argument
 @click.option("--owner", default="", help="Who uses the key.")
 @click.option(
@@ -78,7 +83,7 @@ def issue(
     _change_and_print_token(target, "issue", key_id, token, add)
 
 
-@keys.command()
+@keys.command(epilog=examples("keys rotate shop --overlap 7d"))
 @_id_argument
 @click.option(
     "--overlap", default="24h", show_default=True, help="How long the older tokens stay valid."
@@ -150,7 +155,7 @@ def _change_and_print_token(
     return key
 
 
-@keys.command()
+@keys.command(epilog=examples("keys revoke shop"))
 @_id_argument
 @on_store
 def revoke(target: Target, key_id: str) -> None:
@@ -161,7 +166,7 @@ def revoke(target: Target, key_id: str) -> None:
     _change(target, "revoke", key_id, lambda store: store.revoke(key_id, target.now))
 
 
-@keys.command()
+@keys.command(epilog=examples("keys disable shop"))
 @_id_argument
 @on_store
 def disable(target: Target, key_id: str) -> None:
@@ -169,7 +174,7 @@ def disable(target: Target, key_id: str) -> None:
     _change(target, "disable", key_id, lambda store: store.set_disabled(key_id, disabled=True))
 
 
-@keys.command()
+@keys.command(epilog=examples("keys enable shop"))
 @_id_argument
 @on_store
 def enable(target: Target, key_id: str) -> None:
@@ -195,7 +200,7 @@ def _change(
 _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 
 
-@keys.command("list")
+@keys.command("list", epilog=examples("keys list", "keys list --json"))
 @click.option("--unused", metavar="90d", help="Only keys that were not used for so long.")
 @click.option("--expiring", metavar="14d", help="Only valid keys that expire within this time.")
 @click.option("--owner", "owned_by", help="Only keys of this owner.")
@@ -228,7 +233,7 @@ def list_keys(
             click.secho("  ".join(map(str.ljust, row, widths)).rstrip(), bold=row is _COLUMNS)
 
 
-@keys.command("show")
+@keys.command("show", epilog=examples("keys show shop"))
 @_id_argument
 @on_store
 def show_key(target: Target, key_id: str) -> None:

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from tornado_idv import strict_json
-from tornado_idv.cli.common import Record, RefusedError, counted, report, with_progress
+from tornado_idv.cli.common import Record, RefusedError, counted, examples, report, with_progress
 from tornado_idv.cli.files import replaced_file
 from tornado_idv.cli.keys.store import (
     Target,
@@ -135,7 +135,7 @@ def _line(key: KeyRecord) -> Record:
     return record
 
 
-@click.command("export")
+@click.command("export", epilog=examples("keys export keys.jsonl"))
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @on_store
 def export_keys(target: Target, *, file: str) -> None:
@@ -154,7 +154,10 @@ def export_keys(target: Target, *, file: str) -> None:
     report(f"Exported {counted(len(keys), 'key')}.", record, as_json=target.as_json and file != "-")
 
 
-@click.command("import")
+@click.command(
+    "import",
+    epilog=examples("keys import keys.jsonl", "keys import keys.jsonl --update --config new.yaml"),
+)
 @click.argument("file", type=click.File("rb"))
 @click.option("--update", is_flag=True, help="Change keys that are in the store to what FILE says.")
 @create_option

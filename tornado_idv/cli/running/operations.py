@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from tornado_idv.cli.common import Record, complete_backend, exit_on_error
+from tornado_idv.cli.common import Record, complete_backend, examples, exit_on_error
 from tornado_idv.cli.running.admin_client import AdminListener, WrongRequest, admin_command
 from tornado_idv.errors import ConfigError
 from tornado_idv.interfaces.command_tools import Exit
@@ -25,7 +25,7 @@ def cache() -> None:
     """Show or purge the cache of the running service."""
 
 
-@cache.command()
+@cache.command(epilog=examples("cache stats"))
 @admin_command
 def stats(admin: AdminListener) -> NoReturn:
     """Show the number of entries and the hit ratio.
@@ -36,7 +36,7 @@ def stats(admin: AdminListener) -> NoReturn:
     admin.show(record["cache"], [_cache_sentence(record["cache"])])
 
 
-@cache.command()
+@cache.command(epilog=examples("cache purge --nickname @alice"))
 @click.option("--nickname", help="Purge the answers about the user with this nickname.")
 @click.option("--card", "card_number", help="Purge the answers about the user with this card.")
 @click.option(
@@ -66,7 +66,7 @@ _CACHED = {
 }
 
 
-@click.command()
+@click.command(epilog=examples("explain @alice"))
 @click.argument("who", metavar="@NICK|URL|DIGITS")
 @admin_command
 def explain(admin: AdminListener, who: str) -> NoReturn:
@@ -98,7 +98,7 @@ _SENTENCES = {
 }
 
 
-@click.command()
+@click.command(epilog=examples("health && echo ready"))
 @admin_command
 def health(admin: AdminListener) -> NoReturn:
     """Report whether the running service is ready.
@@ -112,7 +112,7 @@ def health(admin: AdminListener) -> NoReturn:
     admin.show(record, [sentence.format(parts=parts, status=record["status"])], code)
 
 
-@click.command(epilog="\b\nExamples:\n  tornado-idv check && tornado-idv reload")
+@click.command(epilog=examples("check && tornado-idv reload"))
 @admin_command
 def reload(admin: AdminListener) -> NoReturn:
     """Reload the configuration of the running service.
@@ -137,7 +137,7 @@ def reload(admin: AdminListener) -> NoReturn:
     admin.show(record, lines)
 
 
-@click.command()
+@click.command(epilog=examples("status", "status --json"))
 @admin_command
 def status(admin: AdminListener) -> NoReturn:
     """Show what the running service does.

@@ -17,7 +17,13 @@ from tempfile import TemporaryDirectory
 import click
 from click.core import ParameterSource
 
-from tornado_idv.cli.common import config_option, example_request, exit_on_error, require_regular
+from tornado_idv.cli.common import (
+    config_option,
+    example_request,
+    examples,
+    exit_on_error,
+    require_regular,
+)
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
@@ -43,7 +49,12 @@ backends: [{{name: users, kind: yaml, path: {path}}}]
 """
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "serve --config config.yaml --port 9000",
+        "serve --demo users.yaml --port 0 --ready-file ready.json",
+    )
+)
 @config_option
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="In place of server.port; 0 takes any free port."

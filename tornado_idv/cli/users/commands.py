@@ -15,6 +15,7 @@ from tornado_idv.cli.common import (
     backend_option,
     config_option,
     counted,
+    examples,
     json_option,
     parsed_by,
     report,
@@ -91,7 +92,13 @@ def users() -> None:
 users.add_command(compare)
 
 
-@users.command("import")
+@users.command(
+    "import",
+    epilog=examples(
+        "users import users.csv --to users",
+        "users import members.csv --to users --map login=nickname --merge",
+    ),
+)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @backend_option("--to")
 @format_option("The format of FILE.  [default: by its extension]")
@@ -196,7 +203,7 @@ def import_users(
         report("\n".join([done, *notes]), record, as_json=as_json)
 
 
-@users.command()
+@users.command(epilog=examples("users export --from users users.csv"))
 @backend_option("--from")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @format_option("The format.  [default: by the extension of FILE, or csv]")
@@ -219,7 +226,7 @@ def export(*, name: str, file: str, form: Format | None, config_path: Path) -> N
                     write_users(text, form, records)
 
 
-@users.command("count")
+@users.command("count", epilog=examples("users count --from users"))
 @backend_option("--from")
 @config_option
 @json_option
@@ -230,7 +237,7 @@ def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
     show({"backend": name, "users": number}, [str(number)], as_json=as_json)
 
 
-@users.command()
+@users.command(epilog=examples("users generate --count 1000 > users.csv"))
 @click.option("--count", "number", type=click.IntRange(0, 10**9), required=True, help="How many.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other users.")
 @format_option("The format.  [default: csv]")

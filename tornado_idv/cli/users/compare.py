@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import Record, config_option, json_option, show
+from tornado_idv.cli.common import Record, config_option, examples, json_option, show
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.errors import Broken
 from tornado_idv.identifiers import Identifiers
@@ -36,7 +36,7 @@ Pair = dict[int, User]
 """A user of the first backend, of the second one, or of both, by 0 and 1."""
 
 
-@click.command()
+@click.command(epilog=examples("users compare old new --sample 1000"))
 @click.argument("first")
 @click.argument("second")
 @click.option(
