@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
+from msgspec.structs import replace
 
 from support.databases.key_stores import (
     CREATED,
@@ -30,7 +31,7 @@ from support.databases.key_stores import (
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process_limits import descriptors
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.keys.record import EMPTY
+from tornado_idv.keys.record import EMPTY, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreExistsError
@@ -279,3 +280,15 @@ def test_log_of_changes_is_bounded(path: Path) -> None:
 def test_repr_of_a_record_has_no_digest() -> None:
     assert digest("a").hex() not in repr(record("shop", "a"))
     assert repr(digest("a")) not in repr(record("shop", "a"))
+
+
+def test_keys_with_several_tokens_are_added_where_a_statement_takes_999_values(path: Path) -> None:
+    make_store(path)
+    tokens = [Token(digest(f"{n}"), CREATED) for n in range(1000)]
+    keys = [replace(record(f"k{n}", "x"), tokens=(*tokens[n::500],)) for n in range(500)]
+    with KeyStoreFile(path).connected(busy_timeout=1.0, read_only=False) as database:
+        database.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+        store = KeyStore(database, "keys.db")
+        store.add(keys)
+        store.add(keys, replaced=[each.id for each in keys])
+    assert len(read(path)) == 500

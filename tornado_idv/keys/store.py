@@ -37,7 +37,7 @@ _PUT_LAST_USED = (
     "ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE excluded.time > last_used.time"
 )
 _BATCH = 500
-"""Keys that are added by the same statements; SQLite takes 999 values in one."""
+"""Values of one statement; SQLite takes 999, of keys with several tokens too."""
 _EXPIRED_KEPT = 30 * 86400.0
 """Seconds for which a token stays in the store after it has expired."""
 
@@ -150,15 +150,15 @@ class KeyStore:
         """Return all keys, for use within a `transaction`."""
         return {record.id: record for record in self._read("", ())}
 
-    def add(self, records: Iterable[KeyRecord], *, replaced: Iterable[str] = ()) -> None:
+    def add(self, records: Iterable[KeyRecord], *, replaced: Sequence[str] = ()) -> None:
         """Add keys, all or none, in place of those with the ids ``replaced``.
 
         Raises `DuplicateKeyError`.
         """
-        remaining, ids = iter(records), [(each,) for each in replaced]
+        remaining = iter(records)
         with self._database.writing():
-            for table in ("tokens", "keys"):
-                self._database.executemany(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608 - constant
+            self._in("DELETE FROM tokens WHERE id", replaced)
+            self._in("DELETE FROM keys WHERE id", replaced)
             while batch := list(islice(remaining, _BATCH)):
                 self._add_batch(batch)
 
@@ -256,9 +256,9 @@ class KeyStore:
             raise InvalidRowError(f"{self._name}: a key in it is not valid{name}") from None
 
     def _add_batch(self, batch: Sequence[KeyRecord]) -> None:
-        known = dict(self._select("id, revoked FROM keys WHERE id", [each.id for each in batch]))
+        known = dict(self._in("SELECT id, revoked FROM keys WHERE id", [each.id for each in batch]))
         digests = [token.digest for record in batch for token in record.tokens]
-        used = {digest for (digest,) in self._select("digest FROM tokens WHERE digest", digests)}
+        used = {digest for (digest,) in self._in("SELECT digest FROM tokens WHERE digest", digests)}
         for record in batch:
             if record.id in known:
                 revoked = known[record.id]
@@ -278,9 +278,13 @@ class KeyStore:
         ]
         self._database.executemany(_ADD_DIGEST, rows)
 
-    def _select(self, columns: str, values: Sequence[object]) -> Iterable[Any]:
-        marks = ", ".join("?" for _ in values)
-        return self._database.execute(f"SELECT {columns} IN ({marks})", values)
+    def _in(self, sql: str, values: Iterable[object]) -> list[Any]:
+        """Run a statement for values of its last column, and return its rows."""
+        rows: list[Any] = []
+        remaining = iter(values)
+        while batch := list(islice(remaining, _BATCH)):
+            rows += self._database.execute(f"{sql} IN ({', '.join('?' * len(batch))})", batch)
+        return rows
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:
