@@ -31,7 +31,7 @@ class _OnAllCores:
 
 
 async def workers(plan: Plan) -> list[Figure]:
-    """Measure both, with the packet cache off: so the generator needs a small part of a core.
+    """Measure both, with the fast path off: so the generator needs a small part of a core.
 
     What two workers gain is computed from the CPU time of a request, of all processes together: the
     throughput itself is bounded by what the generator leaves of the cores.

@@ -45,8 +45,9 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname
 from tornado_idv.registry import installed_kinds, load_class, plugin_manager
 from tornado_idv.trace_context import parse_trace
-from tornado_idv.web.access_log import AccessLog, Failure, Ids, make_subject_of, record_response
+from tornado_idv.web.access_log import AccessLog, Ids, Request, make_subject_of, record_response
 from tornado_idv.web.errors import ApiError
+from tornado_idv.web.response import Failure, Result
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -118,21 +119,11 @@ def test_every_error_code_is_documented_with_its_status() -> None:
 async def test_every_field_of_the_access_log_is_documented() -> None:
     written: list[str] = []
     log = AccessLog(written.append, json_lines, make_subject_of("hash"))
-    record_response(
-        Counters(),
-        log,
-        method="POST",
-        route="identify/url",
-        status=503,
-        seconds=1.0,
-        client_address="192.0.2.7",
-        key_id="shop",
-        request_id="a-1",
-        failure=Failure("backend_unavailable", "crm", "no answer within 2 s"),
-        subject=log.subject_of(ByNickname("alice")),
-        cache="miss",
-        trace=parse_trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
-    )
+    trace = parse_trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    subject = log.subject_of(ByNickname("alice"))
+    request = Request("a-1", trace, "POST", "identify/url", "192.0.2.7", "shop", subject)
+    failure = Failure("backend_unavailable", "crm", "no answer within 2 s")
+    record_response(Counters(), log, request, Result(503, b"{}", "", failure, "miss"), 1.0)
     log.flush()
     example = json.loads(code_blocks(LOGGING, "json")[0])
     assert list(json.loads(written[0])) == list(example)

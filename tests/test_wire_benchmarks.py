@@ -212,7 +212,7 @@ def test_a_file_of_requests_is_one_head_and_one_body_per_line(tmp_path: Path) ->
 def test_ours_and_our_handlers_on_tornado_conform(
     servers: dict[str, Server], plan_of_servers: Plan
 ) -> None:
-    assert set(servers) == {contenders.OURS, contenders.WITHOUT_PACKET_CACHE, contenders.TORNADO}
+    assert set(servers) == {contenders.OURS, contenders.WITHOUT_FAST_PATH, contenders.TORNADO}
     for server in servers.values():
         assert server.start > 0
         assert server.cpu() > 0

@@ -22,7 +22,7 @@ from benchmarks.wire.process import Command, Server, run_server
 from benchmarks.wire.traffic import KEY
 
 OURS = "this service"
-WITHOUT_PACKET_CACHE = "this service, packet cache off"
+WITHOUT_FAST_PATH = "this service, fast path off"
 TORNADO = "our handlers on tornado's HTTPServer"
 FASTAPI = "FastAPI on uvicorn"
 AIOHTTP = "aiohttp"
@@ -80,12 +80,10 @@ class _Peer:
 
 
 def ours(plan: Plan) -> dict[str, Contender]:
-    """Return this service over a fixture, with the packet cache and without."""
+    """Return this service over a fixture, with the fast path and without."""
     return {
         OURS: Contender(OurService(plan.folder, over_yaml(plan))),
-        WITHOUT_PACKET_CACHE: Contender(
-            OurService(plan.folder, over_yaml(plan), packet_cache=False)
-        ),
+        WITHOUT_FAST_PATH: Contender(OurService(plan.folder, over_yaml(plan), packet_cache=False)),
     }
 
 

@@ -1,4 +1,4 @@
-"""This service with the packet cache and without, under each mix of traffic."""
+"""This service with the fast path and without, under each mix of traffic."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ async def mixes(plan: Plan) -> list[Figure]:
             plan, {label: (servers[label], MIXES[mix]) for label, (_, mix) in pairs.items()}
         )
     figures = [figure for label, each in loads.items() for figure in of_one(label, each)]
-    return figures + _packet_cache_gains(loads) + _error_costs(loads)
+    return figures + _fast_path_gains(loads) + _error_costs(loads)
 
 
 def _label(name: str, mix: str) -> str:
     return f"{name}: {mix}"
 
 
-def _packet_cache_gains(loads: Loads) -> list[Figure]:
-    """Return the ratio of throughputs with the packet cache and without, by mix."""
+def _fast_path_gains(loads: Loads) -> list[Figure]:
+    """Return the ratio of throughputs with the fast path and without, by mix."""
     return [
         ratio(
-            f"responses with / without the packet cache, {mix}",
+            f"responses with / without the fast path, {mix}",
             rates(loads[_label(contenders.OURS, mix)]),
-            rates(loads[_label(contenders.WITHOUT_PACKET_CACHE, mix)]),
+            rates(loads[_label(contenders.WITHOUT_FAST_PATH, mix)]),
             _LOSS if mix == _NEVER_REPEATING else None,
         )
         for mix in MIXES
@@ -49,9 +49,9 @@ def _packet_cache_gains(loads: Loads) -> list[Figure]:
 
 
 def _error_costs(loads: Loads) -> list[Figure]:
-    """Return the CPU time of error responses relative to 200, without the packet cache."""
-    used = {mix: cpus(loads[_label(contenders.WITHOUT_PACKET_CACHE, mix)]) for mix in MIXES}
+    """Return the CPU time of error responses relative to 200, without the fast path."""
+    used = {mix: cpus(loads[_label(contenders.WITHOUT_FAST_PATH, mix)]) for mix in MIXES}
     return [
-        ratio(f"CPU of {mix} / all 200, packet cache off", used[mix], used["uniform"], _ERROR_COST)
+        ratio(f"CPU of {mix} / all 200, fast path off", used[mix], used["uniform"], _ERROR_COST)
         for mix in ("all 401", "all 422")
     ]

@@ -26,7 +26,8 @@ from tornado_idv.log_format import json_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.service import Service
-from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of, record_response
+from tornado_idv.web.access_log import AccessLog, Ids, Request, make_subject_of, record_response
+from tornado_idv.web.response import Result
 
 USER = {"plan": "Free", "card_number": "1"}
 DEMO = f"demo: true\n{WITH_ADMIN}"
@@ -217,7 +218,7 @@ def test_a_user_is_added_replaced_and_removed(double: Double) -> None:
 
 
 def test_a_learned_client_meets_what_is_set_later(double: Double) -> None:
-    """Without demo mode, the packet cache serves a client that repeats itself."""
+    """Without demo mode, the fast path serves a client that repeats itself."""
     with double.client.connection() as connection:
 
         def ask() -> Reply | None:
@@ -390,9 +391,8 @@ async def test_access_log_names_no_user_unless_it_is_configured(
     lines: list[str] = []
     log = AccessLog(lines.append, json_lines, make_subject_of(ids))
     journal = DoubleState(log)
-    record_response(
-        Counters(), journal, "POST", "identify/url", 200, 0.0, "::1", "k", "r", subject="@alice"
-    )
+    request = Request("r", None, "POST", "identify/url", "::1", "k", "@alice")
+    record_response(Counters(), journal, request, Result(200, b"{}"), 0.0)
     log.flush()
     assert json.loads(lines[0]).get("subject") == subject
     assert journal.requests[0]["query"] == "@alice"
@@ -402,7 +402,6 @@ def test_a_request_from_before_a_reset_is_not_in_the_journal() -> None:
     """A test whose client gives up on a slow user would leave it to the next one."""
     state = DoubleState()
     for seconds in (2.0, 0.0):
-        record_response(
-            Counters(), state, "POST", "identify/url", 200, seconds, "::1", "k", f"after-{seconds}"
-        )
+        request = Request(f"after-{seconds}", None, "POST", "identify/url", "::1", "k")
+        record_response(Counters(), state, request, Result(200, b"{}"), seconds)
     assert [each["request_id"] for each in state.requests] == ["after-0.0"]

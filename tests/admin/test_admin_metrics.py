@@ -31,7 +31,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 @pytest.mark.parametrize("packet_cache", ["true", "false"])
 def test_responses_are_counted_by_operation_and_code(tmp_path: Path, packet_cache: str) -> None:
-    """Also those of the packet cache, and those that no handler sees."""
+    """Also those of the fast path, and those that no handler sees."""
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = WITH_ADMIN.replace("port: 0,", f"port: 0, packet_cache: {packet_cache},", 1)
     with serving(config, tmp_path) as service:

@@ -267,7 +267,7 @@ async def test_client_behind_a_proxy_that_replaces_request_ids(
         url = f"https://127.0.0.1:{port}"
         for kind in KINDS:
             async with calling(kind, url, KEY, ssl_context=trusting) as call:
-                for _ in range(3):  # by the handlers, and by the packet cache
+                for _ in range(3):  # by the handlers, and by the fast path
                     if drops_own:
                         with pytest.raises(Unexpected, match=r"a proxy \(nginx\) has changed"):
                             await call("find", "@unknown")

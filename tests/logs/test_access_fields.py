@@ -143,7 +143,7 @@ def test_an_unreachable_backend_is_named_with_the_reason(service: ServiceProcess
 
 
 def test_line_of_a_lookup_names_cache_backend_and_subject(service: ServiceProcess) -> None:
-    """Also where the packet cache responds, to the third request."""
+    """Also where the fast path responds, to the third request."""
     first, *others = [ask_all(service, "carol") for _ in range(4)]
     assert (first["cache"], first["backend"]) == ("miss", "users")
     assert re.fullmatch("[0-9a-f]{16}", first["subject"])

@@ -31,7 +31,7 @@ async def settle() -> None:
 
 async def test_everything_is_switched_on_an_open_connection(tmp_path: Path) -> None:
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
-        for _ in range(3):  # the packet cache serves the last
+        for _ in range(3):  # the fast path serves the last
             before = await client.ask("@alice")
         assert (before.status, before.record["plan"]) == (200, "A")
         assert before.record["profile_url"] == "https://a.example/m/alice"
@@ -147,7 +147,7 @@ async def test_request_in_flight_completes_in_its_configuration(tmp_path: Path) 
         assert [each.is_open for each in Gated.made] == [False, True]
 
 
-async def test_packet_cache_of_the_new_configuration_begins_empty(tmp_path: Path) -> None:
+async def test_fast_path_of_the_new_configuration_begins_empty(tmp_path: Path) -> None:
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
         for _ in range(4):
             assert (await client.ask("@alice")).record["plan"] == "A"
@@ -156,7 +156,7 @@ async def test_packet_cache_of_the_new_configuration_begins_empty(tmp_path: Path
             assert (await client.ask("@alice")).record["plan"] == "B"
 
 
-async def test_packet_cache_learns_nothing_from_a_request_before_the_reload(
+async def test_fast_path_learns_nothing_from_a_request_before_the_reload(
     tmp_path: Path,
 ) -> None:
     """Whose path has no route any more."""
@@ -393,7 +393,9 @@ async def test_stop_during_a_reload_drains_as_always(
         assert await asyncio.wait_for(drained, 10)
 
 
-async def test_refreshes_that_wait_at_the_stop_begin_no_lookup(tmp_path: Path) -> None:
+async def test_refreshes_that_wait_at_the_stop_begin_no_lookup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The backends are closed by then."""
     async with reloadable(tmp_path, config(A)) as harness:
         directory, queries = harness.service.directories.current, [*map(ByNickname, "abcdef")]
@@ -401,9 +403,10 @@ async def test_refreshes_that_wait_at_the_stop_begin_no_lookup(tmp_path: Path) -
             await directory.find(query)
         (users,) = Gated.made
         users.gate.clear()
-        late = directory.cache.timer() + 250
+        timer = directory.cache.timer
+        monkeypatch.setattr(directory.cache, "timer", lambda: timer() + 250)
         for query in queries:
-            assert directory.get_cached(query, late) is not None
+            assert directory.get_cached(query) is not None
         await settle()
         assert users.asked == len(queries) + 4
     users.gate.set()

@@ -1,4 +1,4 @@
-"""``Retry-After`` of an undetermined lookup, by the handlers and by the packet cache."""
+"""``Retry-After`` of an undetermined lookup, by the handlers and by the fast path."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def change(store: Path, make: Callable[[KeyStore], object]) -> None:
 
 @pytest.mark.slow
 def test_change_of_a_key_is_effective_while_the_service_runs(folder: Path, store: Path) -> None:
-    """Each state is the same on a connection that repeats its request, from the packet cache."""
+    """Each state is the same on a connection that repeats its request, by the fast path."""
     token = make_store(store, "shop")["shop"]
     with serving(CONFIG_FILE, folder) as service, repeating(service.port, token) as load:
         client = Client(service.port)
@@ -74,7 +74,7 @@ def test_change_of_a_key_is_effective_while_the_service_runs(folder: Path, store
 
 @pytest.mark.slow
 def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> None:
-    """Though the packet cache responds to its requests, some 30,000 a second."""
+    """Though the fast path responds to its requests, some 30,000 a second."""
     tokens = make_store(store, "shop", "partner")
     with (
         serving(CONFIG_FILE, folder) as service,

@@ -15,7 +15,8 @@ from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.run import abort
 from tornado_idv.service.signals import Signals, hold_hangups
-from tornado_idv.web.access_log import AccessLog, record_response
+from tornado_idv.web.access_log import AccessLog, Request, record_response
+from tornado_idv.web.response import Result
 
 
 async def test_first_signal_stops_and_second_aborts() -> None:
@@ -83,17 +84,8 @@ async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
 
     writer = LogWriter(write, str)
     access = AccessLog(writer.put, text_lines)
-    record_response(
-        Counters(),
-        access,
-        method="-",
-        route="-",
-        status=400,
-        seconds=0.0,
-        client_address="::1",
-        key_id=None,
-        request_id="a-1",
-    )
+    request = Request("a-1", None, "-", "-", "::1")
+    record_response(Counters(), access, request, Result(400, b"{}"), 0.0)
     monkeypatch.setattr("os._exit", codes.append)
     abort(LogOutput(writer, access, Folding(print)), signal.SIGTERM)
     assert codes == [143]

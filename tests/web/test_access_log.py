@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,8 @@ from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByCard, ByNickname, Query
-from tornado_idv.web.access_log import AccessLog, Failure, make_subject_of, record_response
+from tornado_idv.web.access_log import AccessLog, Request, make_subject_of, record_response
+from tornado_idv.web.response import CacheResult, Failure, Result
 
 ALICE = ByNickname("alice")
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -45,21 +45,14 @@ def note(
     status: int = 200,
     key_id: str | None = "caller",
     failure: Failure | None = None,
-    **lookup: Any,
+    *,
+    subject: str | None = None,
+    backend: str | None = None,
+    cache: CacheResult | None = None,
 ) -> None:
-    record_response(
-        Counters(),
-        log,
-        method="POST",
-        route="identify/url",
-        status=status,
-        seconds=0.0123456,
-        client_address="192.0.2.7",
-        key_id=key_id,
-        request_id="a-1",
-        failure=failure,
-        **lookup,
-    )
+    request = Request("a-1", None, "POST", "identify/url", "192.0.2.7", key_id, subject)
+    result = Result(status, b"{}", "", failure, cache, backend)
+    record_response(Counters(), log, request, result, 0.0123456)
 
 
 @pytest.mark.parametrize("key_id", ["caller", None])

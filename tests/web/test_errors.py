@@ -191,7 +191,7 @@ async def test_an_unhandled_exception_is_500_and_its_text_appears_nowhere(
     assert message.startswith("unhandled exception:\n")
     assert vars(record)["request_id"] == response.headers["X-Request-ID"]
     assert message.endswith("ValueError")
-    assert "in post" in message
+    assert "in result" in message
     assert "tweety" not in caplog.text
 
 

@@ -24,7 +24,7 @@ REQUESTS = {
 def test_request_leaves_nothing_to_the_garbage_collector(status: int) -> None:
     """A collection takes milliseconds, in which no other request is served."""
     with harnesses() as make:
-        client = make(packets=False).ask(REQUESTS[status])
+        client = make(fast_path=False).ask(REQUESTS[status])
         gc.collect()
         gc.disable()
         try:
@@ -38,7 +38,7 @@ def test_request_leaves_nothing_to_the_garbage_collector(status: int) -> None:
 def test_fields_of_a_response_are_spelled_and_ordered_as_always() -> None:
     """Tornado's `HTTPHeaders` would spell some of them in another way."""
     with harnesses() as make:
-        harness = make(packets=False, requests="1/hour")
+        harness = make(fast_path=False, requests="1/hour")
         harness.ask(ask_for("alice"))
         sent = bytes(harness.ask(ask_for("alice", version="1.0")).socket.sent)
     names = [line.partition(b":")[0].decode() for line in sent.split(b"\r\n")[1:-2]]
@@ -50,7 +50,7 @@ def test_fields_of_a_response_are_spelled_and_ordered_as_always() -> None:
 
 def test_limit_comes_before_the_media_type_and_counts_invalid_bodies() -> None:
     with harnesses() as make:
-        harness = make(packets=False, misses="2/hour")
+        harness = make(fast_path=False, misses="2/hour")
         invalid = ask_for("a b")
         other_type = ask_for("alice", b"Content-Type: text/plain")
         client = harness.ask(other_type, invalid, invalid, other_type)
@@ -65,7 +65,7 @@ def logged(harness: Harness) -> list[dict[str, object]]:
 
 def test_access_line_of_a_rejected_key_names_it() -> None:
     with harnesses() as make:
-        harness = make(packets=False, failed_auth="1/hour")
+        harness = make(fast_path=False, failed_auth="1/hour")
         harness.ask(ask_for("alice", key=EXPIRED_KEY), ask_for("alice", key=EXPIRED_KEY))
         first, second = logged(harness)
     assert (first["status"], first["key"], first["reason"]) == (401, "expired", "expired")
@@ -74,7 +74,7 @@ def test_access_line_of_a_rejected_key_names_it() -> None:
 
 def test_access_line_of_a_failed_lookup_says_that_it_was_not_cached() -> None:
     with harnesses() as make:
-        harness = make(packets=False)
+        harness = make(fast_path=False)
         harness.users.down = True
         harness.ask(ask_for("alice"))
         (line,) = logged(harness)
@@ -83,7 +83,7 @@ def test_access_line_of_a_failed_lookup_says_that_it_was_not_cached() -> None:
 
 def test_access_line_of_an_invalid_body_says_why() -> None:
     with harnesses() as make:
-        harness = make(packets=False)
+        harness = make(fast_path=False)
         harness.ask(ask_for("a b"), ask_for("alice", b"Content-Encoding: gzip"))
         lines = logged(harness)
     assert [(line["code"], line["reason"]) for line in lines] == [

@@ -58,7 +58,7 @@ def cache_fields(harness: Harness) -> list[tuple[object, ...]]:
 
 
 def test_line_says_how_the_cache_was_used(harness: Harness) -> None:
-    """The third request is one for the packet cache."""
+    """The third request is one for the fast path."""
     client = harness.call()
     for name in ("alice", "unknown"):
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""The packet cache does not change behaviour, whatever happens."""
+"""The fast path does not change behaviour, whatever happens."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ class Observer:
 class Side:
     """One of the two services, and those who call it."""
 
-    def __init__(self, make: Callable[..., Harness], *, packets: bool) -> None:
+    def __init__(self, make: Callable[..., Harness], *, fast_path: bool) -> None:
         self.observer = Observer()
-        self.harness = make(packets=packets, plugins=[self.observer], proxies=PROXIES)
+        self.harness = make(fast_path=fast_path, plugins=[self.observer], proxies=PROXIES)
         self.clients: list[FakeClient] = [self.harness.call(ip) for ip in CLIENTS]
 
     def client(self, number: int) -> FakeClient:
@@ -306,10 +306,10 @@ def histories(draw: st.DrawFn) -> list[Step | float]:
 
 @settings(max_examples=EXAMPLES)
 @given(histories())
-def test_packet_cache_does_not_change_behaviour(steps: list[Step | float]) -> None:
+def test_fast_path_does_not_change_behaviour(steps: list[Step | float]) -> None:
     """And whatever came before, it answers the third of the same requests."""
     with harnesses() as make:
-        sides = [Side(make, packets=True), Side(make, packets=False)]
+        sides = [Side(make, fast_path=True), Side(make, fast_path=False)]
         for step in [*steps, *RECOVERY]:
             play(step, sides)
         saved = requests_saved(sides)
@@ -344,6 +344,6 @@ def play(step: Step | float, sides: list[Side]) -> None:
 
 
 def requests_saved(sides: list[Side]) -> int:
-    """How many requests fewer have reached the application with the packet cache."""
-    with_packets, without = sides
-    return without.harness.app.asked - with_packets.harness.app.asked
+    """How many requests fewer have reached the application with the fast path."""
+    with_fast_path, without = sides
+    return without.harness.app.asked - with_fast_path.harness.app.asked

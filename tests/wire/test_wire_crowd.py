@@ -133,7 +133,7 @@ def test_timed_out_connections_are_closed_in_batches_within_a_tenth_of_a_second(
 
 @pytest.mark.parametrize("guesses", [1, 3], ids=["one each", "several ahead"])
 def test_many_concurrent_bad_keys_do_not_delay_other_clients(guesses: int) -> None:
-    """Authenticated clients are answered before most of them, also without the packet cache."""
+    """Authenticated clients are answered before most of them, also without the fast path."""
     with harnesses() as make:
         harness = make()
         known = harness.ask(ask_for("alice"))
@@ -166,7 +166,7 @@ def test_bad_keys_with_a_common_prefix_are_queued_too() -> None:
 
 def test_authenticated_client_is_not_queued() -> None:
     with harnesses() as make:
-        harness = make(packets=False)
+        harness = make(fast_path=False)
         clients = [harness.ask(ask_for("alice", key="guessed")) for _ in range(20)]
         for client in clients:
             client.send(ask_for("alice"))
@@ -177,7 +177,7 @@ def test_authenticated_client_is_not_queued() -> None:
         assert [client.statuses for client in clients] == [[401, 200, 200]] * 20
 
 
-def test_client_answered_from_the_packet_cache_is_not_queued() -> None:
+def test_client_answered_on_the_fast_path_is_not_queued() -> None:
     with harnesses() as make:
         harness = make()
         for _ in range(2):

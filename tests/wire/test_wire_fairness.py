@@ -46,7 +46,7 @@ def test_new_clients_are_served_while_authenticated_ones_pipeline(
     make_harness: MakeHarness,
 ) -> None:
     """Many pipelines make iterations long; with one start in each, new clients waited for all."""
-    harness = make_harness(packets=False, seconds_per_request=MS)
+    harness = make_harness(fast_path=False, seconds_per_request=MS)
     busy = [harness.ask(ask_for("alice")) for _ in range(40)]
     new = [harness.call() for _ in range(40)]
     for each in busy:
@@ -63,7 +63,7 @@ def test_new_clients_are_served_while_authenticated_ones_pipeline(
 
 def test_an_iteration_is_short_however_many_clients_pipeline(make_harness: MakeHarness) -> None:
     """What arrives meanwhile is read after a millisecond of their requests, not after all."""
-    harness = make_harness(packets=False, seconds_per_request=MS / 5)
+    harness = make_harness(fast_path=False, seconds_per_request=MS / 5)
     busy = [harness.ask(ask_for("alice")) for _ in range(100)]
     for each in busy:
         each.socket.arrive(ask_for("alice") * PIPELINED)
@@ -77,12 +77,12 @@ def test_an_iteration_is_short_however_many_clients_pipeline(make_harness: MakeH
     assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
 
 
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 def test_pipelined_requests_before_a_half_close_are_all_answered(
-    make_harness: MakeHarness, *, packets: bool
+    make_harness: MakeHarness, *, fast_path: bool
 ) -> None:
     """Also if the cache answers each at once, and the next is to be begun."""
-    harness = make_harness(packets=packets)
+    harness = make_harness(fast_path=fast_path)
     client = harness.ask(ask_for("alice"))
     pipeline = [ask_for("alice", b"X-Request-ID: %d" % number) for number in range(PIPELINED)]
     client.socket.arrive(b"".join(pipeline))
@@ -93,7 +93,7 @@ def test_pipelined_requests_before_a_half_close_are_all_answered(
 
 
 def test_a_flood_of_bad_keys_takes_half_of_the_time_at_most(make_harness: MakeHarness) -> None:
-    harness = make_harness(packets=False, seconds_per_request=MS / 4)
+    harness = make_harness(fast_path=False, seconds_per_request=MS / 4)
     good = [harness.ask(ask_for("alice")) for _ in range(10)]
     bad = [harness.call() for _ in range(100)]
     for each in good:
@@ -183,7 +183,7 @@ def test_drain_waits_a_second_for_a_rejected_client_that_does_not_read(
     make_harness: MakeHarness, key: str, seconds: float, ahead: int
 ) -> None:
     """An authenticated one has the idle timeout."""
-    harness = make_harness(packets=False, limits=HttpLimits(idle_timeout=10.0))
+    harness = make_harness(fast_path=False, limits=HttpLimits(idle_timeout=10.0))
     request = ask_for("alice", key=key)
     client = harness.ask(request)
     client.socket.reads = False

@@ -176,15 +176,15 @@ class Watched:
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=EXAMPLES)
-@given(steps=STEPS, late=st.sampled_from([None, None, *LATE]), packets=st.booleans())
+@given(steps=STEPS, late=st.sampled_from([None, None, *LATE]), fast_path=st.booleans())
 def test_random_input_gets_at_most_one_answer_per_request(
     *,
     steps: list[tuple[int, Callable[[Harness, FakeClient], None]]],
     late: Happen | None,
-    packets: bool,
+    fast_path: bool,
 ) -> None:
     with harnesses() as make:
-        harness = make(limits=LIMITS, packets=packets)
+        harness = make(limits=LIMITS, fast_path=fast_path)
         watched = [Watched(harness) for _ in range(4)]
         for number, step in steps:
             step(harness, watched[number].client)

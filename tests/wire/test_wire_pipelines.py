@@ -26,7 +26,7 @@ backends: [{{name: users, kind: yaml, path: users.yaml}}]
 
 
 def ask_for(nickname: str, number: int) -> bytes:
-    """A request with an id of its own, which no packet cache answers."""
+    """A request with an id of its own, which no fast path answers."""
     return plainly_for(nickname).replace(b"Host: x", b"Host: x\r\nX-Request-ID: %d" % number)
 
 
@@ -44,11 +44,11 @@ def ids(sent: bytes) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 def test_thousand_pipelined_requests_are_answered_in_order(
-    make_harness: Callable[..., Harness], *, packets: bool
+    make_harness: Callable[..., Harness], *, fast_path: bool
 ) -> None:
-    harness = make_harness(packets=packets)
+    harness = make_harness(fast_path=fast_path)
     harness.users.put(
         *(User(plan="Free", card_number=str(number), nickname=f"n{number}") for number in range(50))
     )
@@ -88,11 +88,11 @@ def test_endless_pipeline_uses_bounded_memory(make_harness: Callable[..., Harnes
 
 
 @pytest.mark.parametrize("ahead", [1, MANY], ids=["one at a time", "a pipeline"])
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 def test_client_that_never_reads_uses_bounded_memory_and_is_closed(
-    make_harness: Callable[..., Harness], *, packets: bool, ahead: int
+    make_harness: Callable[..., Harness], *, fast_path: bool, ahead: int
 ) -> None:
-    harness = make_harness(packets=packets, limits=HttpLimits(idle_timeout=10.0))
+    harness = make_harness(fast_path=fast_path, limits=HttpLimits(idle_timeout=10.0))
     client = harness.ask(plainly_for("alice"))
     client.socket.reads = False
     for _ in range(5 * MANY // ahead):
@@ -151,12 +151,12 @@ def test_client_that_pauses_reading_gets_every_answer(make_harness: Callable[...
     assert not client.socket.closed
 
 
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 def test_client_that_half_closes_during_a_pause_gets_every_answer(
-    make_harness: Callable[..., Harness], *, packets: bool
+    make_harness: Callable[..., Harness], *, fast_path: bool
 ) -> None:
     """A half-close does not drop what was asked before it."""
-    harness = make_harness(packets=packets)
+    harness = make_harness(fast_path=fast_path)
     client = harness.ask(ask_for("alice", 0))
     client.socket.reads = False
     client.send(b"".join(ask_for("alice", number) for number in range(1, 500)))

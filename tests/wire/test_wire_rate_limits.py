@@ -1,4 +1,4 @@
-"""Rate limits mean the same on the normal path and in the packet cache."""
+"""Rate limits mean the same on the normal path and on the fast path."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def retry_after(harness: Harness, request: bytes) -> int:
     return int(seconds[1])
 
 
-@pytest.fixture(params=[True, False], ids=["packet cache", "normal path"])
+@pytest.fixture(params=[True, False], ids=["fast path", "normal path"])
 def make(request: pytest.FixtureRequest, make_harness: MakeHarness) -> MakeHarness:
-    return lambda **options: make_harness(packets=request.param, **options)
+    return lambda **options: make_harness(fast_path=request.param, **options)
 
 
 def test_requests_over_the_limit_are_refused(make: MakeHarness) -> None:
@@ -59,7 +59,7 @@ def test_the_next_request_is_allowed_at_retry_after(make: MakeHarness) -> None:
 
 
 def test_a_request_is_counted_once_whatever_its_path(make_harness: MakeHarness) -> None:
-    """Those that the packet cache recognizes, and for which the answer has expired, too."""
+    """Those that the fast path recognizes, and for which the answer has expired, too."""
     harness = make_harness(requests="12/hour")
     client = harness.call()
     for _ in range(4):
@@ -89,8 +89,8 @@ def test_observers_see_no_refused_request(make: MakeHarness) -> None:
 
 def test_refused_responses_are_the_same_bytes(make_harness: MakeHarness) -> None:
     refused = []
-    for packets in (True, False):
-        harness = make_harness(packets=packets, requests="5/hour")
+    for fast_path in (True, False):
+        harness = make_harness(fast_path=fast_path, requests="5/hour")
         sent = bytes(harness.ask(*[ask_for("alice")] * 6).socket.sent)
         refused.append(_VARIABLE.sub(b"", sent[sent.index(b"HTTP/1.1 429") :]))
     assert refused[0] == refused[1]
@@ -109,7 +109,7 @@ def test_fields_name_the_limit(make: MakeHarness) -> None:
 
 
 def test_limits_that_are_not_exceeded_change_no_response(make_harness: MakeHarness) -> None:
-    """Those of the contract, each sent three times so that the packet cache learns them."""
+    """Those of the contract, each sent three times so that the fast path learns them."""
     plain = make_harness()
     limited = make_harness(requests="1000/second", misses="1000/second", failed_auth="1000/second")
     for name, data in TABLE.items():

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from support.http.in_process import SHORT_LIVED_KEY, FakeClient, Harness, ask_for, reachable
 from support.processes.service import CARDS_ONLY_KEY, KEY
+from tornado_idv.web.identify import IdentifyUrlHandler
+from tornado_idv.web.lookups import IDENTIFY_URL
 
 SAME_EACH_TIME = {
     "a good one": (ask_for("alice"), 200),
@@ -42,7 +45,7 @@ OFTEN = {
 
 @pytest.fixture
 def harness(make_harness: Callable[..., Harness]) -> Harness:
-    return make_harness(packets=False)
+    return make_harness(fast_path=False)
 
 
 @pytest.mark.parametrize(("data", "status"), SAME_EACH_TIME.values(), ids=list(SAME_EACH_TIME))
@@ -75,13 +78,13 @@ def test_request_id_of_the_client_is_returned_each_time(harness: Harness) -> Non
     assert client.socket.sent.count(b"X-Request-ID: mine\r\n") == 2
 
 
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 @pytest.mark.parametrize("nickname", ["alice", "nobody", "a b", "nobody{}"])
 def test_id_of_the_client_that_proxies_do_not_know_is_returned_to_those_who_send_it(
-    make_harness: Callable[..., Harness], nickname: str, *, packets: bool
+    make_harness: Callable[..., Harness], nickname: str, *, fast_path: bool
 ) -> None:
     """Also with a response from a lookup, as each of those for ever new nicknames is."""
-    harness = make_harness(packets=packets)
+    harness = make_harness(fast_path=fast_path)
     data = [
         ask_for(nickname.format(number), b"X-IDV-Request-ID: %b" % each)
         for number, each in enumerate((b"a", b"b", b"c", b"{}"))
@@ -93,13 +96,13 @@ def test_id_of_the_client_that_proxies_do_not_know_is_returned_to_those_who_send
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 @pytest.mark.parametrize("data", OFTEN.values(), ids=list(OFTEN))
 def test_one_connection_gets_the_same_responses_as_many(
-    make_harness: Callable[..., Harness], data: bytes, *, packets: bool
+    make_harness: Callable[..., Harness], data: bytes, *, fast_path: bool
 ) -> None:
     """Whatever came before on it, and also if a request comes in two pieces."""
-    harness, each_alone = make_harness(packets=packets), make_harness(packets=False)
+    harness, each_alone = make_harness(fast_path=fast_path), make_harness(fast_path=False)
     client, expected = harness.call(), b""
     for piece in (data, data, GOOD, GOOD, GOOD, data, WRONG, WRONG, GOOD, data, data):
         for cut in (0, 0, len(piece) // 2, len(piece) - 1):
@@ -114,12 +117,12 @@ def test_one_connection_gets_the_same_responses_as_many(
     assert client.socket.closed == (b"Connection: close" in expected)
 
 
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 def test_pipelined_data_is_answered_after_the_current_request(
-    make_harness: Callable[..., Harness], *, packets: bool
+    make_harness: Callable[..., Harness], *, fast_path: bool
 ) -> None:
     """Also while it waits for its turn."""
-    harness = make_harness(packets=packets)
+    harness = make_harness(fast_path=fast_path)
     client = harness.ask(WRONG, WRONG)
     client.socket.arrive(WRONG)
     harness.loop.turn()
@@ -180,16 +183,27 @@ def test_known_head_with_another_host_gets_the_response_of_the_handlers(
     make_harness: Callable[..., Harness], host: bytes
 ) -> None:
     data = GOOD.replace(b"Host: x", b"Host: " + host)
-    harness, without = make_harness(), make_harness(packets=False)
+    harness, without = make_harness(), make_harness(fast_path=False)
     harness.ask(GOOD, GOOD)
     assert harness.ask(GOOD, data).steady == without.ask(GOOD, data).steady
+
+
+def test_header_field_of_an_operation_is_sent_with_and_without_the_fast_path(
+    make_harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = replace(IDENTIFY_URL, fields="Deprecation: true\r\n")
+    monkeypatch.setattr(IdentifyUrlHandler, "operation", operation)
+    data = [ask_for(each, b"X-IDV-Request-ID: a") for each in ("alice", "nobody", "nobody", "a b")]
+    sent = [make_harness(fast_path=each).ask(*data, *data).steady for each in (True, False)]
+    assert sent[0] == sent[1]
+    assert sent[0].count(b"\r\nDeprecation: true\r\n") == 8
 
 
 @pytest.mark.parametrize("turns", range(8))
 def test_data_received_during_a_request_is_not_part_of_it(
     make_harness: Callable[..., Harness], turns: int
 ) -> None:
-    """Though both have the same head, and the packet cache is to learn what each of them meant."""
+    """Though both have the same head, and the fast path is to learn what each of them meant."""
     harness = make_harness()
     nobody = ask_for("nobod")
     client = harness.ask(nobody, nobody)
@@ -202,13 +216,13 @@ def test_data_received_during_a_request_is_not_part_of_it(
     assert harness.ask(GOOD, nobody).statuses == [200, 404]
 
 
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 @pytest.mark.parametrize("key", [KEY, "B" * 40], ids=["good", "wrong"])
 def test_long_head_is_not_cached(
-    make_harness: Callable[..., Harness], key: str, *, packets: bool
+    make_harness: Callable[..., Harness], key: str, *, fast_path: bool
 ) -> None:
     """There may be thousands of connections."""
-    harness = make_harness(packets=packets)
+    harness = make_harness(fast_path=fast_path)
     fields = [b"X-%d: " % number + b"a" * 150 for number in range(90)]
     client = harness.ask(*[ask_for("alice", *fields, key=key)] * 2)
     assert len(client.answers) == 2

@@ -35,12 +35,12 @@ def heard(client: FakeClient) -> tuple[bytes, bool]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 def test_valid_request_split_anywhere_is_answered(
-    make_harness: Callable[..., Harness], *, packets: bool
+    make_harness: Callable[..., Harness], *, fast_path: bool
 ) -> None:
     """In chunks and by its length, alone and as the second on a connection."""
-    harness = make_harness(packets=packets)
+    harness = make_harness(fast_path=fast_path)
     for data in (GOOD, request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS)):
         whole = harness.ask(data).steady
         assert whole.startswith(b"HTTP/1.1 200 OK\r\n")

@@ -108,7 +108,7 @@ class ServerSettings(Options):
     max_connections: Count = 4000
     """The maximum number of open connections."""
     packet_cache: bool = True
-    """Whether requests with the same bytes as an earlier one skip parsing; affects speed only."""
+    """Whether requests whose head is like an earlier one skip parsing; affects speed only."""
     trusted_proxies: tuple[Network, ...] = ()
     """The addresses or networks of the proxies whose ``X-Forwarded-For`` is used."""
     tls: TlsSettings | None = None

@@ -16,12 +16,11 @@ from tornado_idv.http.exchange import Exchange
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.model import Query
 from tornado_idv.units import Rate
-from tornado_idv.web.access_log import Failure
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.json_body import encode_user
-from tornado_idv.web.lookups import Result, Services
-from tornado_idv.web.response import ECHOED
+from tornado_idv.web.lookups import Services
+from tornado_idv.web.response import ECHOED, Failure, Result
 
 _PIECES_PER_SECOND = 20
 _ERRORS = {500: ApiError.INTERNAL, 503: ApiError.UNAVAILABLE}

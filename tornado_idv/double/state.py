@@ -91,13 +91,13 @@ class Double(RequestLog):
         """Return the text of a query for the journal; the log itself gets no more than usual."""
         return query.text if query else None
 
-    def add(self, record: AccessRecord, now: float | None) -> None:
+    def add(self, record: AccessRecord) -> None:
         """Add a request to the journal, unless it is from before a reset, and to the access log."""
         text, record.subject = record.subject, None
-        at = time.time() if now is None else now
+        at = time.time()
         if at - record.ms / 1000 > self._reset_at - _CLOCK_TOLERANCE:
             self._journal.append((at, record, text))
         if self._access_log is not None:
             # Of a query the log takes the text alone, so that its kind does not matter.
             record.subject = self._access_log.subject_of(ByCard(text)) if text is not None else None
-            self._access_log.add(record, now)
+            self._access_log.add(record)

@@ -23,12 +23,11 @@ from tornado_idv.http.connections import (
     State,
     reset,
 )
-from tornado_idv.http.context import FastPath, Pending, ServerContext
+from tornado_idv.http.context import FastPath, KnownRequest, Pending, ServerContext
 from tornado_idv.http.errors import HttpError
-from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import RequestHead
-from tornado_idv.http.known_requests import KnownRequests
-from tornado_idv.http.parser import MAX_HEAD, RequestParser
+from tornado_idv.http.parser import RequestParser
 from tornado_idv.http.read_ahead import ReadAhead, limit_tls_read_buffer
 from tornado_idv.http.trusted_proxies import normalize_address
 
@@ -40,7 +39,7 @@ with unread input is reset, and the reset may overtake the response (RFC 9112, s
 drain also the time to send a first request, and to read or complete one after an invalid key."""
 
 
-class Connection(KnownRequests):
+class Connection(asyncio.Protocol, ResponseSink):
     """Reads requests one after the other; what a client pipelines waits in the parser.
 
     ``deadline`` is the time, by the loop's clock, at which `on_timeout` is to be called; ``state``
@@ -56,10 +55,8 @@ class Connection(KnownRequests):
         self.state: State = IDLE
         self._parser = RequestParser(limits.max_body)
         self._fast_path: FastPath | None = None
-        self._held = b""
-        self._awaits_body = False
+        self._awaits_body = False  # of the next request, whose head is known
         self._exchange: Exchange | Pending | None = None
-        self._learn: Callable[[Exchange], object] | None = None
         self._authenticated: bool | None = None  # whether the last request was; None: no response
         self._draining = False
         self._drain_deadline = inf  # for a client whose last request was rejected
@@ -89,10 +86,9 @@ class Connection(KnownRequests):
                 self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if self._held and self.state is READING:
-            data, self._held, self.state = self._held + data, b"", IDLE
         if self.state is IDLE and self._writable is None:
-            if self._fast_path is not None and self._serve_new(self._fast_path, data):
+            known = self._fast_path.match(data) if self._fast_path is not None else None
+            if known is not None and known.size == len(data) and self._respond(known, data):
                 return
         elif self.state in NOT_RECEIVING:
             return
@@ -101,8 +97,7 @@ class Connection(KnownRequests):
         parser.feed(data)
         if self.state is IDLE and not parser.is_empty:
             self.state = READING
-        if len(parser.buffer) > MAX_HEAD:
-            self._read_ahead.pause(self._limits.max_body, authenticated=self._authenticated)
+        self._read_ahead.pause(self._limits.max_body, authenticated=self._authenticated)
         if self.state is RESPONDING:
             return
         if not had_started and not parser.has_head and parser.has_started:
@@ -130,7 +125,6 @@ class Connection(KnownRequests):
     def connection_lost(self, _: Exception | None) -> None:
         self.state = CLOSED
         self.deadline = inf
-        self._held = b""
         self._leave_queue()
         self._context.connections.unregister(self)
         if self._exchange is not None:
@@ -158,12 +152,8 @@ class Connection(KnownRequests):
 
     def on_response_complete(self, *, keep_alive: bool) -> None:
         exchange, self._exchange = self._exchange, None
-        if isinstance(exchange, Exchange):
-            self._authenticated = exchange.authenticated
-            if self._learn and exchange.cacheable is not None:
-                self._learn(exchange)
-        elif exchange is not None:
-            self._authenticated = True
+        if exchange is not None:
+            self._authenticated = not isinstance(exchange, Exchange) or exchange.authenticated
         if self.state not in NOT_RECEIVING:
             self._end_response(keep_alive=keep_alive)
 
@@ -201,8 +191,6 @@ class Connection(KnownRequests):
         A request in flight completes in its own.
         """
         if self._awaits_body and self.state is READING and self._parser.head is None:
-            held, self._held = self._held, b""
-            self._parser.feed(held)
             self._parser.read_head()  # within the limits at which it arrived
         self._context = self._current()
         serving = self._context.serving
@@ -248,7 +236,9 @@ class Connection(KnownRequests):
             return
         known = parser.head
         try:
-            head = known or self._read_head()
+            head = parser.read_head()
+            if head is not None and head is not known and head.expects_continue:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = parser.read_body()
         except HttpError as error:
             self._reject(error.status)
@@ -263,6 +253,42 @@ class Connection(KnownRequests):
             elif head is not known and not self._awaits_body:
                 self._set_timeout(self._limits.body_timeout)
             self._resume_reading()
+
+    def _serve_buffered(self, fast_path: FastPath) -> bool:
+        """Serve the next request that is buffered, if its head is known; wait for its body."""
+        buffer = self._parser.buffer
+        known = fast_path.match(buffer)
+        if known is None:
+            return False
+        if known.size <= len(buffer):
+            return self._respond(known, bytes(buffer[: known.size]))
+        if not self._awaits_body:
+            self._awaits_body = True
+            self._set_timeout(self._limits.body_timeout)
+        self._resume_reading()
+        return True
+
+    def _respond(self, known: KnownRequest, data: bytes) -> bool:
+        """Respond to a request with a known head, unless that is left to the application."""
+        response = known.respond(data, self)
+        if response is None:
+            return False
+        self._awaits_body = False
+        is_buffered = bool(self._parser.buffer)
+        if is_buffered:
+            self._parser.skip(known.size)
+        if isinstance(response, bytes):
+            self._authenticated = True
+            self._transport.write(response)
+            if is_buffered or not known.keep_alive:
+                self._end_response(keep_alive=known.keep_alive)
+            else:  # as nearly always
+                self.deadline = self._loop.time() + self._limits.idle_timeout
+        else:
+            self.state = RESPONDING
+            self.deadline = inf
+            self._exchange = response
+        return True
 
     def _start_next(self) -> None:
         """Start the next request, in turn unless the client is authenticated.
@@ -295,20 +321,14 @@ class Connection(KnownRequests):
         if self.state is not IDLE:
             self._enqueue()
 
-    def _read_head(self) -> RequestHead | None:
-        head = self._parser.read_head()
-        if head is not None and head.expects_continue:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return head
-
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.state = RESPONDING
         self._awaits_body = False
         serving = self._context.serving
-        self._learn = serving.fast_paths.learn if serving.fast_paths else None
         if self._writable is None:  # "100 Continue" may have been more than the client reads
             self.deadline = inf
-        self._exchange = exchange = Exchange(self, head, self._peer)
+        learn = serving.fast_paths.learn if serving.fast_paths else None
+        self._exchange = exchange = Exchange(self, head, self._peer, learn)
         if self._draining or not serving.keep_alive:
             exchange.close_after_response()
         try:
@@ -330,7 +350,6 @@ class Connection(KnownRequests):
     def _linger_close(self) -> None:
         """Send what is written, then the end; discard what still arrives."""
         self.state = CLOSING
-        self._held = b""
         self._parser.clear()
         unsent = self._transport.get_write_buffer_size()
         is_short = not unsent or (self._draining and self._authenticated is False)

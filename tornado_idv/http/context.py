@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,28 +26,32 @@ class Pending(Protocol):
         """The client has disconnected."""
 
 
-class FastPath(Protocol):
-    """A shortcut from the bytes of a request to its response; one object for each connection.
+class KnownRequest(Protocol):
+    """A request with a known head; not to be kept, since it holds credentials.
 
-    ``keep_alive`` is whether the connection stays open after the request that was matched.
+    ``size`` is that of its head and body, of which the latter may be incomplete; ``keep_alive`` is
+    whether the connection stays open after it.
     """
 
-    keep_alive: bool
+    @property
+    def size(self) -> int: ...
 
-    def match(self, data: bytes | bytearray) -> tuple[int, re.Match[bytes]] | None:
-        """Return the size of the request that ``data`` begins with, and a match of its head.
+    @property
+    def keep_alive(self) -> bool: ...
 
-        ``None`` if the head is not known.
-        """
-
-    def respond(
-        self, match: re.Match[bytes], body: bytes, sink: ResponseSink
-    ) -> bytes | Pending | None:
-        """Return the response to the request that was matched last, or a pending one.
+    def respond(self, data: bytes, sink: ResponseSink) -> bytes | Pending | None:
+        """Return the response to this request, whose bytes are ``data``, or a pending one.
 
         ``None`` sends it on the normal path. A client with a response from here counts as
         authenticated, as after `Exchange.authenticated`.
         """
+
+
+class FastPath(Protocol):
+    """A shortcut from the bytes of a request to its response; one object for each connection."""
+
+    def match(self, data: bytes | bytearray) -> KnownRequest | None:
+        """Return the request that ``data`` begins with, ``None`` if its head is not known."""
 
 
 class FastPaths(Protocol):

@@ -75,8 +75,15 @@ class Exchange(HTTPConnection):
     cacheable: object | None = None
     """Set by a handler whose request the fast path may answer next time; opaque here."""
 
-    def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
+    def __init__(
+        self,
+        sink: ResponseSink,
+        head: RequestHead,
+        peer: Peer,
+        learn: Callable[[Exchange], object] | None = None,
+    ) -> None:
         self.head = head
+        self._learn = learn
         self.context = peer.behind_proxies(head.headers.get("X-Forwarded-For", ""))
         self._sink = sink
         self._keep_alive = head.keep_alive
@@ -146,6 +153,8 @@ class Exchange(HTTPConnection):
         """End the response."""
         if self._chunked:
             self._sink.send(b"0\r\n\r\n")
+        if self._learn is not None and self.cacheable is not None:
+            self._learn(self)
         self._sink.on_response_complete(keep_alive=self._keep_alive)
 
     @property

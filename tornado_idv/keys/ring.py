@@ -52,8 +52,8 @@ class KeyRing:
         """Return the map of these keys, for `replace`.
 
         A stored key with the id or the token of a configured one is left out. A configured key
-        that is equal stays the same object, by which limits and packet cache know it; so do those
-        of a store (see `KeyStore.api_keys`). May be called in another thread.
+        that is equal stays the same object, by which limits know it; so do those of a
+        store (see `KeyStore.api_keys`). May be called in another thread.
         """
         ids, known = {key.id for key in configured}, self._keys
         keys = {key.digest: key for key in stored if key.id not in ids}
@@ -66,12 +66,9 @@ class KeyRing:
         self._keys = keys
         vars(self).pop("_overview", None)
 
-    def find(self, computed: bytes, now: float) -> ApiKey | None:
-        """Return the key whose token has this digest, if it is valid now; it counts as used.
-
-        ``now`` is the time of ``clock``.
-        """
-        key = self._keys.get(computed)
+    def find(self, computed: bytes) -> ApiKey | None:
+        """Return the key whose token has this digest, if it is valid now; it counts as used."""
+        key, now = self._keys.get(computed), self.clock()
         if key is None or not key.not_before <= now < key.expires:
             return None
         self.last_used[key.id] = now

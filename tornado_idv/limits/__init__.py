@@ -7,7 +7,7 @@ count at once, and then one event for each interval. As a float it is exact to 1
 machine has run for less than four years.
 
 The library `limits` (5.8, in memory) takes 7 to 16 times as long for one decision, as long as a
-whole response of the packet cache (docs/reference/limits.md has the figures).
+whole response of the fast path (docs/reference/limits.md has the figures).
 
 The numbers are in shared memory, so processes forked later apply one limit together. They change it
 without a lock: simultaneous events of two processes may be counted as one.

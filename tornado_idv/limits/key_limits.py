@@ -95,13 +95,9 @@ class KeyLimits(Struct, eq=False):
         refusing = {"requests": self.requests, "misses": None if self.log_only else self.misses}
         return {name: format_rate(each.rate) if each else None for name, each in refusing.items()}
 
-    def acquire(self, now: float | None = None) -> Exceeded | None:
-        """Count a request and return ``None``, or return the limit that it exceeds.
-
-        ``now`` is the monotonic time, from a caller that has just read it.
-        """
-        if now is None:
-            now = self.clock()
+    def acquire(self) -> Exceeded | None:
+        """Count a request and return ``None``, or return the limit that it exceeds."""
+        now = self.clock()
         tats, at, requests, misses = self.tats, self.at, self.requests, self.misses
         tat = tats[at]
         if (requests is not None and tat - now > requests.tolerance) or (

@@ -90,17 +90,13 @@ class AnswerCache:
         """The number of entries of found users and of "not found", also of expired ones."""
         return {"found": len(self._found), "negative": len(self._negative)}
 
-    def get(self, query: Query, now: float | None = None) -> Answer | None:
-        """Return the cached answer if it is fresh. No I/O, no waiting, no task.
-
-        ``now`` is the time of ``timer``, from a caller that has just read it.
-        """
+    def get(self, query: Query) -> Answer | None:
+        """Return the cached answer if it is fresh. No I/O, no waiting, no task."""
         text = query.text
         entry = self._found.find(text) or self._negative.find(text)
         if entry is None or entry.epoch.expired:
             return None
-        if now is None:
-            now = self.timer()
+        now = self.timer()
         if now >= entry.next_check:
             if now >= entry.fresh_until:
                 return None

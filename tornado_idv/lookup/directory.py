@@ -74,9 +74,9 @@ class Directory:
         """
         return self.get_cached(query) or await self.start(query)
 
-    def get_cached(self, query: Query, now: float | None = None) -> Answer | None:
-        """Return the cached answer if it is fresh, without I/O; ``now`` as in `AnswerCache.get`."""
-        answer = self.cache.get(query, now)
+    def get_cached(self, query: Query) -> Answer | None:
+        """Return the cached answer if it is fresh, without I/O."""
+        answer = self.cache.get(query)
         if answer is not None and self._observers:
             self._notify(query, answer)
         return answer

@@ -17,8 +17,8 @@ from tornado_idv.service.limiters import Limiters
 from tornado_idv.web.access_log import RequestLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.docs import make_docs
+from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
-from tornado_idv.web.packet_cache import PacketCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def make_http(
 ) -> Serving:
     """Return an application that looks users up in ``directory``, and its limits.
 
-    Each configuration has its own packet cache. A service that is ``stopping`` fails its health
+    Each configuration has its own known heads. A service that is ``stopping`` fails its health
     check and closes each connection after a response.
     """
     server = settings.server
@@ -55,7 +55,7 @@ def make_http(
     docs = make_docs(settings) if server.docs else {}
     api = make_api(services, server.base_path, server.health_path, docs)
     excludes = install(shared.double, api, services, server.base_path) if shared.double else None
-    fast_paths = PacketCache(services, server.max_body, excludes)
+    fast_paths = KnownHeads(services, server.max_body, excludes)
     return Serving(
         app=api,
         reject=make_reject(services.access_log, shared.counters),

@@ -18,13 +18,13 @@ from msgspec import Struct
 from tornado_idv.log_format import FormatLines, format_time
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
-from tornado_idv.trace_context import Trace
+from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.errors import ApiError
+from tornado_idv.web.response import CacheResult, Result
 
 Ids = Literal["none", "hash", "full"]
 SubjectOf = Callable[[str], str]
 """Return how the log names the user that was asked for, given the text of the query."""
-CacheResult = Literal["hit", "shared", "miss", "stale", "coalesced"]
 
 _FLUSH_INTERVAL = 0.1
 """Seconds until collected lines are written: each time takes as long as several responses."""
@@ -37,15 +37,18 @@ _BELOW_RESOLUTION = 5e-6
 """Seconds below which a response took 0.00 ms, as most do; no need to round that."""
 
 
-class Failure(Struct, frozen=True):
-    """Why a response is not 200: the ``code`` of its error record.
+class Request(RequestContext, frozen=True, gc=False):
+    """A request as counters and log have it.
 
-    ``reason`` is a phrase for the operator, and ``backend`` the one that failed.
+    ``client`` is its address, ``key`` the id of the key, and ``subject`` names the user that was
+    asked for, as `RequestLog.subject_of` does.
     """
 
-    code: str
-    backend: str | None = None
-    reason: str | None = None
+    method: str
+    route: str
+    client: str
+    key: str | None = None
+    subject: str | None = None
 
 
 class AccessRecord(Struct, gc=False, omit_defaults=True):
@@ -76,8 +79,8 @@ class RequestLog(Protocol):
     def subject_of(self, query: Query | None) -> str | None:
         """Return how a line names the user that was asked for, if it does."""
 
-    def add(self, record: AccessRecord, now: float | None) -> None:
-        """Log a response at ``now``, a Unix time; the present one unless given."""
+    def add(self, record: AccessRecord) -> None:
+        """Log a response, which has just been sent."""
 
 
 class AccessLog(RequestLog):
@@ -104,12 +107,11 @@ class AccessLog(RequestLog):
     def subject_of(self, query: Query | None) -> str | None:
         return self._subject_of(query.text) if self._subject_of and query else None
 
-    def add(self, record: AccessRecord, now: float | None) -> None:
+    def add(self, record: AccessRecord) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_FLUSH_INTERVAL, self._on_timer)
-        if now is None:
-            now = time.time()
+        now = time.time()
         if not self._since <= now < self._until:
             milliseconds = int(now * 1000)
             self._since, self._until = milliseconds / 1000, (milliseconds + 1) / 1000
@@ -131,61 +133,45 @@ class AccessLog(RequestLog):
             self._write(self._format_lines(records))
 
 
-def record_response(  # noqa: PLR0917 - passed by position, a hit takes 1 % less
-    counters: Counters,
-    log: RequestLog | None,
-    method: str,
-    route: str,
-    status: int,
-    seconds: float,
-    client_address: str,
-    key_id: str | None,
-    request_id: str,
-    failure: Failure | None = None,
-    subject: str | None = None,
-    cache: CacheResult | None = None,
-    backend: str | None = None,
-    now: float | None = None,
-    trace: Trace | None = None,
+def record_response(
+    counters: Counters, log: RequestLog | None, request: Request, result: Result, seconds: float
 ) -> None:
-    """Count a response, and log it if there is a ``log``; every one but 200 has a ``failure``.
-
-    ``subject``, as `RequestLog.subject_of` names it, ``cache`` and ``backend``, the one that
-    answered, are those of a lookup. ``now`` is the Unix time, from a caller that has just read it.
-    """
+    """Count a response, and log it if there is a ``log``."""
+    failure, cache, backend = result.failure, result.cache, result.backend
     code = reason = None
     if cache is not None:
         counters.cache_lookups[cache] += 1
     if failure is None:
-        counters.responses[route, "ok"].add(seconds)
+        counters.responses[request.route, "ok"].add(seconds)
     else:
         code, reason, backend = failure.code, failure.reason, failure.backend or backend
-        counters.responses[route, code].add(seconds)
+        counters.responses[request.route, code].add(seconds)
         if reason is not None and code == ApiError.TOKEN.code:
             counters.auth_failures[reason] += 1
         elif reason is not None and code == ApiError.RATE_LIMITED.code:
             counters.rate_limited[reason] += 1
     if log is not None:
+        trace = request.trace
         record = AccessRecord(
             "",
             "info",
             "tornado_idv.access",
             "request",
-            method,
-            route,
-            status,
+            request.method,
+            request.route,
+            result.status,
             0.0 if seconds < _BELOW_RESOLUTION else int(seconds * 100_000 + 0.5) / 100,
-            client_address,
-            key_id,
-            request_id,
+            request.client,
+            request.key,
+            request.request_id,
             cache,
             backend,
             code,
             reason,
-            subject,
+            request.subject,
             None if trace is None else trace.id,
         )
-        log.add(record, now)
+        log.add(record)
 
 
 def make_subject_of(ids: Ids) -> SubjectOf | None:

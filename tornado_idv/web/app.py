@@ -11,14 +11,14 @@ from tornado.web import Application
 
 from tornado_idv.http.context import Reject
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.web.access_log import Failure, RequestLog, record_response
+from tornado_idv.web.access_log import Request, RequestLog, record_response
 from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.docs import File, FileHandler
 from tornado_idv.web.errors import error_for_rejected
 from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 from tornado_idv.web.lookups import Services
-from tornado_idv.web.response import build_error, new_request_id
+from tornado_idv.web.response import Failure, Result, build_error, new_request_id
 
 _NO_DOCS: Mapping[str, File] = MappingProxyType({})
 
@@ -55,11 +55,10 @@ def make_reject(access_log: RequestLog | None, counters: Counters | None = None)
     counted = counters or Counters()
 
     def reject(status: HTTPStatus, client_address: str) -> bytes:
-        error, request_id = error_for_rejected(status), new_request_id()
-        log, failure = access_log, Failure(error.code)
-        record_response(
-            counted, log, "-", "-", error.status, 0.0, client_address, None, request_id, failure
-        )
-        return build_error(error, request_id, "Connection: close\r\n")
+        error = error_for_rejected(status)
+        request = Request(new_request_id(), None, "-", "-", client_address)
+        result = Result(error.status, error.body, failure=Failure(error.code))
+        record_response(counted, access_log, request, result, 0.0)
+        return build_error(error, request.request_id, "Connection: close\r\n")
 
     return reject

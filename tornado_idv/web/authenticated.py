@@ -30,10 +30,10 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
         try:
             key = self.authenticate(self.services.keys)
         except InvalidKey as error:
+            self.key_id = error.key_id
             limiter = self.services.failed_auth
             exceeded = limiter.acquire(self.request.remote_ip or "") if limiter else None
             if exceeded is not None:
-                self.key_id = error.key_id
                 raise rate_limited(exceeded) from None
             raise
         self.key_id = key.id

@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 
 from tornado.web import RequestHandler, stream_request_body
 
-from tornado_idv.errors import InvalidKey
 from tornado_idv.model import Query
 from tornado_idv.trace_context import Trace, parse_trace
-from tornado_idv.web.access_log import CacheResult, Failure, RequestLog, record_response
-from tornado_idv.web.errors import ApiError, ApiException, error_for, fields_for
-from tornado_idv.web.lookups import Services, failure_of, log_unexpected
-from tornado_idv.web.response import ECHOED, FIELDS, new_request_id, valid_request_id
+from tornado_idv.web.access_log import Request, RequestLog, record_response
+from tornado_idv.web.errors import ApiError, ApiException
+from tornado_idv.web.lookups import Services, log_unexpected, result_of_error
+from tornado_idv.web.response import ECHOED, FIELDS, Result, new_request_id, valid_request_id
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Methods that are logged by name; any other is text of the client's choice."""
@@ -64,13 +63,7 @@ class ApiHandler(JsonHandler):
     """The id of the client's key, once it is known; it may be expired or not valid yet."""
 
     query: Query | None = None
-    cache: CacheResult | None = None
-    backend: str | None = None
-    failure: Failure | None = None
-    """For the log: what was asked for, how the cache answered, the backend that did, and why the
-    response is not 200, unless an exception says so."""
-
-    _error: BaseException | None = None
+    _result: Result | None = None
 
     def initialize(self, services: Services) -> None:
         self.services = services
@@ -99,13 +92,21 @@ class ApiHandler(JsonHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         super().write_error(status_code, **kwargs)
         # Tornado gives no exception where this request's own task was cancelled.
-        self._error = error = kwargs["exc_info"][1] if "exc_info" in kwargs else CancelledError()
-        record = error_for(error)
-        for line in fields_for(error).splitlines():
+        error = kwargs["exc_info"][1] if "exc_info" in kwargs else CancelledError()
+        self.respond(result_of_error(error))
+
+    def respond(self, result: Result) -> None:
+        """Send a response, and keep its result for the log."""
+        self._result = result
+        self.set_status(result.status)
+        self.set_fields(result.fields)
+        self.finish(result.body)
+
+    def set_fields(self, lines: str) -> None:
+        """Set header fields, from lines that each have a line break."""
+        for line in lines.splitlines():
             name, _, value = line.partition(": ")
             self.set_header(name, value)
-        self.set_status(record.status)
-        self.finish(record.body)
 
     def log_exception(
         self,
@@ -123,27 +124,20 @@ class ApiHandler(JsonHandler):
         return self.services.access_log
 
     def on_finish(self) -> None:
-        """Count and log the response: after it, so that the time of a 401 depends on no reason."""
-        error, self._error = self._error, None  # its traceback refers to this handler
-        if isinstance(error, InvalidKey):
-            self.key_id = error.key_id
+        """Count and log the response."""
         method = self.request.method or ""
-        record_response(
-            self.services.counters,
-            self.access_log,
+        request = Request(
+            self.request_id,
+            self.trace,
             method if method in _METHODS else "other",
             self.route,
-            self.get_status(),
-            monotonic() - self._started_at,
             self.request.remote_ip or "",
             self.key_id,
-            self.request_id,
-            self.failure if error is None else failure_of(error),
             self.services.subject_of(self.query),
-            self.cache,
-            self.backend,
-            trace=self.trace,
         )
+        result = self._result or Result(self.get_status(), b"")
+        seconds = monotonic() - self._started_at
+        record_response(self.services.counters, self.access_log, request, result, seconds)
 
 
 class NoSuchRouteHandler(ApiHandler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import ClassVar
 
 from tornado_idv.errors import InvalidFormat
@@ -11,16 +12,9 @@ from tornado_idv.model import Query
 from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.content_negotiation import check_media_types
-from tornado_idv.web.lookups import (
-    IDENTIFY_CARD,
-    IDENTIFY_URL,
-    Operation,
-    Result,
-    result_of,
-    result_of_miss,
-    start_lookup,
-)
-from tornado_idv.web.packet_cache import Accepted
+from tornado_idv.web.known_heads import Accepted
+from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation, answer
+from tornado_idv.web.response import Result
 
 
 class IdentifyHandler(AuthenticatedHandler):
@@ -28,6 +22,10 @@ class IdentifyHandler(AuthenticatedHandler):
 
     allowed = ("POST",)
     operation: ClassVar[Operation]
+
+    def set_default_headers(self) -> None:
+        super().set_default_headers()
+        self.set_fields(self.operation.fields)
 
     async def post(self) -> None:
         key = self.accepted_key(self.operation.scope)
@@ -42,19 +40,16 @@ class IdentifyHandler(AuthenticatedHandler):
         connection = self.request.connection
         if isinstance(connection, Exchange):
             connection.cacheable = Accepted(self.operation, key)
-        result = await self._look_up(query, limits)
-        self.cache, self.backend, self.failure = result.cache, result.backend, result.failure
-        self.set_status(result.status)
-        self.finish(result.body)
+        self.respond(await self._look_up(query, limits))
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
-        directory = self.services.directory
-        answer = directory.get_cached(query)
-        if answer is not None:
-            return result_of(answer, limits, "hit")
-        self.cache = "miss"
         context = RequestContext(self.request_id, self.trace)
-        return result_of_miss(await start_lookup(directory, query, context), limits)
+        result = answer(self.services, query, limits, context)
+        if isinstance(result, Result):
+            return result
+        with suppress(Exception):
+            await result.future
+        return result.result()
 
 
 class IdentifyUrlHandler(IdentifyHandler):

@@ -1,9 +1,9 @@
-"""Steps of a lookup that the handlers and the packet cache share."""
+"""The way from a query to the response, which handlers and known heads share."""
 
 from __future__ import annotations
 
 import logging
-from asyncio import Future
+from asyncio import CancelledError, Future
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,20 +20,25 @@ from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import RequestContext, current_request
-from tornado_idv.web.access_log import CacheResult, Failure, RequestLog
-from tornado_idv.web.errors import ApiError, ApiException, error_for, rate_limited
+from tornado_idv.web.access_log import RequestLog
+from tornado_idv.web.errors import ApiError, ApiException, error_for, fields_for, rate_limited
 from tornado_idv.web.json_body import parse_field
+from tornado_idv.web.response import CacheResult, Failure, Result
 
 _log = logging.getLogger(__name__)
 
 
 class Operation(Struct, frozen=True):
-    """An operation of the API: ``route`` is its name in logs, ``field`` the member of its body."""
+    """An operation of the API: ``route`` is its name in logs, ``field`` the member of its body.
+
+    ``fields`` are header lines of each of its responses, each with its line break.
+    """
 
     route: str
     scope: Scope
     field: str
     parse: Callable[[Identifiers, str], Query]
+    fields: str = ""
 
     def query(self, body: bytes, identifiers: Identifiers) -> Query:
         """Return the query in the body of a request; raises `InvalidFormat`."""
@@ -63,25 +68,44 @@ class Services:
         return self.access_log.subject_of(query) if self.access_log is not None else None
 
 
-class Result(Struct, frozen=True, gc=False):
-    """The response to a request; ``fields`` are header lines, each with its line break.
-
-    ``failure``, ``cache`` and ``backend`` are for the log.
-    """
-
-    status: int
-    body: bytes
-    fields: str = ""
-    failure: Failure | None = None
-    cache: CacheResult | None = None
-    backend: str | None = None
-
-
 _NOT_FOUND = Failure(ApiError.NOT_FOUND.code)
 
 
-def result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> Result:
-    """Return the result of a lookup, and charge one without a user to the key's limit."""
+class Lookup(Struct, frozen=True, eq=False):
+    """A lookup past the cache, which runs for one request."""
+
+    future: Future[Answer]
+    limits: KeyLimits | None
+    request_id: str
+
+    def result(self) -> Result:
+        """Return the result, once the future is done."""
+        try:
+            return _result_of_miss(self.future.result(), self.limits)
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - becomes a response
+            log_unexpected(error, self.request_id)
+            return result_of_error(error, "miss")
+
+
+def answer(
+    services: Services, query: Query, limits: KeyLimits | None, context: RequestContext
+) -> Result | Lookup:
+    """Return the result of a lookup that is cached, or start it for the request of ``context``.
+
+    A lookup that finds no user is charged to the key's ``limits``.
+    """
+    cached = services.directory.get_cached(query)
+    if cached is not None:
+        return _result_of(cached, limits, "hit")
+    token = current_request.set(context)
+    try:
+        future = services.directory.start(query)
+    finally:
+        current_request.reset(token)
+    return Lookup(future, limits, context.request_id)
+
+
+def _result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> Result:
     if answer.user is not None:
         return Result(200, answer.body, "", None, cache, answer.backend)
     if limits is not None:
@@ -89,16 +113,7 @@ def result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> R
     return Result(404, answer.body, "", _NOT_FOUND, cache, answer.backend)
 
 
-def start_lookup(directory: Directory, query: Query, context: RequestContext) -> Future[Answer]:
-    """Start a lookup past the cache, for this request."""
-    token = current_request.set(context)
-    try:
-        return directory.start(query)
-    finally:
-        current_request.reset(token)
-
-
-def result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
+def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
     """Return the result of a lookup past the cache; raises `ApiException` over a limit."""
     exceeded = limits.spent_misses() if limits is not None else None
     if exceeded is not None:
@@ -111,18 +126,20 @@ def result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
         cache = "coalesced"
     elif answer.shared:
         cache = "shared"
-    return result_of(answer, limits, cache)
+    return _result_of(answer, limits, cache)
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Return what is logged for an exception that ended a request."""
-    backend = error.backend if isinstance(error, LookupFailed) else None
-    reason = None
+def result_of_error(error: BaseException, cache: CacheResult | None = None) -> Result:
+    """Return the response to a request that an exception ended."""
+    api_error, backend, reason = error_for(error), None, None
+    if isinstance(error, LookupFailed):
+        backend = error.backend
     if isinstance(error, LookupFailed | InvalidKey | InvalidFormat):
         reason = error.reason
     elif isinstance(error, ApiException):
         reason = error.log_message
-    return Failure(error_for(error).code, backend, reason)
+    failure = Failure(api_error.code, backend, reason)
+    return Result(api_error.status, api_error.body, fields_for(error), failure, cache)
 
 
 def log_unexpected(error: BaseException, request_id: str) -> None:

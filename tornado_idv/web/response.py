@@ -9,8 +9,13 @@ import secrets
 import time
 from email.utils import formatdate
 from http.client import responses
+from typing import Literal
+
+from msgspec import Struct
 
 from tornado_idv.web.errors import ApiError
+
+CacheResult = Literal["hit", "shared", "miss", "stale", "coalesced"]
 
 FIELDS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """Header fields of every response, of handlers and without one."""
@@ -20,6 +25,32 @@ REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
 _REQUEST_ID = re.compile(REQUEST_ID)
 ECHOED = "X-IDV-Request-ID"
 """Sent back beside ``X-Request-ID``, which proxies may replace."""
+
+
+class Failure(Struct, frozen=True, gc=False):
+    """Why a response is not 200: the ``code`` of its error record.
+
+    ``reason`` is a phrase for the operator, and ``backend`` the one that failed.
+    """
+
+    code: str
+    backend: str | None = None
+    reason: str | None = None
+
+
+class Result(Struct, frozen=True, gc=False):
+    """The response to a request; ``fields`` are header lines, each with its line break.
+
+    ``failure``, that of every response but 200, ``cache`` and ``backend``, the one that answered,
+    are for counters and log.
+    """
+
+    status: int
+    body: bytes
+    fields: str = ""
+    failure: Failure | None = None
+    cache: CacheResult | None = None
+    backend: str | None = None
 
 
 _count = itertools.count()
@@ -46,19 +77,9 @@ def valid_request_id(requested: str) -> str | None:
     return requested if _REQUEST_ID.fullmatch(requested) else None
 
 
-def build_response(
-    status: int,
-    request_id: str,
-    body: bytes,
-    fields: str = "",
-    *,
-    now: float | None = None,
-) -> bytes:
-    """Return a whole response; ``fields`` are further header lines, each with its line break.
-
-    ``now`` is the Unix time, from a caller that has just read it.
-    """
-    second = int(time.time() if now is None else now)
+def build_response(status: int, request_id: str, body: bytes, fields: str = "") -> bytes:
+    """Return a whole response; ``fields`` are further header lines, each with its line break."""
+    second = int(time.time())
     if _prefixes.second != second:
         _prefixes.begin(second)
     prefix = _prefixes[status]

@@ -39,8 +39,8 @@ from tornado_idv.units import parse_rate
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.json_body import encode_user
+from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
-from tornado_idv.web.packet_cache import PacketCache
 
 HIGH_WATER = 16 * 1024
 """Bytes of responses that may be unsent before a connection is to pause."""
@@ -284,7 +284,7 @@ class Harness:
         self,
         loop: SteppedLoop,
         *,
-        packets: bool = True,
+        fast_path: bool = True,
         limits: HttpLimits | None = None,
         app: HTTPServerConnectionDelegate | None = None,
         plugins: Iterable[object] = (),
@@ -299,7 +299,7 @@ class Harness:
         self.cache = AnswerCache(CacheLimits(jitter=0.0), loop.time, lambda: 0.0)
         self.logged: list[str] = []
         self._limits = limits or HttpLimits()
-        self._packets = packets
+        self._fast_path = fast_path
         self._seconds_per_request = seconds_per_request
         self._app = app
         self._proxies = TrustedProxies(proxies) if proxies else None
@@ -324,16 +324,16 @@ class Harness:
         limiter = self._key_limiter
         services = Services(self.directory, IDENTIFIERS, self.keys, log, limiter, self._failed_auth)
         self.counters = services.counters
-        self.packets = PacketCache(services) if self._packets else None
+        self.fast_path = KnownHeads(services) if self._fast_path else None
         self.app = Counted(self._app or make_api(services))
         self.server = HttpServer(
-            Serving(self.app, make_reject(log), self._limits, self.packets, self._proxies),
+            Serving(self.app, make_reject(log), self._limits, self.fast_path, self._proxies),
             timer=self._busy_for,
         )
         self._log = log
 
     def _busy_for(self) -> float:
-        """Seconds spent on requests, of which the packet cache takes none."""
+        """Seconds spent on requests, of which the fast path takes none."""
         return self.app.asked * self._seconds_per_request
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """A client that repeats one request at a high rate, on several connections at once.
 
-Each request is alone in its segment: that is what the packet cache responds to.
+Each request is alone in its segment: that is what the fast path responds to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the packet cache keeps, and what its responses are counted as."""
+"""What the fast path keeps, and what its responses are counted as."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from support.http.in_process import Harness, ask_for, harnesses
 from tornado_idv import model
-from tornado_idv.http import known_requests
+from tornado_idv.http import connection
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import Serving
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.web import packet_cache
-from tornado_idv.web.packet_cache import PacketCache
+from tornado_idv.web import known_heads, lookups
+from tornado_idv.web.known_heads import KnownHeads
 
 ALICE = ask_for("alice")
 
@@ -36,14 +36,14 @@ def harness(make: Callable[..., Harness]) -> Harness:
     return harness
 
 
-def packets(harness: Harness) -> PacketCache:
-    assert harness.packets is not None
-    return harness.packets
+def fast_path(harness: Harness) -> KnownHeads:
+    assert harness.fast_path is not None
+    return harness.fast_path
 
 
 def bodies(harness: Harness) -> list[bytes]:
     """The bodies whose meaning is kept."""
-    return [*packets(harness)._queries["identify/url"]]
+    return [*fast_path(harness)._queries["identify/url"]]
 
 
 def test_body_is_kept_when_its_answer_is_cached(harness: Harness) -> None:
@@ -62,7 +62,7 @@ def test_a_request_that_is_arriving_keeps_its_limits_at_a_reload(harness: Harnes
     client.send(padded[:-200])
     smaller = HttpLimits(max_body=100)
     harness.server.replace(
-        Serving(harness.app, lambda *_: b"", smaller, PacketCache(packets(harness).services))
+        Serving(harness.app, lambda *_: b"", smaller, KnownHeads(fast_path(harness).services))
     )
     client.send(padded[-200:])
     assert client.statuses == [200, 200]
@@ -78,9 +78,9 @@ def test_a_client_may_send_ahead_only_after_a_first_response(
 
 
 def test_a_longer_body_than_the_service_takes_is_rejected(harness: Harness) -> None:
-    """Though its head is known; the limit may be below that of the packet cache."""
-    cache = PacketCache(packets(harness).services, 25)
-    serving = Serving(harness.app, lambda *_: b"too long", HttpLimits(max_body=25), cache)
+    """Though its head is known; the limit may be below that of the fast path."""
+    heads = KnownHeads(fast_path(harness).services, 25)
+    serving = Serving(harness.app, lambda *_: b"too long", HttpLimits(max_body=25), heads)
     harness.server.replace(serving)
     client = harness.ask(ALICE, ALICE)
     before = harness.app.asked
@@ -94,7 +94,7 @@ def test_lookup_that_is_cancelled_has_a_response(
 ) -> None:
     """As one that fails unexpectedly, which is logged."""
     logged: list[type[BaseException]] = []
-    monkeypatch.setattr(packet_cache, "log_unexpected", lambda error, _: logged.append(type(error)))
+    monkeypatch.setattr(lookups, "log_unexpected", lambda error, _: logged.append(type(error)))
     monkeypatch.setattr(harness.users, "find", lambda _: harness.loop.create_future())
     client = harness.ask(ask_for("nobody"))
     for task in harness.directory._single_flight._tasks:
@@ -109,12 +109,12 @@ def test_only_what_a_handler_understood_is_learned(harness: Harness) -> None:
     for _ in range(3):
         exchange = Exchange(sink, head, Peer("192.0.2.7", "http"))
         exchange.cacheable = "something else"
-        packets(harness).learn(exchange)
-    assert len(packets(harness).templates) == 1
+        fast_path(harness).learn(exchange)
+    assert len(fast_path(harness).templates) == 1
 
 
 def test_the_oldest_bodies_are_evicted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packet_cache, "_MAX_BODIES", 3)
+    monkeypatch.setattr(known_heads, "_MAX_BODIES", 3)
     harness.ask(*(ask_for("alice", pad=pad) for pad in range(1, 6)))
     assert [len(each) for each in bodies(harness)] == [22, 23, 24]
 
@@ -125,7 +125,7 @@ def test_bodies_take_no_more_memory_than_their_bound(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, pad: int, most: int
 ) -> None:
     bound = 200
-    monkeypatch.setattr(packet_cache, "_MAX_BODIES", bound)
+    monkeypatch.setattr(known_heads, "_MAX_BODIES", bound)
     client = harness.call()
     names = [f"{number:08}" for number in range(2 * bound)]
     for name in names:
@@ -139,7 +139,7 @@ def test_bodies_take_no_more_memory_than_their_bound(
     finally:
         tracemalloc.stop()
     # Only what is allocated here: services of other tests may run in threads of this process.
-    files = (known_requests.__file__, packet_cache.__file__, model.__file__)
+    files = (connection.__file__, known_heads.__file__, model.__file__)
     ours = snapshot.filter_traces(
         [tracemalloc.Filter(inclusive=True, filename_pattern=file) for file in files]
     )

@@ -1,4 +1,4 @@
-"""The packet cache answers only what it has understood, and only while that holds."""
+"""The fast path answers only what it has understood, and only while that holds."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ def is_known(harness: Harness, data: bytes) -> bool:
     return harness.app.asked == before
 
 
-def test_repeated_request_is_answered_from_the_packet_cache(harness: Harness) -> None:
+def test_repeated_request_is_answered_on_the_fast_path(harness: Harness) -> None:
     teach(harness, ask_for("alice"))
     assert is_known(harness, ask_for("alice"))
 
 
 def test_single_request_is_not_cached(harness: Harness) -> None:
     """Requests for users that are never repeated evict nothing."""
-    assert harness.packets is not None
+    assert harness.fast_path is not None
     for nickname in ("alice", "nobody", "someone"):
         harness.ask(ask_for(nickname))
-    assert not harness.packets._queries["identify/url"]
+    assert not harness.fast_path._queries["identify/url"]
 
 
 def test_cached_head_stores_further_bodies(harness: Harness) -> None:
@@ -100,11 +100,11 @@ def test_cached_head_stores_further_bodies(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("data", OTHER_WAYS.values(), ids=OTHER_WAYS)
-def test_other_requests_bypass_the_packet_cache(
+def test_other_requests_bypass_the_fast_path(
     make_harness: Callable[..., Harness], data: bytes
 ) -> None:
-    """However often it comes, and answered as if there were no packet cache."""
-    harness, plain = make_harness(), make_harness(packets=False)
+    """However often it comes, and answered as if there were no fast path."""
+    harness, plain = make_harness(), make_harness(fast_path=False)
     teach(harness, ask_for("alice"))
     plain.ask(ask_for("alice"))
     for _ in range(3):
@@ -127,7 +127,7 @@ def test_other_value_of_a_field_on_which_a_response_depends_is_not_known(
     make_harness: Callable[..., Harness], known: bytes, other: bytes, statuses: list[int]
 ) -> None:
     """Its head differs from a known one by nothing else."""
-    harness, plain = make_harness(), make_harness(packets=False)
+    harness, plain = make_harness(), make_harness(fast_path=False)
     first = ask_for("alice", *([] if known == b"Host: x" else [known]))
     teach(harness, first)
     data = first.replace(known, other)
@@ -138,11 +138,11 @@ def test_other_value_of_a_field_on_which_a_response_depends_is_not_known(
 
 @pytest.mark.parametrize("pieces", [1, 2], ids=["whole", "head and body"])
 @pytest.mark.parametrize("data", KNOWN_WAYS.values(), ids=KNOWN_WAYS)
-def test_request_with_a_known_head_is_answered_by_the_packet_cache(
+def test_request_with_a_known_head_is_answered_on_the_fast_path(
     make_harness: Callable[..., Harness], data: bytes, pieces: int
 ) -> None:
-    """From the third time on, and as if there were no packet cache, in one segment or two."""
-    harness, plain = make_harness(), make_harness(packets=False)
+    """From the third time on, and as if there were no fast path, in one segment or two."""
+    harness, plain = make_harness(), make_harness(fast_path=False)
     cut = data.index(b"\r\n\r\n") + 4 if pieces > 1 else len(data)
     for time in range(4):
         before = harness.app.asked
@@ -178,7 +178,7 @@ def test_what_arrives_after_a_body_is_too_late_is_discarded(
     make_harness: Callable[..., Harness], rest: bytes
 ) -> None:
     """The connection has its last response, and all others their timeouts."""
-    sides = make_harness(), make_harness(packets=False)
+    sides = make_harness(), make_harness(fast_path=False)
     seen = []
     for harness in sides:
         client = harness.ask(*[ask_for("alice")] * 3)
@@ -307,7 +307,7 @@ def test_two_keys_share_a_template(make_harness: Callable[..., Harness]) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("difference", [0, 3, 4, 5])
-def test_partial_request_is_never_answered_from_the_packet_cache(
+def test_partial_request_is_never_answered_on_the_fast_path(
     harness: Harness, difference: int
 ) -> None:
     """Not even if its first half is as long as its body, give or take the end of a head."""
@@ -486,7 +486,7 @@ def test_keys_are_stored_only_as_digests(harness: Harness) -> None:
         harness.ask(data, data, data[:150], data[150:]).socket.abort()
     harness.loop.settle()
     secrets = (KEY, KEY.split("_")[2])
-    held = [*reachable(harness.packets)]
+    held = [*reachable(harness.fast_path)]
     assert any(isinstance(each, bytes) and b"@alice" in each for each in held)
     texts = [each for each in held if isinstance(each, str)]
     texts += [each.decode("latin-1") for each in held if isinstance(each, (bytes, bytearray))]
@@ -512,10 +512,10 @@ def test_same_bytes_of_different_clients_are_logged_with_their_own_addresses(
     assert harness.app.asked == 2
 
 
-def test_client_address_is_logged_with_and_without_the_packet_cache(
+def test_client_address_is_logged_with_and_without_the_fast_path(
     make_harness: Callable[..., Harness],
 ) -> None:
-    with_it, without = make_harness(), make_harness(packets=False)
+    with_it, without = make_harness(), make_harness(fast_path=False)
     for harness in (with_it, without):
         for nickname in ("alice",) * 3 + ("nobody",) * 3 + ("a b",):
             ask: FakeClient = harness.ask(ask_for(nickname))
@@ -524,11 +524,11 @@ def test_client_address_is_logged_with_and_without_the_packet_cache(
     assert with_it.access() == without.access() != []
 
 
-@pytest.mark.parametrize("packets", [True, False])
+@pytest.mark.parametrize("fast_path", [True, False])
 def test_trace_of_the_client_is_logged(
-    make_harness: Callable[..., Harness], *, packets: bool
+    make_harness: Callable[..., Harness], *, fast_path: bool
 ) -> None:
-    harness = make_harness(packets=packets)
+    harness = make_harness(fast_path=fast_path)
     traces = [f"{number:032x}" for number in range(1, 6)]
     for trace in traces:
         harness.ask(ask_for("alice", f"traceparent: 00-{trace}-00f067aa0ba902b7-01".encode()))

@@ -1,0 +1,245 @@
+"""Known heads: requests of clients seen before skip parser and handlers.
+
+A request head is recognized by a template, a key by its token's digest and a query by the bytes of
+its body. No answer is kept: that comes from the directory. Whatever the handlers do beside
+responding happens here as well: the limits are charged, observers are called, the response is
+counted and gets a request id, the access log gets its line. A request whose key is not valid, that
+exceeds a limit or whose body is not valid is left to the handlers.
+
+A body is kept when it is sent for the second time at the earliest: most clients that guess never
+repeat a request, and so evict nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from asyncio import Future
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from hashlib import sha256
+from time import monotonic
+
+from msgspec import Struct
+
+from tornado_idv.errors import InvalidFormat
+from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.token import MAX_LENGTH
+from tornado_idv.model import Answer, Query
+from tornado_idv.trace_context import Trace, valid_state
+from tornado_idv.web.access_log import Request, record_response
+from tornado_idv.web.head_template import HeadTemplate, HeadTemplates
+from tornado_idv.web.lookups import Lookup, Operation, Services, answer
+from tornado_idv.web.response import ECHOED, Result, build_response, new_request_id
+
+_MAX_BODY = 1024
+_MAX_BODIES = 20_000
+"""Bodies of one operation that are kept; each takes at most 1.6 KiB, and usually 0.4 KiB."""
+
+
+class Accepted(Struct, frozen=True):
+    """A request that the handlers accepted, as they understood it."""
+
+    operation: Operation
+    key: ApiKey
+
+
+class _KnownQuery(Struct, frozen=True, gc=False):
+    """Meaning of a body, and how the access log names the user."""
+
+    query: Query
+    subject: str | None
+
+
+class _Meaning(Struct, frozen=True, eq=False):
+    """Meaning of a template, and the bodies that may follow its heads, the oldest first."""
+
+    operation: Operation
+    queries: OrderedDict[bytes, _KnownQuery]
+
+
+class KnownHeads:
+    """Meaning of heads and bodies; shared by all connections.
+
+    ``excludes`` returns whether a query is always left to the handlers.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        max_body: int = _MAX_BODY,
+        excludes: Callable[[Query], bool] | None = None,
+    ) -> None:
+        self.services = services
+        self.templates = HeadTemplates[_Meaning]()
+        self.max_body = min(max_body, _MAX_BODY)
+        self.excludes = excludes
+        self._queries: defaultdict[str, OrderedDict[bytes, _KnownQuery]] = defaultdict(OrderedDict)
+
+    def connect(self, peer: Peer) -> HeadMatcher:
+        """Return the fast path of a new connection."""
+        return HeadMatcher(self, peer)
+
+    def learn(self, exchange: Exchange) -> None:
+        """Learn the head of a request that the handlers accepted."""
+        accepted = exchange.cacheable
+        if isinstance(accepted, Accepted):
+            operation = accepted.operation
+            meaning = _Meaning(operation, self._queries[operation.route])
+            self.templates.learn(exchange.head, accepted.key.id, meaning)
+
+    def parse(self, operation: Operation, body: bytes) -> _KnownQuery | None:
+        """Return the meaning of a body, ``None`` if it is not valid."""
+        try:
+            query = operation.query(body, self.services.identifiers)
+        except InvalidFormat:
+            return None
+        return _KnownQuery(query, self.services.subject_of(query))
+
+
+class HeadMatcher:
+    """The fast path of one connection; remembers its last template, which mostly fits again."""
+
+    __slots__ = ("_heads", "_peer", "_template")
+
+    def __init__(self, heads: KnownHeads, peer: Peer) -> None:
+        self._heads = heads
+        self._peer = peer
+        self._template: HeadTemplate[_Meaning] | None = None
+
+    def match(self, data: bytes | bytearray) -> KnownRequest | None:
+        """Return the request that ``data`` begins with, ``None`` if its head is not known."""
+        template = self._template
+        match = template.match(data) if template is not None else None
+        if template is None or match is None:
+            template = self._heads.templates.find(data)
+            match = template.match(data) if template is not None else None
+            if template is None or match is None:
+                return None
+            self._template = template
+        length = int(match[template.length])
+        if not 0 < length <= self._heads.max_body:
+            return None
+        size, keep_alive = match.end() + length, template.keep_alive
+        return KnownRequest(size, keep_alive, self._heads, self._peer, template, match)
+
+
+class KnownRequest(Struct, frozen=True, eq=False, gc=False):
+    """A request whose head matches a template; ``size`` is that of head and body.
+
+    ``match`` holds a token: it is not to be kept.
+    """
+
+    size: int
+    keep_alive: bool
+    heads: KnownHeads
+    peer: Peer
+    template: HeadTemplate[_Meaning]
+    match: re.Match[bytes]
+
+    def respond(self, data: bytes, sink: ResponseSink) -> bytes | PendingResponse | None:
+        """Return the response to the request with these bytes, or begin its lookup.
+
+        ``None`` leaves the request to the handlers, as if it had not been seen.
+        """
+        started_at = monotonic()
+        heads, template, match = self.heads, self.template, self.match
+        services, meaning = heads.services, template.meaning
+        operation, queries = meaning.operation, meaning.queries
+        token = match[template.token]
+        key = services.keys.find(sha256(token).digest()) if len(token) <= MAX_LENGTH else None
+        if key is None or operation.scope not in key.scopes:
+            return None
+        body, excludes = data[match.end() :], heads.excludes
+        known = queries.get(body) or heads.parse(operation, body)
+        if known is None or (excludes is not None and excludes(known.query)):
+            return None
+        limits = services.key_limiter.of(key)
+        if limits is not None and limits.acquire() is not None:
+            return None
+        sent_id = template.request_id and match[template.request_id]
+        request = Request(
+            sent_id.decode() if sent_id else new_request_id(),
+            self._trace() if template.traceparent else None,
+            "POST",
+            operation.route,
+            self.peer.remote_ip if self.peer.proxies is None else self._client_address(),
+            key.id,
+            known.subject,
+        )
+        result = answer(services, known.query, limits, request)
+        fields = self._echoed() + operation.fields if template.echoed else operation.fields
+        if isinstance(result, Lookup):
+            pending = PendingResponse(
+                services, template, request, started_at, fields, result, sink, self.keep_alive
+            )
+            result.future.add_done_callback(pending.send)
+            return pending
+        if body not in queries:
+            queries[body] = known
+            if len(queries) > _MAX_BODIES:
+                queries.popitem(last=False)
+        fields += template.connection_field
+        return _render(services, request, started_at, result, fields)
+
+    def _client_address(self) -> str:
+        group = self.template.forwarded_for
+        return self.peer.client_address(_text(self.match[group]) if group else "")
+
+    def _trace(self) -> Trace | None:
+        template, match = self.template, self.match
+        trace_id, parent = match.group(template.traceparent, template.traceparent + 1)
+        state = valid_state(_text(match[template.tracestate])) if template.tracestate else ""
+        return Trace(trace_id.decode(), parent.decode(), state) if trace_id else None
+
+    def _echoed(self) -> str:
+        """Return the header line with the client's own id, if it is valid."""
+        value = self.match[self.template.echoed]
+        return f"{ECHOED}: {value.decode()}\r\n" if value else ""
+
+
+class PendingResponse(Struct, eq=False):
+    """The response to a known request whose lookup runs; in place of its `Exchange`.
+
+    ``fields`` are the header lines that do not depend on the result.
+    """
+
+    services: Services
+    template: HeadTemplate[_Meaning]
+    request: Request
+    started_at: float
+    fields: str
+    lookup: Lookup
+    sink: ResponseSink
+    keep_alive: bool
+
+    def close_after_response(self) -> None:
+        """Close the connection when the response is complete."""
+        self.keep_alive = False
+
+    def on_disconnect(self) -> None:
+        """Do nothing: the lookup goes on, and its answer is cached."""
+
+    def send(self, _: Future[Answer]) -> None:
+        """Send the response, now that its lookup has ended."""
+        result, keep_alive = self.lookup.result(), self.keep_alive
+        fields = self.fields + result.fields
+        fields += self.template.connection_field if keep_alive else "Connection: close\r\n"
+        response = _render(self.services, self.request, self.started_at, result, fields)
+        self.sink.send(response)
+        self.sink.on_response_complete(keep_alive=keep_alive)
+
+
+def _render(
+    services: Services, request: Request, started_at: float, result: Result, fields: str
+) -> bytes:
+    """Return the response as bytes; count and log it."""
+    response = build_response(result.status, request.request_id, result.body, fields)
+    seconds = monotonic() - started_at
+    record_response(services.counters, services.access_log, request, result, seconds)
+    return response
+
+
+def _text(value: bytes) -> str:
+    """Return the value of a header field as the parser has it."""
+    return value.strip(b" \t").decode("latin-1")
