@@ -120,9 +120,9 @@ class KeyDatabase:
         self.name = name
         self._dsn = dsn
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
+        connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
         try:
-            self._connection = self._connect()
+            self._connection = self._run(connector.connect(server_settings=_SETTINGS))
         except BaseException:
             self._runner.close()
             raise
@@ -256,15 +256,9 @@ class KeyDatabase:
 
     def close(self) -> None:
         """Close the connection at once; the server rolls back what is not committed."""
-        self._disconnect()
-        self._runner.close()
-
-    def _connect(self) -> asyncpg.Connection:
-        return self._run(self._connector.connect(server_settings=_SETTINGS))
-
-    def _disconnect(self) -> None:
         self._connection.terminate()
         self._run(asyncio.sleep(0))  # the loop closes the socket
+        self._runner.close()
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:

@@ -36,7 +36,7 @@ from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text, in_order
 from tornado_idv.keys.store import DuplicateKeyError
-from tornado_idv.options import Options
+from tornado_idv.options import Options, checked_by
 
 _MESSAGES = {
     "extra_forbidden": "is no member of a key",
@@ -46,13 +46,8 @@ _MESSAGES = {
 }
 
 
-def _check_moment(moment: datetime) -> datetime:
-    check_moment(moment.timestamp())
-    return moment
-
-
 ShortText = Annotated[str, AfterValidator(check_text)]
-Time = Annotated[Moment, AfterValidator(_check_moment)]
+Time = Annotated[Moment, checked_by(lambda moment: check_moment(moment.timestamp()))]
 
 
 class ImportedToken(Options):
