@@ -62,7 +62,6 @@ PLUGIN_API = (ROOT / "docs" / "reference" / "plugin-api.md").read_text(encoding=
 ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 PERFORMANCE = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
 YOUR_USERS = (ROOT / "docs" / "tutorial" / "your-users.md").read_text(encoding="utf-8")
-PROXY = (ROOT / "docs" / "tutorial" / "caching-proxy.md").read_text(encoding="utf-8")
 KEYS = (ROOT / "docs" / "guide" / "keys.md").read_text(encoding="utf-8")
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")],
