@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tornado_idv.files import require_file as require_file
     from tornado_idv.interfaces.backend import Backend as Backend
     from tornado_idv.interfaces.backend import BackendOptions as BackendOptions
-    from tornado_idv.interfaces.backend import Step as Step
     from tornado_idv.interfaces.command_tools import CommandTools as CommandTools
     from tornado_idv.interfaces.command_tools import Exit as Exit
     from tornado_idv.interfaces.command_tools import printable as printable
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from tornado_idv.model import ByNickname as ByNickname
     from tornado_idv.model import Query as Query
     from tornado_idv.model import SharedAnswer as SharedAnswer
+    from tornado_idv.model import Step as Step
     from tornado_idv.model import User as User
     from tornado_idv.options import ConfigPath as ConfigPath
     from tornado_idv.options import Duration as Duration
@@ -72,7 +72,7 @@ _NAMES = {
     "LookupFailed MissingKeyStoreError Problem StartError Unavailable UncertainChangeError "
     "format_traceback",
     "files": "FileSignature load_certificate require_file",
-    "interfaces.backend": "Backend BackendOptions Step",
+    "interfaces.backend": "Backend BackendOptions",
     "interfaces.command_tools": "CommandTools Exit printable",
     "interfaces.hookspecs": "Kinds hookimpl",
     "interfaces.shared": "LimitUse Purge SharedCache SharedCacheOptions SharedLimits "
@@ -80,7 +80,7 @@ _NAMES = {
     "interfaces.user_store": "StoredRow UserStore UserTransaction",
     "keys.store_location": "KeyStoreLocation",
     "masking": "Masker",
-    "model": "Answer BackendResult ByCard ByNickname Query SharedAnswer User",
+    "model": "Answer BackendResult ByCard ByNickname Query SharedAnswer Step User",
     "options": "ConfigPath Duration Options Pattern Percentage Secret Size WholeNumber",
     "": "mapping strict_json trace_context yaml_loader",
 }

@@ -36,6 +36,7 @@ from pydantic import (
 
 from tornado_idv import strict_json
 from tornado_idv.errors import Broken
+from tornado_idv.model import Step
 from tornado_idv.options import Options, checked_by
 
 _NUMBER_HINT = "; a number stands in backquotes, like `0`"
@@ -151,6 +152,16 @@ class Expression:
             raise Broken(f"{self.text} cannot be evaluated: {error}") from None
         except _MISFITS:
             raise Broken(f"{self.text} does not fit the response") from None
+
+    def step(self, name: str, value: Any) -> Step:
+        """Return its result for ``value``, or why it has none, for `Backend.explain`."""
+        try:
+            result = self.evaluate(value)
+        except Broken as error:
+            return Step(name, None, self.text, error.reason)
+        paths = self.paths if result is None else []
+        missing = ", ".join(".".join(each) for each in paths if not has_path(value, each))
+        return Step(name, result, self.text, f"missing: {missing}" if missing else "")
 
 
 def is_falsy(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The records of a lookup: `User`, `Query`, `BackendResult` and `Answer`.
+"""The records of a lookup: `User`, `Query`, `BackendResult`, `Answer` and `Step`.
 
 Their reprs omit nicknames and card numbers, so that none reaches a log through a traceback.
 They are msgspec structs because several are created for each lookup, and creating a frozen
@@ -8,8 +8,11 @@ collector need not track them (``gc=False``), even when a cache is full of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 _PRIVATE = {"body", "card_number", "nickname", "profile_url", "text"}
 
@@ -112,3 +115,22 @@ class Answer(_Record, frozen=True):
     @property
     def found(self) -> bool:
         return self.user is not None
+
+
+class Step(Struct, frozen=True):
+    """A step of a lookup, for the operator: what was sent, what came back, what was made of it.
+
+    ``result`` is JSON or bytes; of anything else the ``repr`` is shown. ``expression`` is what
+    gave the result. A terminal shows ``shown`` characters of a result without one.
+    """
+
+    name: str
+    result: Any
+    expression: str = ""
+    note: str = ""
+    shown: int = 4096
+
+    def masked(self, mask: Callable[[Any], Any]) -> Step:
+        """Return the step without secrets; ``mask`` is a `Masker`."""
+        result, expression, note = map(mask, (self.result, self.expression, self.note))
+        return replace(self, result=result, expression=expression, note=note)

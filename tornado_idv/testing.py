@@ -20,8 +20,8 @@ from unittest.mock import patch
 import pytest
 
 from tornado_idv.errors import LookupFailed, StartError, Unavailable
-from tornado_idv.interfaces.backend import AnyBackend, Step
-from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
+from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, Step, User
 from tornado_idv.registry import open_backends
 
 __all__ = ["BackendConformance", "MakeBackend", "make_backend"]

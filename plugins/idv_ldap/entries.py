@@ -82,10 +82,10 @@ class EntryMapper:
         record = self.record(attributes)
         yield Step("entry", record)
         if (condition := self.not_known_when) is not None:
-            yield _evaluated("not_known_when", condition, record)
+            yield condition.step("not_known_when", record)
         for field in self.fields.values():
             if field.expression is not None:
-                step = _evaluated(field.name, field.expression, record)
+                step = field.expression.step(field.name, record)
                 with suppress(Broken):
                     if (text := field.text(record)) != step.result:
                         step = replace(step, note=f"mapped to {text}")
@@ -111,13 +111,6 @@ class EntryMapper:
             if texts:
                 record[name] = texts[0] if len(texts) == 1 else texts
         return record
-
-
-def _evaluated(name: str, expression: Expression, record: dict[str, Any]) -> Step:
-    try:
-        return Step(name, expression.evaluate(record), expression.text)
-    except Broken as error:
-        return Step(name, None, expression.text, error.reason)
 
 
 def _text(value: bytes) -> str | bytes:

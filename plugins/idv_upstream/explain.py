@@ -15,7 +15,6 @@ from urllib.parse import unquote
 from msgspec.structs import replace
 
 from idv_upstream.request.template import Request
-from idv_upstream.response.mapping import Evaluation
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
 from idv_upstream.transport.credentials import MASK
@@ -59,17 +58,12 @@ class Recorder:
                 if in_two_steps and index % 2 == 0:
                     evaluated.append(Step("id", self._reader.read_id(query, response)))
                 else:
-                    evaluated += map(_as_step, self._reader.explain(query, response))
+                    evaluated += self._reader.explain(query, response)
             yield Step("response", response.status)
             yield Step("response headers", dict(response.headers))
             shown = _SHOWN if _is_of_one_user(evaluated) else _SHOWN_OF_OTHERS
             yield Step("response body", response.body.decode("utf-8", "replace"), shown=shown)
             yield from evaluated
-
-
-def _as_step(each: Evaluation) -> Step:
-    note = each.error or (f"missing: {', '.join(each.missing)}" if each.missing else "")
-    return Step(each.name, each.result, each.expression, note, _SHOWN_OF_OTHERS)
 
 
 def _is_of_one_user(evaluated: list[Step]) -> bool:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from jmespath.visitor import Options
 from pydantic import ValidationError
 
-from idv_upstream.response.mapping import Evaluation, ResponseMapper
+from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
-from tornado_idv import Broken, ByCard, ByNickname, Query, User
+from tornado_idv import Broken, ByCard, ByNickname, Query, Step, User
 from tornado_idv.mapping import AllFunctions, Expression
 
 PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
@@ -301,14 +301,14 @@ def test_mapping_explains_each_step() -> None:
     tried = mapper(found_when="total", select="items", profile_url="lower(no)", plan={"const": "x"})
     document = {"total": 1, "items": [RECORD]}
     assert list(tried.explain(QUERIES[0], document)) == [
-        Evaluation("found_when", "total", 1),
-        Evaluation("select", "items", [RECORD]),
-        Evaluation("card_number", "card", "0012"),
-        Evaluation("nickname", "login", "alice"),
-        Evaluation(
+        Step("found_when", 1, "total"),
+        Step("select", [RECORD], "items"),
+        Step("card_number", "0012", "card"),
+        Step("nickname", "alice", "login"),
+        Step(
             "profile_url",
-            "lower(no)",
             None,
+            "lower(no)",
             "lower(no) does not fit the response: lower() is given null",
         ),
     ]

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 
 import idv_upstream
 from idv_upstream.backend import UpstreamBackend
-from idv_upstream.response.mapping import Evaluation, ResponseMapper
+from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import ResponseOptions
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
@@ -26,6 +26,7 @@ from tornado_idv import (
     ByNickname,
     LookupFailed,
     Query,
+    Step,
     Unavailable,
     User,
     yaml_loader,
@@ -296,7 +297,7 @@ def test_nothing_is_explained_that_is_not_evaluated() -> None:
 def test_condition_on_the_record_is_explained() -> None:
     tried = mapper(select="items", not_known_when="state == 'disabled'")
     steps = list(tried.explain(QUERIES[0], {"items": [GONE]}))
-    assert steps[1] == Evaluation("not_known_when", "state == 'disabled'", result=True)
+    assert steps[1] == Step("not_known_when", result=True, expression="state == 'disabled'")
     steps = list(tried.explain(QUERIES[0], {"items": [RECORD]}))
     assert [step.name for step in steps] == ["select", "plan", "card_number", "nickname"]
 
@@ -317,15 +318,16 @@ def test_missing_member_is_distinguished_from_null(
     expression: str, document: Any, missing: list[str]
 ) -> None:
     step, *_ = mapper(found_when=expression).explain(QUERIES[0], document)
-    assert (step.result, step.missing) == (None, tuple(missing))
+    note = f"missing: {', '.join(missing)}" if missing else ""
+    assert (step.result, step.note) == (None, note)
 
 
 def test_errors_are_explained() -> None:
     tried = mapper(unavailable_when="busy", complete_when="total == `1`")
     steps = list(tried.explain(QUERIES[0], record(total=1)))
     assert steps[:2] == [
-        Evaluation("unavailable_when", "busy", None, missing=("busy",)),
-        Evaluation("complete_when", "total == `1`", result=True),
+        Step("unavailable_when", None, "busy", "missing: busy"),
+        Step("complete_when", result=True, expression="total == `1`"),
     ]
 
 

@@ -32,14 +32,14 @@ from tornado_idv.cli.load_config import backend_named, load_settings
 from tornado_idv.config.load import reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidFormat, LookupFailed
-from tornado_idv.interfaces.backend import Step
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.chain import Explanation
 from tornado_idv.masking import Masker
-from tornado_idv.model import Query
+from tornado_idv.model import Query, Step
 from tornado_idv.service.directories import open_directory
 
+_SHOWN = 400
 _MASKED = {"reason", "plan", "card_number", "nickname", "profile_url"}
 
 
@@ -161,7 +161,7 @@ def _step_lines(step: Step) -> Iterator[str]:
     result = step.result
     if step.expression:
         is_several = isinstance(result, list) and len(result) > 1
-        shown = f"a list of {len(result)}" if is_several else _cut(_dumps(result), step.shown)
+        shown = f"a list of {len(result)}" if is_several else _cut(_dumps(result), _SHOWN)
         lines = [f"{step.expression}  ->  {shown}"]
     elif isinstance(result, Mapping):
         lines = [f"{name}: {_text(value)}" for name, value in result.items()]

@@ -6,12 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from msgspec import Struct
-from msgspec.structs import replace
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from tornado_idv.interfaces.user_store import UserStore
-from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
+from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, Step, User
 from tornado_idv.options import Duration, Options, Pattern, WholeNumber
 
 
@@ -71,25 +69,6 @@ class BackendOptions(Options):
         stored in another case too.
         """
         return self._folds_nicknames
-
-
-class Step(Struct, frozen=True):
-    """A step of a lookup, for the operator: what was sent, what came back, what was made of it.
-
-    ``result`` is JSON or bytes; of anything else the ``repr`` is shown. ``expression`` is what
-    gave the result. A terminal shows ``shown`` characters of that.
-    """
-
-    name: str
-    result: Any
-    expression: str = ""
-    note: str = ""
-    shown: int = 4096
-
-    def masked(self, mask: Callable[[Any], Any]) -> Step:
-        """Return the step without secrets; ``mask`` is a `Masker`."""
-        result, expression, note = map(mask, (self.result, self.expression, self.note))
-        return replace(self, result=result, expression=expression, note=note)
 
 
 OptionsT = TypeVar("OptionsT", bound=BackendOptions)

@@ -26,12 +26,12 @@ from tornado_idv.identifiers import (
     is_plan,
     is_profile_url,
 )
-from tornado_idv.interfaces.backend import AnyBackend, Step
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
-from tornado_idv.model import Answer, BackendResult, Query, User
+from tornado_idv.model import Answer, BackendResult, Query, Step, User
 from tornado_idv.options import compile_pattern
 from tornado_idv.plugin_calls import is_cancelled
 

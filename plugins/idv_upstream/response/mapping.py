@@ -6,13 +6,13 @@ It knows nothing of requests, and no error raised here holds a value of the docu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from idv_upstream.response.options import ResponseOptions
-from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
+from tornado_idv import Broken, ByCard, ByNickname, Query, Step, Unavailable, User
 from tornado_idv.mapping import ROOT, Expression, MappedField, has_path, is_falsy, json_type
 
 _NICKNAME = re.compile("[!-~]+")
@@ -26,17 +26,6 @@ _MAX_CANDIDATES = 5
 
 class AnotherUser(Broken):
     """The user in a response is not the requested one."""
-
-
-class Evaluation(NamedTuple):
-    """The result of one expression, or why it has none."""
-
-    name: str
-    expression: str
-    result: Any
-    error: str = ""
-    missing: Sequence[str] = ()
-    """The members that are missing, where the result is null."""
 
 
 class ResponseMapper:
@@ -126,31 +115,32 @@ class ResponseMapper:
         condition = self._expressions.get(name)
         return condition is not None and is_falsy(condition.evaluate(document))
 
-    def explain(self, query: Query, document: Any) -> Iterator[Evaluation]:
+    def explain(self, query: Query, document: Any) -> Iterator[Step]:
         """Yield the result of each expression that a lookup evaluates."""
         echo = self._nickname if isinstance(query, ByNickname) else self._card_number
-        for name in filter(self._expressions.__contains__, _STEPS):
-            evaluation = _evaluate(name, self._expressions[name], document)
-            yield evaluation
-            if evaluation.error or _LAST_WHEN.get(name) is (not is_falsy(evaluation.result)):
-                return
-            is_search = self._matches_echo and name == "select" and type(evaluation.result) is list
-            if is_search and echo.expression is not None:
-                for record in evaluation.result[:_MAX_CANDIDATES]:
-                    yield _evaluate("match", echo.expression, record)
-        with suppress(Broken):
+        with suppress(Broken):  # nothing is evaluated after an error
+            for name in filter(self._expressions.__contains__, _STEPS):
+                expression = self._expressions[name]
+                yield expression.step(name, document)
+                result = expression.evaluate(document)
+                if _LAST_WHEN.get(name) is (not is_falsy(result)):
+                    return
+                is_search = self._matches_echo and name == "select" and type(result) is list
+                if is_search and echo.expression is not None:
+                    for record in result[:_MAX_CANDIDATES]:
+                        yield echo.expression.step("match", record)
             for record in self._records(document, query)[:_MAX_CANDIDATES]:
                 if (condition := self._condition_on(record)) is not None:
-                    yield _evaluate("not_known_when", condition, record)
+                    yield condition.step("not_known_when", record)
             record = self._record(document, query, echo=self._check_echo)
             unread = None if self._check_echo else echo
             for each in (self._plan, self._card_number, self._nickname, self._profile_url):
                 if record is not None and each.expression is not None and each is not unread:
-                    yield _evaluate(each.name, each.expression, record)
+                    yield each.expression.step(each.name, record)
 
-    def explain_not_known(self, document: Any) -> Iterator[Evaluation]:
+    def explain_not_known(self, document: Any) -> Iterator[Step]:
         """The same for the body of a response whose status says "not known"."""
-        yield _evaluate("not_known_when", self._expressions["not_known_when"], document)
+        yield self._expressions["not_known_when"].step("not_known_when", document)
 
     def _records(self, document: Any, query: Query) -> list[Any]:
         """Return what may be the user's record: what is selected, or those of a list."""
@@ -230,13 +220,3 @@ class ResponseMapper:
         if not _NICKNAME.fullmatch(nickname):
             raise self._nickname.error("is empty, or has characters that no nickname has")
         return nickname.lower() if self._folds_nicknames else nickname
-
-
-def _evaluate(name: str, expression: Expression, value: Any) -> Evaluation:
-    try:
-        result = expression.evaluate(value)
-    except Broken as error:
-        return Evaluation(name, expression.text, None, error.reason)
-    paths = expression.paths if result is None else []
-    missing = [".".join(each) for each in paths if not has_path(value, each)]
-    return Evaluation(name, expression.text, result, missing=tuple(missing))

@@ -9,10 +9,19 @@ from typing import Any
 
 from multidict import MultiMapping
 
-from idv_upstream.response.mapping import Evaluation, ResponseMapper
+from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, decode_json, retry_after
-from tornado_idv import BackendResult, Broken, LookupFailed, Query, Unavailable, User, printable
+from tornado_idv import (
+    BackendResult,
+    Broken,
+    LookupFailed,
+    Query,
+    Step,
+    Unavailable,
+    User,
+    printable,
+)
 from tornado_idv.mapping import Expression
 
 _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",;]*)))?', re.ASCII)
@@ -121,7 +130,7 @@ class ResponseReader:
             return meaning is Outcome.READ or self._checks_not_known
         return False if self._error is None else None
 
-    def explain(self, query: Query, response: Response) -> Iterator[Evaluation]:
+    def explain(self, query: Query, response: Response) -> Iterator[Step]:
         """Return the result of each expression; raises `Broken` if there is no document."""
         if not self.wants_body(response.status):
             return iter(())
