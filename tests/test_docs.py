@@ -38,7 +38,7 @@ from tornado_idv.cli import main
 from tornado_idv.cli.keys.commands import keys
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import Settings
-from tornado_idv.http.connections import State
+from tornado_idv.http.connection_table import State
 from tornado_idv.interfaces import hookspecs
 from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.metrics.counters import Counters

@@ -21,7 +21,7 @@ from benchmarks.wire.contenders import Contender
 from benchmarks.wire.our_service import OurService, over_yaml
 from benchmarks.wire.process import ROOT, Server
 from benchmarks.wire.traffic import uniform
-from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.connection_table import HttpLimits
 
 _SHARE = 0.2
 _BASELINE = "no attack"

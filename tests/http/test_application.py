@@ -19,11 +19,11 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from support.http.http_server import reject
-from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import Serving
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.http.server import HttpServer
+from tornado_idv.http.serving import Serving
 
 
 class Whole(RequestHandler):

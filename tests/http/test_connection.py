@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from support.http.http_server import LIMITS, POST, connected_client, until
-from tornado_idv.http.connections import State
+from tornado_idv.http.connection_table import State
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 

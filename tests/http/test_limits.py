@@ -19,9 +19,9 @@ from tornado.web import Application
 from support.http.http_server import LIMITS, POST, connected_client, reject, until
 from support.processes.process import eventually
 from support.processes.service import KEY, Client, Reply, serving
-from tornado_idv.http.connections import HttpLimits, State
-from tornado_idv.http.context import Serving
+from tornado_idv.http.connection_table import HttpLimits, State
 from tornado_idv.http.server import HttpServer
+from tornado_idv.http.serving import Serving
 
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
@@ -112,7 +112,7 @@ def test_connections_are_bounded_by_descriptors(
     assert limits == HttpLimits(max_body=1, max_connections=given)
 
 
-REPLACING = replace(LIMITS, max_connections=2, replace_idle=True)
+REPLACING = replace(LIMITS, max_connections=2, replace_idle=True, warning="limit of %d")
 
 
 @pytest.mark.parametrize("sent", [b"", POST[:20], POST[:-1], POST], ids=["-", "head", "body", "1"])
@@ -174,9 +174,7 @@ async def test_connections_with_requests_are_not_replaced(
         assert await client.status() == 200
         other.close()
         writer.close()
-    assert [record.getMessage() for record in caplog.records] == [
-        "limit of 2 connections of the admin listener reached: closing idle ones"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["limit of 2"]
 
 
 def test_several_connections_are_accepted_per_iteration() -> None:

@@ -21,9 +21,9 @@ from support.fakes.stepped_loop import SteppedLoop
 from support.http.http_server import reject
 from support.http.in_process import FakeSocket
 from tornado_idv.config.settings import TlsSettings
-from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import Serving
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
+from tornado_idv.http.serving import Serving
 from tornado_idv.service.sockets import tls_context
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

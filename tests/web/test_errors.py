@@ -18,11 +18,11 @@ from tornado.web import Application, HTTPError
 
 from support.processes.service import KEY
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, LookupFailed, Unavailable
-from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import Serving
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.http.server import HttpServer
+from tornado_idv.http.serving import Serving
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing

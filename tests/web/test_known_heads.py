@@ -11,10 +11,10 @@ import pytest
 from support.http.in_process import Harness, ask_for, harnesses
 from tornado_idv import model
 from tornado_idv.http import connection
-from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import Serving
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
+from tornado_idv.http.serving import Serving
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.web import known_heads, lookups
 from tornado_idv.web.known_heads import KnownHeads

@@ -9,7 +9,7 @@ import pytest
 
 from support.http.in_process import Harness, ask_for, harnesses
 from support.processes.service import EXPIRED_KEY
-from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.connection_table import HttpLimits
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from support.http.in_process import Harness, ask_for, harnesses
 from tornado_idv.http import connections
-from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.connection_table import HttpLimits
 
 MOST = connections._MAX_REJECTED
 AT_ONCE = connections._EXPIRE_BATCH

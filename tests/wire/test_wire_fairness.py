@@ -8,7 +8,7 @@ import pytest
 
 from support.http.in_process import FakeClient, Harness, ask_for
 from support.processes.service import CARDS_ONLY_KEY, KEY
-from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.connection_table import HttpLimits
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from support.http.in_process import HIGH_WATER, FakeClient, Harness, ask_for, harnesses
 from support.http.raw_requests import CHUNKS, HOST, request
-from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.interfaces.shared import Purge
 
 pytestmark = pytest.mark.slow

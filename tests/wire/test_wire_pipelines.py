@@ -11,7 +11,7 @@ import pytest
 
 from support.http.in_process import HIGH_WATER, Harness
 from support.processes.service import KEY, Client, serving
-from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.model import User
 
 MANY = 1000

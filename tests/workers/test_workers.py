@@ -33,7 +33,7 @@ from support.processes.process import (
 )
 from support.processes.service import FIXTURE, KEY, Client, Reply
 from tornado_idv.errors import StartError
-from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.keys.token import issue
 from tornado_idv.service.sockets import bind_each
 

@@ -14,14 +14,15 @@ from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
 from tornado_idv.admin.handlers import FILE_ROUTES, ROUTES
 from tornado_idv.admin.history import sampled
 from tornado_idv.admin.operations import Operations
-from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import Serving
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
+from tornado_idv.http.serving import Serving
 from tornado_idv.web.app import make_reject
 
 _LIMITS = HttpLimits(
     max_connections=64,
     replace_idle=True,
+    warning="limit of %d connections of the admin listener reached: closing idle ones",
     idle_timeout=5.0,
     keep_alive_timeout=75.0,  # longer than the usual interval of scrapes and health checks
 )

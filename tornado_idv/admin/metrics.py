@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from tornado_idv.admin.report import Report
 from tornado_idv.admin.status import FAILURES, cache_lookups, operation_of
-from tornado_idv.http.connections import State
+from tornado_idv.http.connection_table import State
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.metrics.counters import BOUNDS, SHARED_CACHE, Durations, sum_buckets
 

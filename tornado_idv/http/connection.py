@@ -11,7 +11,7 @@ from typing import cast
 
 from tornado.httputil import HTTPInputError
 
-from tornado_idv.http.connections import (
+from tornado_idv.http.connection_table import (
     CLOSED,
     CLOSING,
     IDLE,
@@ -23,12 +23,12 @@ from tornado_idv.http.connections import (
     State,
     reset,
 )
-from tornado_idv.http.context import FastPath, KnownRequest, Pending, ServerContext
 from tornado_idv.http.errors import HttpError
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import RequestHead
 from tornado_idv.http.parser import RequestParser
 from tornado_idv.http.read_ahead import ReadAhead, limit_tls_read_buffer
+from tornado_idv.http.serving import FastPath, KnownRequest, Pending, ServerContext
 from tornado_idv.http.trusted_proxies import normalize_address
 
 _MAX_UNSENT = 16 * 1024

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tornado_idv.http.connection import Connection
-from tornado_idv.http.connections import ConnectionTable
-from tornado_idv.http.context import ServerContext, Serving
+from tornado_idv.http.connection_table import ConnectionTable
 from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_RATE, FairQueue
+from tornado_idv.http.serving import ServerContext, Serving
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 
 _BACKLOG = 1024

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tornado_idv.config.settings import Settings
 from tornado_idv.double.handlers import install
 from tornado_idv.double.state import Double
-from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import Serving
+from tornado_idv.http.connection_table import HttpLimits
+from tornado_idv.http.serving import Serving
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.directory import Directory

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from tornado.web import Application
 
-from tornado_idv.http.context import Reject
+from tornado_idv.http.serving import Reject
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import Request, RequestLog, record_response
 from tornado_idv.web.authenticated import KeyHandler

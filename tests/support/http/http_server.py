@@ -17,10 +17,10 @@ from tornado.web import Application, RequestHandler
 
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.http.connection import Connection
-from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import FastPaths, Serving
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.http.server import HttpServer
+from tornado_idv.http.serving import FastPaths, Serving
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 LIMITS = HttpLimits(max_body=1000, idle_timeout=10.0, body_timeout=5.0)

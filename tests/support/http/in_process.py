@@ -19,9 +19,9 @@ from support.fakes.stepped_loop import SteppedLoop
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv.errors import LookupFailed, Unavailable
 from tornado_idv.http.connection import Connection
-from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import Serving
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
+from tornado_idv.http.serving import Serving
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import Backend, BackendOptions

@@ -1,4 +1,4 @@
-"""Context that all connections of one server share."""
+"""An application as a server serves it, and what all its connections share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tornado.httputil import HTTPServerConnectionDelegate
 
-from tornado_idv.http.connections import ConnectionTable, HttpLimits
+from tornado_idv.http.connection_table import ConnectionTable, HttpLimits
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.fair_queue import FairQueue
 from tornado_idv.http.trusted_proxies import TrustedProxies

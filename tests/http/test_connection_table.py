@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from support.fakes.stepped_loop import SteppedLoop
-from tornado_idv.http.connections import IDLE, ConnectionTable, HttpLimits
+from tornado_idv.http.connection_table import IDLE, ConnectionTable, HttpLimits
 
 
 class Timed:

@@ -62,7 +62,7 @@ class HttpLimits:
 
     ``keep_alive_timeout`` is the time between two requests, by default ``idle_timeout``. With
     ``replace_idle``, a connection above ``max_connections`` replaces the oldest one without a
-    complete request, and is rejected only if there is none.
+    complete request, and is rejected only if there is none. ``warning`` is logged with that number.
     """
 
     max_body: int = 16 * 1024
@@ -71,6 +71,7 @@ class HttpLimits:
     body_timeout: float = 5.0
     max_connections: int = 4000
     replace_idle: bool = False
+    warning: str = "server.max_connections reached (%d): new connections get 503"
 
     def within_descriptors(self) -> HttpLimits:
         """Return these limits with ``max_connections`` lowered to what ``RLIMIT_NOFILE`` allows."""
@@ -144,12 +145,7 @@ class ConnectionTable:
         if is_full := served >= self._limits.max_connections:
             if self._loop.time() - self._warned_at >= _WARN_INTERVAL:
                 self._warned_at = self._loop.time()
-                text = "server.max_connections reached (%d): new connections get 503"
-                if self._limits.replace_idle:
-                    text = (
-                        "limit of %d connections of the admin listener reached: closing idle ones"
-                    )
-                _log.warning(text, self._limits.max_connections)
+                _log.warning(self._limits.warning, self._limits.max_connections)
             idle = self._oldest_idle() if self._limits.replace_idle else None
             self._rejected.add(idle or connection)
         self._connections[connection] = None
