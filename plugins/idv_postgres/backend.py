@@ -155,7 +155,9 @@ class PostgresBackend(Backend[PostgresOptions]):
         user = self._only_user(rows)
         if user is None and result.reason is not None:
             raise Unavailable(result.reason, counts_against_breaker=False, memoized=False)
-        return user if result.storable else BackendResult(user, storable=False)
+        ttl = None if result.reason is None else self.options.max_lag
+        is_new = result.storable and ttl is None
+        return user if is_new else BackendResult(user, ttl, result.storable)
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
         """Query the database, and show the statement and what came back."""

@@ -200,6 +200,18 @@ async def test_user_that_a_standby_lacks_is_undetermined_while_it_receives_nothi
             await eventually(backend, name, "found")
 
 
+async def test_user_found_on_a_standby_that_is_behind_is_stored_for_a_short_time(
+    cluster: Cluster, database: Database, run: Run
+) -> None:
+    """The user may be deleted, and the primary may be back before the answer expires."""
+    async with run("standby") as backend:
+        assert await backend.find(ByNickname("alice")) == ALICE
+        with replay_paused(cluster):
+            database.run("DELETE FROM users")
+            await until(lambda: backend.problem is not None)
+            assert await backend.find(ByNickname("alice")) == BackendResult(ALICE, ttl=1.0)
+
+
 async def test_lost_primary_leaves_those_who_are_found(cluster: Cluster, run: Run) -> None:
     async with run() as backend:
         await asyncio.to_thread(cluster.primary.stop)
