@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable
 from typing import cast
 
 from msgspec.structs import replace
-from tornado.web import Application
 
 from tornado_idv.double.fault import Fault
 from tornado_idv.double.state import Double
@@ -28,20 +25,6 @@ _ONE_PER_SECOND = Exceeded(Limit("requests", Rate(1, 1.0)), 1.0)
 _PAGE = "<!DOCTYPE html>\n<title>Error {0}</title>\n<h1>Error {0}</h1>\n"
 _SIMULATED = Failure(ApiError.UNAVAILABLE.code, None, "simulated")
 _NO_RESPONSE = Result(ApiError.UNAVAILABLE.status, b"", failure=_SIMULATED)
-
-
-def install(
-    double: Double, api: Application, services: Services, base_path: str
-) -> Callable[[Query], bool]:
-    """Put the handlers of a double before those of the API.
-
-    Return a function that returns whether a query is for them alone.
-    """
-    api.settings["double"] = double
-    root, arguments = re.escape(f"{base_path}/api/v1/"), {"services": services}
-    handlers = (DoubleUrlHandler, DoubleCardHandler)
-    api.add_handlers(".*", [(root + each.route, each, arguments) for each in handlers])
-    return lambda query: double.concerns(query, services.directory)
 
 
 class DoubleHandler(IdentifyHandler):
@@ -113,3 +96,6 @@ class DoubleUrlHandler(DoubleHandler, IdentifyUrlHandler):
 
 class DoubleCardHandler(DoubleHandler, IdentifyCardHandler):
     """Lookups by card number."""
+
+
+HANDLERS = (DoubleUrlHandler, DoubleCardHandler)

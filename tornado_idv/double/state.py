@@ -51,7 +51,7 @@ class Double(RequestLog):
         self.users = {key: each for key, each in self.users.items() if each is not user}
         return user is not None
 
-    def concerns(self, query: Query, directory: Directory) -> bool:
+    def concerns(self, directory: Directory, query: Query) -> bool:
         """Return whether the answer to a query may be another than that of the directory."""
         return query in self.users or self._fault_of(query, directory) is not None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from tornado_idv.config.settings import Settings
-from tornado_idv.double.handlers import install
+from tornado_idv.double.handlers import HANDLERS
 from tornado_idv.double.state import Double
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.serving import Serving
@@ -53,8 +54,10 @@ def make_http(
         stopping=stopping,
     )
     docs = make_docs(settings) if server.docs else {}
-    api = make_api(services, server.base_path, server.health_path, docs)
-    excludes = install(shared.double, api, services, server.base_path) if shared.double else None
+    double = shared.double
+    handlers = HANDLERS if double else ()
+    api = make_api(services, server.base_path, server.health_path, docs, handlers, double=double)
+    excludes = partial(double.concerns, directory) if double else None
     fast_paths = KnownHeads(services, server.max_body, excludes)
     return Serving(
         app=api,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
+from typing import Any
 
 from tornado.web import Application
 
@@ -16,7 +17,7 @@ from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.docs import File, FileHandler
 from tornado_idv.web.errors import error_for_rejected
 from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
-from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
+from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.response import Failure, Result, build_error, new_request_id
 
@@ -28,14 +29,17 @@ def make_api(
     base_path: str = "",
     health_path: str | None = None,
     docs: Mapping[str, File] = _NO_DOCS,
+    identify: Sequence[type[IdentifyHandler]] = (),
+    **settings: Any,
 ) -> Application:
-    """Return the API and ``docs`` below ``base_path``, and ``health_path``."""
+    """Return the API and ``docs`` below ``base_path``, and ``health_path``.
+
+    ``identify`` are handlers in place of those that look users up.
+    """
     root = f"{base_path}/api/v1"
-    routes: dict[str, type[ApiHandler]] = {
-        f"{root}/identify/url": IdentifyUrlHandler,
-        f"{root}/identify/card": IdentifyCardHandler,
-        f"{root}/key": KeyHandler,
-    }
+    identify = identify or (IdentifyUrlHandler, IdentifyCardHandler)
+    routes: dict[str, type[ApiHandler]] = {f"{root}/{each.route}": each for each in identify}
+    routes[f"{root}/key"] = KeyHandler
     if health_path is not None:
         routes[health_path] = HealthHandler
     files = {f"{base_path}/{path}": file for path, file in docs.items()}
@@ -47,6 +51,7 @@ def make_api(
         default_handler_args=arguments,
         log_function=lambda _: None,
         files=files,
+        **settings,
     )
 
 
