@@ -14,6 +14,8 @@ from support.faults.client import Person
 from support.faults.reference import Source
 from support.faults.replica_changes import Edit
 
+LIMITS = "timeout: 800ms, breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
+"""A timeout that a busy machine does not reach, since a 503 is wrong while there is no fault."""
 _SETTLED = 5.0
 """Seconds in which services follow a failover by themselves."""
 

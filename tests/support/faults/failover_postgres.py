@@ -19,9 +19,9 @@ import aiohttp
 from support.databases.pgbouncer import PGBOUNCER, running_pooler
 from support.databases.postgres_cluster import Cluster, running_cluster
 from support.faults.checker import Checker
-from support.faults.failover_edits import editing
+from support.faults.failover_edits import LIMITS, editing
 from support.faults.failover_postgres_faults import MAX_LAG, ClusterFaults, ClusterSource
-from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Change, Site
+from support.faults.harness import CONFIG, TIMES, Builder, Change, Site
 from support.faults.reference import Reference
 from support.faults.replica_changes import Caller, Edit
 
@@ -59,7 +59,7 @@ def _configs(cluster: Cluster, database: str, pooler: int | None) -> dict[str, s
         dsn = dsn or cluster.dsn(database, role=role)
         return (
             f"{CONFIG}  - {{name: p, kind: postgres, dsn: '{dsn}', {access}, pool: {{max: 3}},"
-            f" {BACKEND_LIMITS}}}\n"
+            f" {LIMITS}}}\n"
         )
 
     configs = {

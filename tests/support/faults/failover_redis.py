@@ -28,9 +28,9 @@ import aiohttp
 
 from support.databases.redis_partitions import SERVICE, Node, SentinelGroup, running_group
 from support.faults.checker import Checker
-from support.faults.failover_edits import LockedSource, editing, settle
+from support.faults.failover_edits import LIMITS, LockedSource, editing, settle
 from support.faults.fault_catalogue import Scenario
-from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from support.faults.harness import CONFIG, TIMES, Builder, Site
 from support.faults.redis_users import RedisSource
 from support.faults.reference import Reference
 from support.faults.replica_changes import Caller, Edit
@@ -272,9 +272,7 @@ async def running_redis_failover(
         reference = Reference()
         source = await asyncio.to_thread(GroupSource, group, reference)
         access = f"url: 'redis://any/0', sentinels: {json.dumps(group.urls)}, service: {SERVICE}"
-        config = _CONFIG.format(
-            access=access, secret="canary" * 8, config=CONFIG, limits=BACKEND_LIMITS
-        )
+        config = _CONFIG.format(access=access, secret="canary" * 8, config=CONFIG, limits=LIMITS)
         configs = {"redis-1": config, "redis-2": config}
         services = [*(await Builder(folder, max_seconds, stack).serve(**configs)).values()]
         source.admin = [each.admin_url for each in services]
