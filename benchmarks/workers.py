@@ -54,5 +54,5 @@ async def workers(plan: Plan) -> list[Figure]:
         *(figure for name, each in loads.items() for figure in of_one(name, each)),
         ratio("gain of two workers, by CPU time", twice, cpus(loads[two]), _LEAST_GAIN),
         ratio("responses of two workers / one", rates(loads[two]), rates(loads[one])),
-        Figure("memory of each worker alone", "MiB", tuple(memory)),
+        Figure("memory of each process alone", "MiB", tuple(memory)),
     ]

@@ -54,7 +54,7 @@ class Server:
         return int(line.split()[1]) / _MEBIBYTE
 
     def unshared(self) -> list[float]:
-        """Return the memory in MiB that each worker shares with no other process."""
+        """Return the memory in MiB of each worker and the manager that is not shared."""
         sizes = []
         for pid in self._children():
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tornado_idv.admin.report import BackendReport, PartReport, ProcessReport, Report, merge
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
-from tornado_idv.workers.channel import Decoder, encode
 
 
 def counters(seconds: float) -> Counters:
@@ -24,7 +25,7 @@ def counters(seconds: float) -> Counters:
 def test_merged_counters_are_the_sum() -> None:
     total = Counters()
     for seconds in (0.00001, 0.3):
-        (record,) = Decoder().feed(encode(counters(seconds).to_record()))
+        record = msgspec.json.decode(msgspec.json.encode(counters(seconds).to_record()))
         total.merge(record)
     responses = total.responses["identify/url", "ok"]
     assert (responses.buckets[0], responses.count) == (1, 2)

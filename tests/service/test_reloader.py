@@ -12,13 +12,13 @@ import pytest
 from pydantic import BaseModel
 
 from support.fakes.clock_and_backends import LoopClock
-from support.processes.supervision import RecordingNotifier
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
-from tornado_idv.service.reload import Reloader, applicable
+from tornado_idv.service.reload import Audited, Prepared, Reloader, applicable, prepare_file, record
 
 
 class Applied:
@@ -31,13 +31,13 @@ class Applied:
         self.gate.set()
         self.error: Exception | None = None
 
-    async def __call__(self, file: ConfigFile) -> tuple[str, ...]:
+    async def __call__(self, file: ConfigFile) -> ReloadResult:
         self.begun.set()
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         self.contents.append(file.content)
-        return ()
+        return ReloadResult(1000.0)
 
 
 @pytest.fixture
@@ -48,15 +48,25 @@ def path(tmp_path: Path) -> Path:
 
 
 Make = Callable[[], tuple[Reloader, Applied]]
+Apply = Callable[[ConfigFile], Awaitable[ReloadResult]]
 
 
 @pytest.fixture
 def make(path: Path) -> Make:
     def make_reloader() -> tuple[Reloader, Applied]:
         applied = Applied()
-        return Reloader(ConfigFile.read(path), applied, Counters(), clock=lambda: 1000.0), applied
+        return reloader_of(path, applied, Counters()), applied
 
     return make_reloader
+
+
+def reloader_of(path: Path, apply: Apply, counters: Counters) -> Reloader:
+    """Return a reloader as a service of one process has it."""
+
+    def end(result: ReloadResult, audited: Audited) -> None:
+        record(result, counters, audited)
+
+    return Reloader(ConfigFile.read(path), apply, lambda _: None, end, clock=lambda: 1000.0)
 
 
 async def end(task: Awaitable[ReloadResult]) -> ReloadResult:
@@ -118,14 +128,14 @@ def test_reload_applies_every_setting_that_needs_no_restart(path: str) -> None:
     ids=["configuration", "start", "unexpected"],
 )
 async def test_failure_is_counted_logged_and_audited(
-    make: Make, caplog: pytest.LogCaptureFixture, error: Exception, code: str, problem: str
+    path: Path, caplog: pytest.LogCaptureFixture, error: Exception, code: str, problem: str
 ) -> None:
-    reloader, applied = make()
+    applied, counters = Applied(), Counters()
+    reloader = reloader_of(path, applied, counters)
     applied.error = error
     with caplog.at_level(logging.INFO):
         result = await end(reloader.reload("admin", client="::1", key=None))
     assert result == ReloadResult(1000.0, code=code, problems=(problem,)) == reloader.last
-    counters = reloader._counters
     assert counters.reloads == {"ok": 0, "failed": 1}
     assert counters.last_reload_success == counters.started_at
     assert f"the old one stays in force:\n{problem}" in caplog.text
@@ -157,10 +167,10 @@ async def test_failure_is_counted_logged_and_audited(
 async def test_success_is_logged_and_audited(
     path: Path, caplog: pytest.LogCaptureFixture, needs_restart: tuple[str, ...], message: str
 ) -> None:
-    async def apply(_: ConfigFile) -> tuple[str, ...]:
-        return needs_restart
+    async def apply(_: ConfigFile) -> ReloadResult:
+        return ReloadResult(1000.0, needs_restart)
 
-    reloader = Reloader(ConfigFile.read(path), apply, Counters(), clock=lambda: 1000.0)
+    reloader = reloader_of(path, apply, Counters())
     with caplog.at_level(logging.INFO):
         result = await end(reloader.reload("admin", key="operator"))
     assert result == ReloadResult(1000.0, needs_restart)
@@ -177,13 +187,19 @@ async def test_success_is_logged_and_audited(
 
 
 @pytest.mark.parametrize("error", [None, StartError("no file")], ids=["succeeds", "fails"])
-async def test_service_manager_is_notified_of_a_reload(path: Path, error: Exception | None) -> None:
+async def test_begin_and_end_of_a_reload_are_reported(path: Path, error: Exception | None) -> None:
     applied = Applied()
     applied.error = error
-    notifier = RecordingNotifier(lambda: 1000.0)
-    reloader = Reloader(ConfigFile.read(path), applied, Counters(), notifier)
+    reported: list[object] = []
+    reloader = Reloader(
+        ConfigFile.read(path),
+        applied,
+        reported.append,
+        lambda result, audited: reported.extend([result.code, audited]),
+    )
     await end(reloader.reload("signal"))
-    assert notifier.sent == ["RELOADING", "READY"]
+    audited = {"trigger": "signal"}
+    assert reported == [audited, None if error is None else FAILED, audited]
 
 
 async def test_close_waits_for_the_end_of_a_reload(path: Path) -> None:
@@ -191,16 +207,16 @@ async def test_close_waits_for_the_end_of_a_reload(path: Path) -> None:
     done: list[str] = []
     begun = asyncio.Event()
 
-    async def apply(_: ConfigFile) -> tuple[str, ...]:
+    async def apply(_: ConfigFile) -> ReloadResult:
         begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0)
             done.append("closed")
-        return ()
+        return ReloadResult(0.0)
 
-    reloader = Reloader(ConfigFile.read(path), apply, Counters())
+    reloader = reloader_of(path, apply, Counters())
     reload = asyncio.create_task(reloader.reload("signal"))
     await begun.wait()
     await reloader.close()
@@ -219,12 +235,24 @@ async def test_missing_file_is_a_failure(path: Path, make: Make) -> None:
     assert applied.contents == []
 
 
-async def test_backends_that_do_not_open_end_the_reload(make: Make) -> None:
-    reloader, applied = make()
-    clock = LoopClock()
-    applied.gate.clear()
-    task = reloader.start("signal")
-    await applied.begun.wait()
+async def test_backends_that_do_not_open_end_the_reload(path: Path) -> None:
+    path.write_text(
+        "profile_sites: [https://a.example]\n"
+        "backends: [{name: users, kind: yaml, path: users.yaml}]\n"
+    )
+    clock, begun = LoopClock(), asyncio.Event()
+
+    async def prepare(_: Settings) -> Prepared:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def apply(file: ConfigFile) -> ReloadResult:
+        await prepare_file(file, installed_kinds(plugin_manager()), prepare)
+        raise AssertionError
+
+    task = reloader_of(path, apply, Counters()).start("signal")
+    await begun.wait()
     clock.forward(121)
     assert (await end(task)).problems == ("not everything could be opened within 120 s",)
 

@@ -10,8 +10,8 @@ import pytest
 
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.control_channel import ControlEnd
-from tornado_idv.errors import StartError
-from tornado_idv.workers.channel import Channel, Message, encode, supervised
+from tornado_idv.errors import ConfigError, Problem, StartError
+from tornado_idv.workers.channel import Channel, Message, supervised
 
 Serve = Callable[[Channel], Awaitable[int]]
 
@@ -23,18 +23,10 @@ def control() -> Iterator[ControlEnd]:
 
 
 async def run(control: ControlEnd, serve: Serve) -> int:
-    task = asyncio.create_task(supervised(control.theirs, serve))
+    task = asyncio.create_task(supervised(control.theirs, serve, 0))
     await asyncio.wait([task], timeout=10)
     assert task.done()  # `wait_for` would cancel it, which it could take for a stop
     return task.result()
-
-
-async def execute_nothing(_command: str, _args: Message) -> None:
-    """Every process has commands."""
-
-
-def without_heartbeats(messages: list[Message]) -> list[Message]:
-    return [each for each in messages if each["op"] != "report"]
 
 
 async def until_stopped(channel: Channel) -> int:
@@ -47,7 +39,7 @@ async def test_process_stops_as_the_supervisor_says(control: ControlEnd, *, dela
     seen: list[bool] = []
 
     async def serve(channel: Channel) -> int:
-        channel.serving(3, execute_nothing)
+        channel.serving(3)
         await channel.stop.wait()
         seen.append(channel.delay)
         return 17
@@ -55,7 +47,7 @@ async def test_process_stops_as_the_supervisor_says(control: ControlEnd, *, dela
     control.send("drain", delay=delay)
     assert await run(control, serve) == 17
     assert seen == [delay]
-    assert without_heartbeats(control.rest()) == [{"op": "ready", "keys": 3}]
+    assert control.rest()[-1]["state"]["keys"] == 3
 
 
 async def test_start_is_cancelled_by_a_stop(control: ControlEnd) -> None:
@@ -80,8 +72,21 @@ async def test_failed_start_is_reported(control: ControlEnd) -> None:
         raise StartError("no file")
 
     assert await run(control, serve) == 3
-    (message,) = without_heartbeats(control.rest())
-    assert (message["op"], message["error"]["message"]) == ("failed", "no file")
+    state = control.rest()[-1]["state"]
+    assert (state["error"], state["keys"]) == ("no file", None)
+
+
+async def test_problems_of_a_failed_start_are_reported(control: ControlEnd) -> None:
+    error = ConfigError(
+        Problem("users.yaml", 3, 1, "users", "wrong"), Problem("x", 1, 2, "", "bad")
+    )
+
+    async def serve(_: Channel) -> int:
+        raise error
+
+    await run(control, serve)
+    received = control.wait_for(lambda state: state.error).start_error
+    assert (type(received), str(received), vars(received)) == (ConfigError, str(error), vars(error))
 
 
 async def test_unhandled_exception_is_logged_without_its_message(
@@ -93,7 +98,7 @@ async def test_unhandled_exception_is_logged_without_its_message(
         raise ValueError(card_number)
 
     assert await run(control, serve) == 70
-    assert without_heartbeats(control.rest()) == []
+    assert {each["state"]["error"] for each in control.rest()} == {None}
     assert "unhandled exception" in caplog.text
     assert "ValueError" in caplog.text
     assert card_number not in caplog.text
@@ -103,11 +108,11 @@ async def test_process_stops_without_a_delay_when_its_supervisor_is_gone(
     control: ControlEnd, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def serve(channel: Channel) -> int:
-        channel.serving(0, execute_nothing)
+        channel.serving(0)
         control.close()
         await channel.stop.wait()
         assert not channel.delay
-        channel.send({"op": "report", "report": None})  # does nothing
+        channel.update()  # does nothing
         return 17
 
     assert await run(control, serve) == 17
@@ -128,107 +133,60 @@ async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:
     text = "x" * 1_000_000
 
     async def serve(channel: Channel) -> int:
-        channel.send({"op": "report", "report": text})
+        channel.send(op="report", report=text)
         return 0
 
     ended = asyncio.create_task(run(control, serve))
     sent = await asyncio.to_thread(control.rest)
-    assert sent[0] == {"op": "report", "report": text}
+    assert {"op": "report", "report": text} in sent
     assert await ended == 0
 
 
-async def test_commands_are_executed_and_replied_to(control: ControlEnd) -> None:
-    async def execute(command: str, args: Message) -> object:
-        if command == "fail":
-            raise KeyError(command)
-        return command, args
+async def test_last_report_is_sent_before_the_end(control: ControlEnd) -> None:
+    counts = iter(range(100))
 
     async def serve(channel: Channel) -> int:
-        channel.serving(0, execute)
-        return await until_stopped(channel)
+        channel.serving(0, lambda: {"count": next(counts)})
+        return 0
 
-    control.send("do", id=1, command="purge", args={"all": True})
-    control.send("reply", id=2)  # to nothing that was asked
-    control.send("do", id=3, command="fail", args={})
-    task = asyncio.create_task(run(control, serve))
-    replies = [await asyncio.to_thread(control.wait_for, "reply") for _ in range(2)]
-    control.send("drain", delay=False)
-    await task
-    assert replies == [
-        {"op": "reply", "id": 1, "result": ["purge", {"all": True}]},
-        {"op": "reply", "id": 3, "error": "KeyError"},
-    ]
+    await run(control, serve)
+    assert control.rest()[-1]["state"]["report"] == {"count": 1}
 
 
-async def test_command_waits_until_the_process_serves(control: ControlEnd) -> None:
-    async def execute(command: str, args: Message) -> object:
-        return command
-
-    async def serve(channel: Channel) -> int:
-        await asyncio.sleep(0.01)
-        channel.serving(0, execute)
-        return await until_stopped(channel)
-
-    control.send("do", id=1, command="purge", args={})
-    task = asyncio.create_task(run(control, serve))
-    received = [await asyncio.to_thread(control.receive) for _ in range(3)]
-    assert without_heartbeats([each for each in received if each]) == [
-        {"op": "ready", "keys": 0},
-        {"op": "reply", "id": 1, "result": "purge"},
-    ]
-    control.send("drain", delay=False)
-    await task
-
-
-async def test_nothing_is_kept_of_what_was_asked(control: ControlEnd) -> None:
-    """The admin process asks for each scrape, and gives up what takes too long."""
+async def test_replies_are_in_the_order_of_the_messages(control: ControlEnd) -> None:
+    """Also after one that is given up."""
 
     async def serve(channel: Channel) -> int:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(channel.ask("purge", {}), 0.001)
-        control.send("reply", id=2, overview={})
-        assert (await channel.ask("report", {}))["overview"] == {}
+            await asyncio.wait_for(channel.ask("overview"), 0.001)
+        asking = asyncio.create_task(channel.ask("overview"))
+        for number in (1, 2):
+            control.send("reply", number=number)
+        assert (await asking)["number"] == 2
         return len(channel._replies)
 
     assert await run(control, serve) == 0
 
 
-async def test_reply_that_comes_as_it_is_given_up_is_ignored(control: ControlEnd) -> None:
-    async def serve(channel: Channel) -> int:
-        asking = asyncio.create_task(channel.ask("purge", {}))
-        await asyncio.sleep(0)
-        asking.cancel()
-        channel.data_received(encode({"op": "reply", "id": 1}))
-        await asyncio.wait([asking])
-        control.send("reply", id=2, overview={})
-        await channel.ask("report", {})
-        return 17
-
-    assert await run(control, serve) == 17
-
-
-async def test_heartbeat_is_sent_every_second_and_at_the_end(control: ControlEnd) -> None:
-    clock = LoopClock()
-    counts: list[int] = []
+async def test_other_messages_are_passed_on(control: ControlEnd) -> None:
+    received: list[Message] = []
 
     async def serve(channel: Channel) -> int:
-        channel.serving(0, execute_nothing, lambda: {"count": len(counts)})
-        await asyncio.sleep(0)
+        channel.on_message = received.append
+        return await until_stopped(channel)
+
+    control.send("hangup")
+    control.send("drain", delay=False)
+    assert await run(control, serve) == 0
+    assert received == [{"op": "hangup"}]
+
+
+async def test_process_reports_every_second(control: ControlEnd) -> None:
+    async def serve(channel: Channel) -> int:
+        clock = LoopClock()
         for _ in range(3):
-            await clock.advance(0.9)
-            counts.append(1)
-            await clock.advance(0.11)
-        counts.append(1)
+            await clock.advance(1.01)
         return 0
 
-    await supervised(control.theirs, serve)
-    reports = [each for each in control.rest() if each["op"] == "report"]
-    assert [each["report"]["count"] for each in reports] == [0, 1, 2, 3, 4]
-
-
-async def test_last_report_is_sent_after_an_error(control: ControlEnd) -> None:
-    async def serve(channel: Channel) -> int:
-        raise StartError("no file")
-
     await run(control, serve)
-    assert [each["op"] for each in control.rest()] == ["failed", "report"]
+    assert len(control.rest()) >= 4

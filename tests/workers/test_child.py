@@ -28,7 +28,7 @@ def test_process_that_closes_with_a_message_unread_is_not_killed() -> None:
     ours.settimeout(0)
     child = Child("worker 1", pid, ours, 0.0)
     try:
-        child.send({"op": "do"})
+        child.send("drain")
         theirs.sendall(encode({"op": "report"}))
         theirs.close()
         assert child.receive(1.0) == [{"op": "report"}]
@@ -67,7 +67,7 @@ def test_forked_process_has_the_other_end_and_an_exit_code() -> None:
         messages = child.receive(6.0)  # does not wait
     assert messages == [{"op": "report", "report": child.pid}]
     assert child.heard == 6.0
-    child.send({"op": "drain"})
+    child.send("drain")
     assert ended(child) == 7
 
 

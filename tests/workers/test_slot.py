@@ -18,7 +18,7 @@ def slot() -> Slot:
 def end(slot: Slot, *, lived: float | None) -> float:
     """End a process that served so many seconds, or not at all; return the pause."""
     with socket.socket() as sock:
-        slot.child = Child("worker 1", 1, sock, heard=0.0)
+        slot.child = Child("worker 1", 1, sock, 0.0)
     if lived is not None:
         slot.child.ready_at = 100.0
     return slot.on_exit(slot.child, "SIGKILL", 100.0 + (lived or 0.0))

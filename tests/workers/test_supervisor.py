@@ -17,7 +17,7 @@ import pytest
 
 from support.processes.supervision import CONFIG, FakeProcess, Simulation
 from tornado_idv.errors import StartError
-from tornado_idv.workers.channel import encode_error
+from tornado_idv.reload_result import ReloadResult
 
 OTHER = CONFIG.replace("profiles", "other")
 
@@ -44,7 +44,7 @@ def send_signal(number: signal.Signals = signal.SIGTERM) -> None:
 
 def fail(process: FakeProcess, message: str = "cannot open users.yaml") -> None:
     """Report that it cannot start, and end."""
-    process.send("failed", error=encode_error(StartError(f"{process.name}: {message}")))
+    process.update(error=f"{process.name}: {message}")
     process.exit(3)
 
 
@@ -71,15 +71,15 @@ def test_service_is_announced_once_when_all_processes_serve(simulation: Simulati
 
 def test_start_fails_with_the_error_of_a_worker_if_none_can_start(simulation: Simulation) -> None:
     def prepare(process: FakeProcess) -> None:
-        process.serve() if process.name == "admin" else fail(process)
+        process.serve() if process.name == "manager" else fail(process)
 
     simulation.prepare = prepare
     with pytest.raises(StartError, match=r"^worker 1: cannot open users\.yaml$"):
         simulation.run()
-    assert simulation.admin.signals == [signal.SIGKILL]
+    assert simulation.manager.signals == [signal.SIGKILL]
 
 
-@pytest.mark.parametrize("name", ["worker 2", "admin"])
+@pytest.mark.parametrize("name", ["worker 2", "manager"])
 def test_service_waits_for_one_process_that_cannot_start_yet(
     simulation: Simulation, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,7 +110,7 @@ def test_worker_that_serves_after_a_failure_is_no_failed_start(simulation: Simul
     fail(simulation.worker(2))
     simulation.prepare = never_serve
     simulation.advance(1.0)
-    simulation.admin.serve()
+    simulation.manager.serve()
     simulation.worker(2).serve()
     simulation.advance(1.0)
     assert simulation.announced == [1]
@@ -123,34 +123,33 @@ def test_process_that_cannot_be_forked_is_tried_again_after_a_second(
     simulation.advance(0.9)
     assert caplog.messages == [
         f"{name} cannot be started: Resource temporarily unavailable"
-        for name in ("worker 1", "worker 2", "admin")
+        for name in ("worker 1", "worker 2", "manager")
     ]
     simulation.fork_error = None
     simulation.advance(0.05)
     assert simulation.processes == []
     simulation.advance(0.1)
-    assert [each.name for each in simulation.processes] == ["worker 1", "worker 2", "admin"]
+    assert [each.name for each in simulation.processes] == ["worker 1", "worker 2", "manager"]
 
 
-def test_hangup_during_the_start_reloads_once_the_service_is_announced(
+def test_hangup_during_the_start_is_passed_on_once_the_service_is_announced(
     simulation: Simulation,
 ) -> None:
     simulation.prepare = never_serve
     simulation.advance(1.0)
     send_signal(signal.SIGHUP)
     simulation.advance(1.0)
-    assert simulation.reloads.last is None
     for process in simulation.processes:
+        assert process.received == []
         process.serve()
     simulation.advance(1.0)
-    assert [each.operations for each in simulation.processes] == [["prepare", "commit"]] * 3
-    assert simulation.counters.reloads == {"ok": 1, "failed": 0}
+    assert [each.operations for each in simulation.processes] == [[], [], ["hangup"]]
 
 
 # Heartbeats
 
 
-@pytest.mark.parametrize("name", ["worker 1", "admin"])
+@pytest.mark.parametrize("name", ["worker 1", "manager"])
 def test_process_without_a_heartbeat_for_three_seconds_is_replaced(
     service: Simulation, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -295,7 +294,7 @@ def test_terminated_worker_serves_until_its_successor_does(
     service.set_drain(delay=30.0, timeout=5.0)
     old = service.worker()
     old.ignored = {"drain"}
-    old.send("retire")
+    old.update(retiring=True)
     service.advance(1.0)
     new = service.worker()
     assert new is not old
@@ -303,7 +302,7 @@ def test_terminated_worker_serves_until_its_successor_does(
     new.serve()
     service.advance(0.1)
     assert old.received == [{"op": "drain", "delay": False}]
-    old.send("retire")
+    old.update(retiring=True)
     service.advance(14.8)
     assert not old.has_ended
     service.advance(0.2)
@@ -320,11 +319,11 @@ def test_worker_that_is_terminated_during_its_start_is_drained_at_once(
 ) -> None:
     service.prepare = never_serve
     old = service.worker()
-    old.send("retire")
+    old.update(retiring=True)
     service.advance(0.1)
     first = service.worker()
     first.ignored = {"drain"}
-    first.send("retire")
+    first.update(retiring=True)
     service.advance(0.1)
     second = service.worker()
     drain = {"op": "drain", "delay": False}
@@ -343,7 +342,7 @@ def test_worker_that_ends_while_its_successor_starts_is_not_replaced_twice(
 ) -> None:
     service.prepare = never_serve
     old = service.worker()
-    old.send("retire")
+    old.update(retiring=True)
     service.advance(0.1)
     old.exit(1)
     service.advance(5.0)
@@ -351,14 +350,14 @@ def test_worker_that_ends_while_its_successor_starts_is_not_replaced_twice(
     assert f"worker 1 (pid {old.pid}) ended: exit code 1" in caplog.messages
 
 
-def test_admin_process_stays_while_no_worker_can_be_started(service: Simulation) -> None:
+def test_manager_stays_while_no_worker_can_be_started(service: Simulation) -> None:
     service.prepare = never_serve
     for number in (1, 2):
         service.worker(number).exit(1)
     service.advance(0.1)
     service.fork_error = OSError(errno.ENOMEM, "Cannot allocate memory")
     for number in (1, 2):
-        service.worker(number).send("retire")
+        service.worker(number).update(retiring=True)
     service.advance(5.0)
     assert service.overview()["workers"] == []
     service.fork_error, service.prepare = None, FakeProcess.serve
@@ -369,7 +368,7 @@ def test_admin_process_stays_while_no_worker_can_be_started(service: Simulation)
 # Stop
 
 
-def test_stop_drains_the_workers_and_then_the_admin_process(
+def test_stop_drains_the_workers_and_then_the_manager(
     service: Simulation, caplog: pytest.LogCaptureFixture
 ) -> None:
     service.set_drain(delay=1.0, timeout=1.0)
@@ -385,12 +384,12 @@ def test_stop_drains_the_workers_and_then_the_admin_process(
     assert first.received == second.received == [{"op": "drain", "delay": True}]
     first.exit()
     service.advance(1.0)
-    assert service.admin.operations == []
+    assert service.manager.operations == ["stopping"]
     assert service.overview()["phase"] == "draining"
     second.exit()
-    service.admin.ignored = set()
+    service.manager.ignored = set()
     assert service.run()
-    assert service.admin.received == [{"op": "drain", "delay": False}]
+    assert service.manager.operations == ["stopping", "drain"]
     assert len(service.processes) == 3
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -414,7 +413,7 @@ def test_requests_that_a_replaced_worker_left_do_not_count_at_the_stop(
 ) -> None:
     old = service.worker()
     old.ignored = {"drain"}
-    old.send("retire")
+    old.update(retiring=True)
     service.advance(1.0)
     old.exit(1)
     service.advance(1.0)
@@ -431,7 +430,7 @@ def test_worker_that_does_not_stop_is_killed_ten_seconds_after_its_time(
     send_signal()
     service.advance(limit + 9.9)
     assert not service.worker().has_ended
-    assert not service.admin.has_ended
+    assert not service.manager.has_ended
     service.advance(0.2)
     assert service.worker().has_ended
     assert not service.run()
@@ -440,7 +439,7 @@ def test_worker_that_does_not_stop_is_killed_ten_seconds_after_its_time(
 def test_worker_that_ends_by_itself_during_the_stop_is_not_replaced(service: Simulation) -> None:
     service.worker().ignored = {"drain"}
     send_signal()
-    service.admin.exit(1)  # it had not been asked to stop
+    service.manager.exit(1)  # it had not been asked to stop
     service.advance(5.0)
     assert len(service.processes) == 3
     service.worker().exit()
@@ -453,7 +452,7 @@ def test_stop_during_the_start_ends_all_processes(
     caplog.set_level(logging.INFO)
     simulation.prepare = never_serve
     simulation.advance(1.0)
-    simulation.processes[0].send("retire")
+    simulation.processes[0].update(retiring=True)
     send_signal()
     assert simulation.run()
     assert [each.code for each in simulation.processes] == [0, 0, 0]
@@ -486,7 +485,7 @@ def test_failed_start_is_no_error_once_the_service_is_to_stop(simulation: Simula
 
 
 def test_stop_starts_no_process_that_is_missing(service: Simulation) -> None:
-    """And the admin process stops at once where no worker is there."""
+    """And the manager stops at once where no worker is there."""
     service.prepare = lambda each: each.exit(1)
     for number in (1, 2):
         service.worker(number).exit(1)
@@ -494,14 +493,14 @@ def test_stop_starts_no_process_that_is_missing(service: Simulation) -> None:
     count = len(service.processes)
     send_signal()
     assert service.run()
-    assert service.admin.received == [{"op": "drain", "delay": False}]
+    assert service.manager.operations == ["stopping", "drain"]
     assert len(service.processes) == count
 
 
 def test_stop_gives_no_more_time_to_a_worker_that_drains_already(service: Simulation) -> None:
     old = service.worker()
     old.ignored = {"drain"}
-    old.send("retire")
+    old.update(retiring=True)
     service.advance(20.0)
     service.worker(2).ignored = {"drain"}
     send_signal()
@@ -535,154 +534,213 @@ def test_second_signal_kills_all_processes(
 # Reload
 
 
-def reload(service: Simulation, text: str = OTHER) -> None:
-    service.path.write_text(text)
-    send_signal(signal.SIGHUP)
+def site(service: Simulation) -> str:
+    """The profile site of a process that is started now."""
+    return service.current.settings.profile_sites[0]
 
 
-def test_worker_that_hangs_while_a_reload_is_asked_for_is_replaced_in_time(
-    service: Simulation, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The others are reloaded as soon as it has ended; its successor has the new configuration."""
-    hung = service.worker()
-    hung.is_hung = True
-    reload(service)
-    service.advance(3.1)
-    assert hung.has_ended
-    assert f"{hung.name} (pid {hung.pid}) is killed: no heartbeat for 3 s" in caplog.messages
-    service.advance(0.1)
-    assert service.counters.reloads == {"ok": 1, "failed": 0}
-    assert service.worker(2).operations == service.admin.operations == ["prepare", "commit"]
-    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
-    assert service.current.settings.profile_sites == ("https://other.example",)
+def commit(*processes: FakeProcess) -> None:
+    """Report that the second configuration is in force."""
+    for each in processes:
+        each.update(generation=1)
+
+
+def test_configuration_that_all_have_committed_replaces_no_process(service: Simulation) -> None:
+    assert service.use(OTHER)["generation"] == 1
+    assert site(service) == "https://other.example"
+    service.advance(60.0)
+    commit(*service.processes)
+    service.end_reload(ReloadResult(5.0))
     service.advance(10.0)
-    assert not service.worker().has_ended
+    assert len(service.processes) == 3
+    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+    assert service.overview()["last_reload"]["at"] == 5.0
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
+
+
+def test_commit_is_seen_though_it_is_read_after_the_end_of_the_reload(service: Simulation) -> None:
+    service.use(OTHER)
+    late = service.worker(1)
+
+    def commit_late() -> None:
+        late.before_reap = lambda: None
+        commit(late)
+
+    late.before_reap = commit_late
+    commit(service.worker(2), service.manager)
+    service.end_reload(ReloadResult(5.0))
+    service.advance(10.0)
+    assert len(service.processes) == 3
+
+
+def test_worker_that_has_not_committed_is_replaced_after_the_reload(service: Simulation) -> None:
+    """It serves until its successor does, which has the new configuration."""
+    old = service.worker(1)
+    old.ignored = {"drain"}
+    service.use(OTHER)
+    commit(service.worker(2), service.manager)
+    service.prepare = never_serve
+    service.end_reload(ReloadResult(5.0))
+    new = service.worker(1)
+    assert new is not old
+    assert old.received == []
+    new.serve()
+    service.advance(1.0)
+    assert old.operations == ["drain"]
     assert len(service.processes) == 4
 
 
-@pytest.mark.parametrize("name", ["worker 1", "admin"])
+def test_worker_that_is_started_before_the_commit_has_the_new_configuration(
+    service: Simulation,
+) -> None:
+    service.use(OTHER)
+    service.worker(1).exit(1)
+    service.advance(0.1)
+    commit(service.worker(2), service.manager)
+    service.end_reload(ReloadResult(5.0))
+    service.advance(10.0)
+    assert len(service.processes) == 4
+
+
+def test_failed_reload_replaces_no_process(service: Simulation) -> None:
+    service.manager.send("reloading", audited={"trigger": "admin"}, hangups=0)
+    service.end_reload(ReloadResult(5.0, code="reload_failed", problems=("no file",)))
+    service.advance(10.0)
+    assert (len(service.processes), site(service)) == (3, "https://profiles.example")
+    assert service.counters.reloads == {"ok": 0, "failed": 1}
+    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+
+
+def test_content_that_is_invalid_by_now_is_not_used(service: Simulation) -> None:
+    reply = service.use(f"{CONFIG}no_such: 1\n")
+    assert (reply["result"]["code"], reply["generation"]) == ("invalid_configuration", 0)
+    assert site(service) == "https://profiles.example"
+
+
+def test_manager_that_ends_before_the_commit_leaves_the_old_configuration(
+    service: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = service.manager
+    old.send("reloading", audited={"trigger": "admin"}, hangups=0)
+    service.advance(0.1)
+    old.exit(-signal.SIGKILL)
+    service.advance(10.0)
+    assert [each.name for each in service.processes[3:]] == ["manager"]
+    assert site(service) == "https://profiles.example"
+    assert service.counters.reloads == {"ok": 0, "failed": 1}
+    assert f"manager (pid {old.pid}) ended during the reload" in caplog.text
+    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+
+
+def test_manager_that_ends_during_the_commit_leaves_the_new_configuration(
+    service: Simulation,
+) -> None:
+    """Workers that it has not reached are replaced."""
+    service.use(OTHER)
+    commit(service.worker(2))
+    service.manager.exit(-signal.SIGKILL)
+    service.advance(10.0)
+    assert sorted(each.name for each in service.processes[3:]) == ["manager", "worker 1"]
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
+    assert service.overview()["missing"] == []
+
+
+def test_hangup_that_no_reload_has_begun_for_is_passed_on_to_the_next_manager(
+    service: Simulation,
+) -> None:
+    send_signal(signal.SIGHUP)
+    service.advance(0.1)
+    assert service.manager.operations == ["hangup"]
+    service.prepare = never_serve
+    service.manager.exit(-signal.SIGKILL)
+    service.advance(1.0)
+    assert service.manager.operations == []
+    service.manager.serve()
+    service.advance(0.1)
+    assert service.manager.operations == ["hangup"]
+    service.manager.send("reloading", audited={"trigger": "signal"}, hangups=1)
+    service.end_reload(ReloadResult(5.0))
+    service.prepare = FakeProcess.serve
+    service.manager.exit(-signal.SIGKILL)
+    service.advance(1.0)
+    assert service.manager.operations == []
+
+
+@pytest.mark.parametrize("name", ["worker 1", "manager"])
 def test_process_may_be_silent_for_a_minute_while_it_prepares(
     service: Simulation, name: str
 ) -> None:
     (process,) = service.of(name)
-    process.ignored = {"prepare"}
-    reload(service)
-    service.advance(0.1)
-    process.send("preparing", now=True)
+    process.update(preparing=True)
     service.advance(0.1)
     process.is_hung = True
     service.advance(55.0)
     process.is_hung = False
-    process.send("preparing", now=False)
-    process.reply()
+    process.update(preparing=False)
     service.advance(0.1)
-    assert service.counters.reloads == {"ok": 1, "failed": 0}
     process.is_hung = True
     service.advance(3.1)
     assert process.has_ended
 
 
-def test_worker_that_hangs_while_it_prepares_fails_the_reload(service: Simulation) -> None:
-    """Its backends may have blocked it, and would block its successors."""
-    process = service.worker()
-    process.ignored = {"prepare"}
-    reload(service)
-    service.advance(0.1)
-    process.send("preparing", now=True)
-    service.advance(0.1)
-    process.is_hung = True
-    service.advance(60.0)
-    assert process.has_ended
-    assert service.counters.reloads == {"ok": 0, "failed": 1}
-    assert service.worker(2).operations == ["prepare", "abort"]
-
-
-def test_worker_that_does_not_prepare_in_time_fails_the_reload(service: Simulation) -> None:
-    service.worker().ignored = {"prepare"}
-    reload(service)
-    service.advance(129.9)
-    assert service.reloads.last is None
-    service.advance(0.2)
-    assert service.counters.reloads == {"ok": 0, "failed": 1}
-    assert service.worker().operations == ["prepare", "abort"]
-
-
-def test_worker_that_does_not_commit_in_time_is_replaced(service: Simulation) -> None:
-    old = service.worker()
-    old.ignored = {"commit"}
-    reload(service)
-    service.advance(4.9)
-    assert service.worker() is old
-    service.advance(0.2)
-    assert service.worker() is not old
-    assert service.counters.reloads == {"ok": 1, "failed": 0}
-
-
-def test_worker_that_is_terminated_just_when_it_has_prepared_is_replaced(
-    service: Simulation,
-) -> None:
-    """The reload, which it takes part in, is no reason to serve on."""
-    old = service.worker()
-    old.ignored = {"prepare"}
-    reload(service)
-    service.advance(0.1)
-    old.send("retire")
-    old.reply()
-    service.advance(0.1)
-    assert service.counters.reloads == {"ok": 1, "failed": 0}
-    assert old.has_ended
-    assert not service.worker().has_ended
-
-
-def test_worker_that_starts_during_a_reload_is_replaced_by_one_that_has_it(
-    service: Simulation,
-) -> None:
-    service.worker(2).ignored = {"prepare"}
-    reload(service)
-    service.advance(0.1)
-    service.worker(1).exit(1)
-    service.advance(1.0)
-    late = service.worker(1)
-    assert late.operations == []
-    service.worker(2).reply()
-    service.advance(1.0)
-    assert late.has_ended
-    assert not service.worker(1).has_ended
-    assert len(service.of("worker 1")) == 3
-
-
-def test_long_configuration_reaches_a_process_that_is_slow_to_read_it(service: Simulation) -> None:
-    service.worker().is_hung = True
-    reload(service, f"{OTHER}#{'x' * 1_000_000}\n")
-    service.advance(1.0)
-    service.worker().is_hung = False
-    service.advance(0.5)
-    assert service.counters.reloads == {"ok": 1, "failed": 0}
-    assert service.worker().received[0]["args"] == {"content": service.path.read_text()}
-
-
-def test_watched_file_is_reloaded_within_two_seconds(service: Simulation) -> None:
-    reload(service, CONFIG.replace("watch_config: false", "watch_config: true"))
-    service.advance(1.0)
-    service.path.write_text(OTHER.replace("watch_config: false", "watch_config: true"))
-    service.advance(2.1)
-    assert service.current.settings.profile_sites == ("https://other.example",)
-
-
-def test_reload_is_stopped_by_the_stop_of_the_service(service: Simulation) -> None:
-    for process in service.processes:
-        process.ignored = {"prepare"}
-    reload(service)
-    service.advance(0.1)
+def test_stop_during_a_reload_uses_no_other_configuration(service: Simulation) -> None:
     service.worker().ignored = {"drain"}
     send_signal()
     service.advance(0.1)
-    service.admin.reply()
+    assert service.manager.operations == ["stopping"]
+    assert service.use(OTHER)["result"]["problems"] == ["the service is stopping"]
     service.worker().exit()
-    service.run()
+    assert service.run()
+    assert site(service) == "https://profiles.example"
     assert service.counters.reloads == {"ok": 0, "failed": 1}
-    assert service.current.settings.profile_sites == ("https://profiles.example",)
-    assert service.notifier.sent[-1] == "STOPPING"
+    assert service.notifier.sent[-2:] == ["STOPPING", "RELOADING"]
+
+
+# The overview
+
+
+def test_overview_has_what_the_workers_reported(service: Simulation) -> None:
+    service.prepare = never_serve
+    service.worker(1).exit(1)
+    service.worker(2).update(address="x")
+    service.advance(0.1)
+    overview = service.overview()
+    first, second = overview.pop("workers")
+    assert overview.pop("started_at") == pytest.approx(service.counters.started_at)
+    assert overview.pop("ended") == service.counters.to_record()
+    assert overview == {
+        "op": "reply",
+        "phase": "ready",
+        "pid": os.getpid(),
+        "restarts": 1,
+        "missing": ["worker 1"],
+        "loaded_at": service.counters.last_reload_success,
+        "last_reload": None,
+    }
+    assert (first["name"], first["phase"], first["report"]) == ("worker 1", "starting", None)
+    assert (second["name"], second["pid"], second["phase"]) == ("worker 2", 102, "ready")
+    assert (second["address"], second["requests"]) == ("x", 0)
+    assert second["report"]["counters"] == service.worker(2).counters.to_record()
+
+
+def test_counts_of_a_worker_that_has_ended_are_reported_once(service: Simulation) -> None:
+    """As those of a worker that has ended, and no more as its own."""
+    worker = service.worker()
+    worker.counters.count_reload(succeeded=True, at=1.0)
+    worker.report()
+    worker.exit(1)
+    service.advance(0.1)
+    overview = service.overview()
+    assert overview["ended"]["reloads"]["ok"] == 1
+    assert worker.pid not in [each["pid"] for each in overview["workers"]]
+
+
+def test_overview_has_the_age_of_the_heartbeats(service: Simulation) -> None:
+    service.worker().is_hung = True
+    service.advance(2.5)
+    first, second = service.overview()["workers"]
+    assert 2.5 <= first["heartbeat_age"] <= 3.0
+    assert second["heartbeat_age"] < 1.0
 
 
 # The service manager

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
-from tornado_idv.service.service import Inherited
 from tornado_idv.service.sockets import bind, port_of
-from tornado_idv.workers.channel import Message
-from tornado_idv.workers.reload_all import Configuration
+from tornado_idv.workers.channel import Connection, Message
+from tornado_idv.workers.configuration import Configuration
+from tornado_idv.workers.peers import connected
 from tornado_idv.workers.worker import run_worker
 
 CONFIG = f"""\
@@ -79,7 +79,7 @@ class Worker:
         manager = plugin_manager(plugins=[Plugin()])
         file = ConfigFile.read(path)
         settings = file.load(installed_kinds(manager), {})
-        inherited = Inherited(self.sockets, make_limiters(settings.limits, 1))
+        kinds, limiters = installed_kinds(manager), make_limiters(settings.limits, 1)
 
         def play(control: ControlEnd) -> list[Message]:
             try:
@@ -101,8 +101,8 @@ class Worker:
             timer = threading.Timer(2 * TIMEOUT, interrupt)
             timer.start()
             try:
-                current = Configuration(file, settings)
-                code = run_worker(current, manager, inherited, control.theirs)
+                current = Configuration(file, settings, manager, kinds, limiters)
+                code = run_worker(current, self.sockets, control.theirs)
             except KeyboardInterrupt:
                 pytest.fail("the worker does not end")
             finally:
@@ -124,7 +124,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 def counted_requests(messages: list[Message]) -> int:
     """Return the number of responses in the last report."""
     counters = Counters()
-    counters.merge([each["report"] for each in messages if each["op"] == "report"][-1]["counters"])
+    counters.merge(messages[-1]["state"]["report"]["counters"])
     return sum(each.count for _, each in counters.responses.items())
 
 
@@ -143,8 +143,8 @@ def test_worker_reports_that_it_serves_and_what_it_has_counted(worker: Worker) -
     """The last report has the requests up to the end: otherwise counters would go backwards."""
 
     def supervise(control: ControlEnd) -> None:
-        assert control.receive() == {"op": "report", "report": None}
-        assert control.wait_for("ready")["keys"] == 1
+        assert control.wait_for(lambda _: True).keys is None
+        assert control.wait_until_serving().keys == 1
         for _ in range(3):
             assert worker.client.by_input("@alice").status == 200
         drain(control)
@@ -154,79 +154,126 @@ def test_worker_reports_that_it_serves_and_what_it_has_counted(worker: Worker) -
     assert counted_requests(messages) == 3
 
 
-def test_report_is_sent_before_the_reply_to_its_command(worker: Worker) -> None:
-    reports: list[Message] = []
-
-    def supervise(control: ControlEnd) -> None:
-        control.wait_for("ready")
-        worker.client.by_input("@alice")
-        control.send("do", id=7, command="report", args={"take_lag": True})
-        while (message := control.receive()) is not None and message["op"] != "reply":
-            reports.append(message)
-        assert message == {"op": "reply", "id": 7, "result": None}
-        drain(control)
-
-    worker.run(supervise)
-    assert counted_requests(reports) == 1
+def asked(control: ControlEnd, ask: Callable[[str], Awaitable[None]]) -> None:
+    """Ask the worker for something at its address; then stop it."""
+    address = control.wait_until_serving().address
+    assert address is not None
+    asyncio.run(ask(address))
+    drain(control)
 
 
-def test_cache_is_purged_and_a_lookup_explained_by_command(worker: Worker) -> None:
+async def reply(address: str, op: str, args: object) -> Any:
+    async with connected(address) as connection:
+        connection.send(op=op, args=args)
+        return await connection.receive()
+
+
+def test_cache_is_purged_and_a_lookup_explained(worker: Worker) -> None:
     caches: list[Any] = []
 
-    def supervise(control: ControlEnd) -> None:
-        control.wait_for("ready")
+    async def ask(address: str) -> None:
         for target in ({"all": True}, {"nickname": "@alice"}, {"backend": "users"}):
             worker.client.by_input("@alice")
-            caches.append(control.do("explain", input="@alice")["result"]["cache"])
-            assert control.do("purge", **target)["result"] is True
-            caches.append(control.do("explain", input="@alice")["result"]["cache"])
-        drain(control)
+            for _ in range(2):
+                explained = await reply(address, "explain", {"input": "@alice"})
+                caches.append(explained["result"]["cache"])
+                assert await reply(address, "purge", target) == {"result": True}
 
-    worker.run(supervise)
+    worker.run(lambda control: asked(control, ask))
     assert caches == ["found", "absent"] * 3
 
 
-def test_command_that_fails_is_replied_to_by_its_error(
+def test_error_is_the_reply_to_what_fails(
     worker: Worker, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def supervise(control: ControlEnd) -> None:
-        control.wait_for("ready")
-        assert control.do("report", no_such=1)["error"] == "TypeError"
-        assert control.do("report", take_lag=False)["result"] is None
-        drain(control)
+    async def ask(address: str) -> None:
+        assert await reply(address, "purge", {"card_number": 1}) == {"error": "AttributeError"}
+        assert await reply(address, "purge", {"all": True}) == {"result": True}
 
-    assert worker.run(supervise)[0] == 0
-    assert "command report failed" in capfd.readouterr().err
+    assert worker.run(lambda control: asked(control, ask))[0] == 0
+    assert "command purge failed" in capfd.readouterr().err
 
 
-def test_configuration_is_prepared_and_put_in_force_by_command(worker: Worker) -> None:
-    """The supervisor is sent when backends are opened, which may block the worker."""
+async def prepare(connection: Connection, content: str) -> Any:
+    """Return the failure to prepare a configuration, or ``None``."""
+    connection.send(op="prepare", args=content)
+    assert await connection.receive() == {"begun": True}
+    prepared = await connection.receive()
+    assert prepared is not None
+    return prepared["result"]
 
-    def supervise(control: ControlEnd) -> None:
-        control.wait_for("ready")
-        control.send("do", id=1, command="prepare", args={"content": OTHER})
-        assert [control.wait_for("preparing")["now"] for _ in range(2)] == [True, False]
-        assert control.wait_for("reply")["result"] is None
+
+def test_configuration_is_prepared_and_put_in_force(worker: Worker) -> None:
+    """Meanwhile, anything else can be asked for."""
+
+    async def ask(address: str) -> None:
+        async with connected(address) as connection:
+            assert await prepare(connection, OTHER) is None
+            assert profile_url(worker) == HERE
+            assert await reply(address, "purge", {"all": True}) == {"result": True}
+            connection.send(generation=7)
+            assert await connection.receive() == {"result": None}
+        assert profile_url(worker) == THERE
+
+    code, messages = worker.run(lambda control: asked(control, ask))
+    assert code == 0
+    assert any(each["state"]["preparing"] for each in messages)
+    last = messages[-1]["state"]
+    assert (last["preparing"], last["generation"]) == (False, 7)
+
+
+def test_wrong_configuration_is_replied_to_with_its_problems(worker: Worker) -> None:
+    async def ask(address: str) -> None:
+        async with connected(address) as connection:
+            failed = await prepare(connection, f"{OTHER}no_such: 1\n")
+        assert failed["code"] == "invalid_configuration"
+        assert "no_such" in failed["problems"][0]
         assert profile_url(worker) == HERE
-        control.do("report", take_lag=False)
-        control.do("purge", all=True)
-        control.do("explain", input="@alice")
-        control.do("commit")
-        assert profile_url(worker) == THERE
-        invalid = control.do("prepare", content=f"{OTHER}no_such: 1\n")["result"]
-        assert "no_such" in invalid["problems"][0]
-        control.do("abort")
-        assert profile_url(worker) == THERE
-        drain(control)
 
-    assert worker.run(supervise)[0] == 0
+    assert worker.run(lambda control: asked(control, ask))[0] == 0
+
+
+def test_end_of_the_connection_aborts_a_prepared_configuration(worker: Worker) -> None:
+    """Only then is another one prepared."""
+
+    async def ask(address: str) -> None:
+        async with connected(address) as first, connected(address) as second:
+            assert await prepare(first, OTHER) is None
+            second.send(op="prepare", args=CONFIG.replace("profiles.example", "third.example"))
+            waiting = asyncio.create_task(second.receive())
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            await first.close()
+            assert await waiting == {"begun": True}
+            assert await second.receive() == {"result": None}
+            assert profile_url(worker) == HERE
+            second.send(generation=1)
+            await second.receive()
+        assert profile_url(worker) == "https://third.example/m/alice"
+
+    assert worker.run(lambda control: asked(control, ask))[0] == 0
+
+
+def test_end_of_the_connection_ends_a_preparation(worker: Worker) -> None:
+    """A backend that does not open delays no other configuration."""
+    Slow.opens.clear()
+
+    async def ask(address: str) -> None:
+        async with connected(address) as connection:
+            connection.send(op="prepare", args=OTHER.replace("yaml, path: users.yaml", "slow"))
+            await asyncio.to_thread(Slow.opens.wait, TIMEOUT)
+        async with connected(address) as connection:
+            assert await prepare(connection, OTHER) is None
+        assert profile_url(worker) == HERE
+
+    assert worker.run(lambda control: asked(control, ask))[0] == 0
 
 
 def test_terminated_worker_asks_to_be_replaced_and_serves_on(worker: Worker) -> None:
     def supervise(control: ControlEnd) -> None:
-        control.wait_for("ready")
+        control.wait_until_serving()
         os.kill(os.getpid(), signal.SIGTERM)
-        control.wait_for("retire")
+        control.wait_for(lambda state: state.retiring)
         assert worker.client.by_input("@alice").status == 200
         drain(control)
 
@@ -237,7 +284,7 @@ def test_worker_without_a_supervisor_stops(
     worker: Worker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def supervise(control: ControlEnd) -> None:
-        control.wait_for("ready")
+        control.wait_until_serving()
         control.close()
 
     assert worker.run(supervise, CONFIG.replace("timeout: 5s", "timeout: 5s, delay: 60s"))[0] == 0
@@ -251,14 +298,14 @@ def test_request_that_is_left_after_the_drain_is_in_the_exit_code(
     rest = b"\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
 
     def supervise(control: ControlEnd) -> None:
-        control.wait_for("ready")
+        control.wait_until_serving()
         with worker.client.connection() as connection:
             connection.send(head + KEY.encode() + rest)
             continued = connection.read_reply()
             assert continued is not None
             assert continued.status == 100
             drain(control)
-            control.wait_for("report")
+            control.receive()
 
     assert worker.run(supervise, CONFIG.replace("timeout: 5s", "timeout: 0s"))[0] == 1
     assert "stopped with requests unanswered after the drain" in capfd.readouterr().err
@@ -267,8 +314,7 @@ def test_request_that_is_left_after_the_drain_is_in_the_exit_code(
 def test_worker_that_cannot_start_reports_why(worker: Worker) -> None:
     code, messages = worker.run(lambda _: None, CONFIG.replace("users.yaml", "gone.yaml"))
     assert code == 3
-    (failed,) = [each for each in messages if each["op"] == "failed"]
-    assert "gone.yaml" in failed["error"]["message"]
+    assert "gone.yaml" in messages[-1]["state"]["error"]
 
 
 def test_stop_does_not_wait_for_a_backend_that_is_opened(worker: Worker) -> None:
@@ -280,4 +326,4 @@ def test_stop_does_not_wait_for_a_backend_that_is_opened(worker: Worker) -> None
 
     code, messages = worker.run(supervise, CONFIG.replace("yaml, path: users.yaml", "slow"))
     assert code == 0
-    assert [each["op"] for each in messages if each["op"] != "report"] == []
+    assert {(each["state"]["keys"], each["state"]["error"]) for each in messages} == {(None, None)}

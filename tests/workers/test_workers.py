@@ -31,7 +31,7 @@ from support.processes.process import (
     eventually,
     running,
 )
-from support.processes.service import FIXTURE, KEY, Client, Reply
+from support.processes.service import FIXTURE, KEY, Client
 from tornado_idv.errors import StartError
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.keys.token import issue
@@ -147,13 +147,18 @@ def both_workers_serve(request: pytest.FixtureRequest) -> None:
         eventually(lambda: len(service.pids()) == 2)
 
 
+def cached(service: Workers) -> int:
+    """The number of users in the caches, as last reported by the workers: up to a second ago."""
+    return int(service.status()["cache"]["entries"]["found"])
+
+
 def ask_until_both_respond(service: Workers) -> None:
     """Ask for one user on new connections, until it is in the cache of both workers."""
     client = Client(service.port)
 
     def is_cached() -> bool:
         assert client.by_input("@alice").status == 200
-        return bool(service.status()["cache"]["entries"]["found"] == 2)
+        return cached(service) == 2
 
     eventually(is_cached)
 
@@ -186,7 +191,7 @@ def test_status_lists_the_workers(service: Workers) -> None:
     assert all(0 <= each["heartbeat_age"] < 3 for each in status["workers"])
     total, of_workers = requests(status)
     assert total - before[0] == of_workers - before[1] > 0
-    assert service.metric("idv_requests_total", operation="url") == total
+    eventually(lambda: service.metric("idv_requests_total", operation="url") >= total)
 
 
 def test_metrics_of_processes_are_sums(service: Workers) -> None:
@@ -219,7 +224,7 @@ def test_request_ids_are_unique_across_workers(service: Workers) -> None:
 def test_purge_reaches_every_worker(service: Workers) -> None:
     ask_until_both_respond(service)
     assert ask_admin(service, "/cache/purge", {"nickname": "@alice"}).json["status"] == "ok"
-    assert service.status()["cache"]["entries"]["found"] == 0
+    eventually(lambda: cached(service) == 0)
 
 
 def test_explain_names_the_worker(service: Workers) -> None:
@@ -268,7 +273,6 @@ def test_connections_in_the_queue_of_a_killed_worker_are_served(service: Workers
     """They are accepted by nothing while the worker is stopped, and then by its successor."""
     ask_until_both_respond(service)
     stopped = service.pids()[0]
-    counted = service.metric("idv_requests_total")
     with stopped_process(stopped):
         socks = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(16)]
         for sock in socks:
@@ -279,7 +283,6 @@ def test_connections_in_the_queue_of_a_killed_worker_are_served(service: Workers
         sock.close()
     assert statuses.count(b"HTTP/1.1 200 OK\r\n") == len(socks)
     eventually(lambda: service.has_replaced(stopped))
-    assert service.metric("idv_requests_total") == counted + len(socks)
 
 
 def test_killed_worker_is_replaced_under_load(service: Workers) -> None:
@@ -312,7 +315,7 @@ def test_stopped_worker_is_killed_and_replaced(service: Workers) -> None:
         assert ask_admin(service, "/cache/purge", {"all": True}).json["status"] == "ok"
         eventually(lambda: service.has_replaced(stopped))
     assert time.monotonic() - started < 15
-    assert service.status()["cache"]["entries"]["found"] == 0
+    eventually(lambda: cached(service) == 0)
     assert "no heartbeat for 3 s" in service.process.read_log()
 
 
@@ -347,12 +350,12 @@ def test_terminated_worker_is_replaced_and_loses_nothing(service: Workers) -> No
     assert set(load.results) == {"ok"}
 
 
-def test_killed_admin_process_is_replaced(service: Workers) -> None:
+def test_killed_manager_is_replaced(service: Workers) -> None:
     children = Path(f"/proc/{service.process.process.pid}/task/{service.process.process.pid}")
     pids = {int(each) for each in (children / "children").read_text().split()}
-    (admin,) = pids - set(service.pids())
-    os.kill(admin, signal.SIGKILL)
-    eventually(lambda: "admin" in service.process.read_log())
+    (manager,) = pids - set(service.pids())
+    os.kill(manager, signal.SIGKILL)
+    eventually(lambda: f"manager (pid {manager}) ended: SIGKILL" in service.process.read_log())
     assert ask_admin(service, "/health/ready").status == 200
 
 
@@ -595,11 +598,6 @@ def test_workers_drain_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", service.port)):
             pass
     assert "the supervisor is gone: stopping" in process.read_log()
-
-
-def ask_with_later_key(service: Workers) -> Reply:
-    authorization = {"Authorization": f"Bearer {LATER_KEY}"}
-    return Client(service.port).post("/api/v1/identify/url", BODY, authorization)
 
 
 def test_second_signal_ends_all_processes_at_once(tmp_path: Path) -> None:

@@ -50,9 +50,9 @@ from tornado_idv.registry import (
     open_backends,
     plugin_manager,
 )
+from tornado_idv.service.cpus import worker_count
 from tornado_idv.service.sockets import tls_context
 from tornado_idv.web.openapi import describe_api
-from tornado_idv.workers.cpus import worker_count
 
 _MAX_ABSENT = 10
 

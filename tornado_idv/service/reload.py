@@ -22,7 +22,6 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
-from tornado_idv.service.systemd import Notifier
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
@@ -32,6 +31,8 @@ _WATCH_INTERVAL = 1.0
 STOPPING = "the service is stopping"
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+Audited = dict[str, str | None]
+"""The cause of a reload, for the audit log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,12 @@ async def prepare_file(
     kinds: Kinds,
     prepare: Callable[[Settings], Awaitable[Prepared]],
 ) -> Prepared:
-    """Prepare the settings in a file; raises `ConfigError` and `StartError`."""
-    # In a thread: a long file would delay responses, and a secret's file may hang.
-    settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
-    with file.located():
-        return await prepare(settings)
+    """Prepare the settings in a file; raises `ConfigError`, `StartError` and `TimeoutError`."""
+    async with asyncio.timeout(PREPARE_TIMEOUT):
+        # In a thread: a long file would delay responses, and a secret's file may hang.
+        settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
+        with file.located():
+            return await prepare(settings)
 
 
 class Watch:
@@ -91,25 +93,24 @@ class Watch:
 class Reloader:
     """Reloads the configuration that was read first as ``file``.
 
-    ``apply`` puts that of a file in force and returns the settings that need a restart, or raises
-    an `IdvError` with everything as it was.
-    ``counters`` count the reloads; ``notifier`` tells the service manager of them; ``clock``
-    returns Unix time in seconds.
+    ``apply`` puts that of a file in force, or leaves everything as it was, which its result says
+    or an exception. ``begin`` is called before the file is read, and ``end`` with the result.
+    ``clock`` returns Unix time in seconds.
     """
 
     def __init__(
         self,
         file: ConfigFile,
-        apply: Callable[[ConfigFile], Awaitable[tuple[str, ...]]],
-        counters: Counters,
-        notifier: Notifier | None = None,
+        apply: Callable[[ConfigFile], Awaitable[ReloadResult]],
+        begin: Callable[[Audited], object],
+        end: Callable[[ReloadResult, Audited], object],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.last: ReloadResult | None = None
         self._watch = Watch(file)
         self._apply = apply
-        self._counters = counters
-        self._notifier = notifier or Notifier()
+        self._begin = begin
+        self._end = end
         self._clock = clock
         self._in_thread = DaemonThread("configuration")
         self._lock = asyncio.Lock()
@@ -160,14 +161,12 @@ class Reloader:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _run(self, audited: dict[str, str | None]) -> ReloadResult:
+    async def _run(self, audited: Audited) -> ReloadResult:
         async with self._lock:
             self._next = None  # the file is read now: a later caller may have changed it since
-            self._notifier.reloading()
-            result = await self._attempt()
-            self._notifier.ready()
-        self.last = result
-        record(result, self._counters, audited)
+            self._begin(audited)
+            self.last = result = await self._attempt()
+            self._end(result, audited)
         return result
 
     async def _attempt(self) -> ReloadResult:
@@ -175,10 +174,10 @@ class Reloader:
             return failure(StartError(STOPPING), self._clock())
         try:
             async with asyncio.timeout(PREPARE_TIMEOUT):
-                left_out = await self._apply(await self._in_thread(self._watch.read))
+                file = await self._in_thread(self._watch.read)
+            return await self._apply(file)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             return failure(error, self._clock())
-        return ReloadResult(self._clock(), left_out)
 
 
 def failure(error: Exception, at: float) -> ReloadResult:
@@ -197,7 +196,7 @@ def failure(error: Exception, at: float) -> ReloadResult:
     return ReloadResult(at, code=code, problems=problems)
 
 
-def record(result: ReloadResult, counters: Counters, audited: dict[str, str | None]) -> None:
+def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
     """Count and log a reload."""
     counters.count_reload(succeeded=result.code is None, at=result.at)
     if result.code is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -18,11 +19,19 @@ from tornado_idv.double.state import Double
 from tornado_idv.http.server import HttpServer
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds
+from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.http_parts import SharedParts, make_http
 from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.limiters import Limiters, exchanging, make_limiters
-from tornado_idv.service.reload import Prepared, Reloader, applicable, prepare_file
+from tornado_idv.service.reload import (
+    Audited,
+    Prepared,
+    Reloader,
+    applicable,
+    prepare_file,
+    record,
+)
 from tornado_idv.service.sockets import bind, port_of, tls_context, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog
@@ -48,15 +57,7 @@ class Summary:
     key_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Inherited:
-    """Inheritance of a process from its supervisor: bound sockets, and memory that all share."""
-
-    sockets: Sequence[socket.socket] = ()
-    limiters: Limiters | None = None
-
-
-_NOTHING = Inherited()
+_NO_MANAGER = Notifier()
 
 
 @dataclass(eq=False)
@@ -134,7 +135,7 @@ async def listening(
     access_log: AccessLog | None = None,
     log_dropped: Callable[[], int] = lambda: 0,
     *,
-    notifier: Notifier | None = None,
+    notifier: Notifier = _NO_MANAGER,
 ) -> AsyncIterator[Service]:
     """The whole service in one process, from open backends to listening sockets.
 
@@ -149,13 +150,17 @@ async def listening(
         ) as service,
         AsyncExitStack() as stack,
     ):
-
-        async def apply(file: ConfigFile) -> tuple[str, ...]:
-            (await prepare_file(file, kinds, service.prepare)).commit()
-            return applicable(settings, service.settings)[1]
-
         state = service.state
-        reloader = Reloader(file, apply, state.counters, notifier)
+
+        async def apply(file: ConfigFile) -> ReloadResult:
+            (await prepare_file(file, kinds, service.prepare)).commit()
+            return ReloadResult(time.time(), applicable(settings, service.settings)[1])
+
+        def end(result: ReloadResult, audited: Audited) -> None:
+            notifier.ready()
+            record(result, state.counters, audited)
+
+        reloader = Reloader(file, apply, lambda _: notifier.reloading(), end)
         service.reloader = state.reloads = reloader
         stack.push_async_callback(reloader.close)
         watch = reloader.watch(lambda: service.settings.server.watch_config)
@@ -182,16 +187,20 @@ async def serving(
     access_log: AccessLog | None,
     log_dropped: Callable[[], int],
     *,
-    inherited: Inherited = _NOTHING,
     port: int = 0,
+    sockets: Sequence[socket.socket] = (),
+    common: Limiters | None = None,
 ) -> AsyncIterator[Service]:
-    """The public listener, on the sockets of a worker or on ``port``; raises as `listening`."""
+    """The public listener, on ``port`` or bound sockets; raises as `listening`.
+
+    ``common`` are the limits of all processes, if there are several.
+    """
     counters = Counters()
     async with (
         Keys(installed_kinds(manager)).opened(settings.auth) as keys,
         open_directories(settings, manager, counters) as directories,
         exchanging(
-            inherited.limiters or make_limiters(settings.limits, len(keys.ring.ids)),
+            common or make_limiters(settings.limits, len(keys.ring.ids)),
             settings,
             manager,
             counters,
@@ -202,7 +211,7 @@ async def serving(
         server = HttpServer(make_http(settings, directories.current, shared))
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
-        sockets = inherited.sockets or bind("server", host, port)
+        sockets = sockets or bind("server", host, port)
         port = port_of(sockets)
         url = url_of("https" if tls else "http", host, port)
         state = ServiceState(

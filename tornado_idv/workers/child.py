@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from tornado_idv.admin.report import Phase
 from tornado_idv.errors import StartError, format_traceback
-from tornado_idv.workers.channel import CRASHED, Decoder, Message, encode
+from tornado_idv.workers.channel import CRASHED, Message, State, encode
 
 _log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
@@ -36,24 +37,19 @@ class Child:
     pid: int
     sock: socket.socket
     heard: float
+    state: State = field(default_factory=State)
+    """As last reported."""
     phase: Phase = "starting"
     started_at: float = field(default_factory=time.time)
     """As a Unix time."""
-    report: Message | None = None
-    """The last state and counters that it reported."""
     ready_at: float | None = None
-    key_count: int = 0
     kill_at: float = math.inf
     """When it is killed unless it has ended: it was asked to stop."""
-    preparing: bool = False
-    """Whether it opens what another configuration needs, which may block its event loop."""
-    outdated: bool = False
-    """Whether another process is to take its place."""
     disconnected: bool = False
     """Whether it has closed its end, as it does before it ends."""
     unsent: bytearray = field(default_factory=bytearray)
     """Messages for `flush`, once the socket can be written."""
-    _decoder: Decoder = field(default_factory=Decoder)
+    _received: bytes = b""
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
@@ -62,7 +58,7 @@ class Child:
         return self.sock.fileno()
 
     def overview(self, now: float) -> Message:
-        """Return its state as last reported, for the admin process."""
+        """Return its state for the manager."""
         return {
             "name": self.name,
             "pid": self.pid,
@@ -70,13 +66,14 @@ class Child:
             "started_at": self.started_at,
             # A killed child is given time to end, by a heartbeat in the future.
             "heartbeat_age": max(0.0, round(now - self.heard, 1)),
-            "requests": 0 if self.report is None else self.report["requests"],
-            "report": self.report,
+            "requests": 0 if self.state.report is None else self.state.report["requests"],
+            "report": self.state.report,
+            "address": self.state.address,
         }
 
-    def send(self, message: Message) -> None:
+    def send(self, op: str, **args: Any) -> None:
         """Send a message, now or by `flush`."""
-        self.unsent += encode(message)
+        self.unsent += encode({"op": op, **args})
         self.flush()
 
     def flush(self) -> None:
@@ -91,20 +88,22 @@ class Child:
 
     def receive(self, now: float) -> list[Message]:
         """Return what it has sent; a process that sends something else is killed."""
-        messages: list[Message] = []
         try:
             while data := self.sock.recv(_READ_SIZE):
                 self.heard = now
-                messages += self._decoder.feed(data)
+                self._received += data
             self.disconnected = True
         except BlockingIOError:
             pass
+        except OSError:  # it has closed its end with a message from here unread
+            self.disconnected = True
+        *lines, self._received = self._received.split(b"\n")
+        try:
+            return [msgspec.json.decode(line, type=Message) for line in lines]
         except msgspec.DecodeError:
             self.disconnected = True
             self.kill()
-        except OSError:  # it has closed its end with a message from here unread
-            self.disconnected = True
-        return messages
+            return []
 
     def kill(self) -> None:
         """End it at once."""

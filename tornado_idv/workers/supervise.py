@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -19,19 +19,20 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.store_file import locate_store
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import installed_kinds
-from tornado_idv.service.limiters import Limiters, make_limiters
+from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.run import start_summary
-from tornado_idv.service.service import Inherited, Summary
+from tornado_idv.service.service import Summary
 from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.workers.admin_process import run_admin
 from tornado_idv.workers.child import Slot
-from tornado_idv.workers.reload_all import Configuration
+from tornado_idv.workers.configuration import Configuration
+from tornado_idv.workers.manager import run_manager
 from tornado_idv.workers.signals import stop_at_once
-from tornado_idv.workers.supervisor import ADMIN, Supervisor
+from tornado_idv.workers.supervisor import MANAGER, Supervisor
 from tornado_idv.workers.worker import run_worker
 
 _audit = logging.getLogger(AUDIT)
+Run = Callable[[Configuration, Sequence[socket.socket], socket.socket], int]
 
 
 def supervise(
@@ -50,10 +51,11 @@ def supervise(
     server, admin = settings.server, settings.admin
     public = bind_each("server", server.host, file.port_for(settings), workers)
     admin_sockets = bind("admin", admin.host, admin.port) if admin else []
+    kinds = installed_kinds(manager)
     with stop_at_once():
-        key_count = _count_keys(settings.auth, installed_kinds(manager))
+        key_count = _count_keys(settings.auth, kinds)
     limiters = make_limiters(settings.limits, key_count)
-    current = Configuration(file, settings)
+    current = Configuration(file, settings, manager, kinds, limiters)
 
     def on_ready(key_count: int) -> None:
         port = port_of(public[0])
@@ -63,46 +65,25 @@ def supervise(
         _audit.info("started", extra={**start_summary(settings, summary), "workers": workers})
         announce(summary)
 
+    sockets = {*chain(*public), *admin_sockets}
+
+    def start(run: Run, own: Sequence[socket.socket], control: socket.socket) -> int:
+        _close(sockets.difference(own))
+        return run(current, own, control)
+
+    worker = partial(start, run_worker)
+    slots = [Slot(f"worker {i}", partial(worker, own)) for i, own in enumerate(public, start=1)]
+    slots.append(Slot(MANAGER, partial(start, run_manager, admin_sockets)))
     gc.collect()
     gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
     supervisor = Supervisor(
-        _slots(current, manager, limiters, public, admin_sockets),
+        slots,
         current,
-        installed_kinds(manager),
-        limiters,
         Notifier.from_environ(),
         on_ready=on_ready,
         release=partial(_close, list(chain(*public))),
     )
     _audit.info("stopped", extra={"drained": supervisor.run()})
-
-
-def _slots(
-    current: Configuration,
-    manager: pluggy.PluginManager,
-    limiters: Limiters,
-    public: list[list[socket.socket]],
-    admin_sockets: list[socket.socket],
-) -> list[Slot]:
-    """Return the places of the processes; each closes the sockets of the others."""
-    sockets = {*chain(*public), *admin_sockets}
-
-    def start(
-        own: list[socket.socket],
-        run: Callable[[Inherited, socket.socket], int],
-        control: socket.socket,
-    ) -> int:
-        _close(sockets.difference(own))
-        return run(Inherited(own, limiters), control)
-
-    worker = partial(run_worker, current, manager)
-    slots = [
-        Slot(f"worker {i}", partial(start, own, worker)) for i, own in enumerate(public, start=1)
-    ]
-    if (admin := current.settings.admin) is not None:
-        admin_process = partial(run_admin, current, manager, admin)
-        slots.append(Slot(ADMIN, partial(start, admin_sockets, admin_process)))
-    return slots
 
 
 def _count_keys(auth: AuthSettings, kinds: Kinds) -> int:

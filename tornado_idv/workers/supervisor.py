@@ -1,7 +1,6 @@
-"""The supervisor: starts the processes, replaces those that end, and passes commands on.
+"""The supervisor: starts the processes, replaces those that end, and keeps the sockets.
 
-It has no event loop and no thread, so that it can fork at any time. No public request passes
-through it; it only keeps the listening sockets open.
+It has no event loop and no thread, so that it can fork at any time. No request passes through it.
 """
 
 from __future__ import annotations
@@ -10,27 +9,29 @@ import logging
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-from tornado_idv.interfaces.hookspecs import Kinds
+from msgspec import convert
+
+from tornado_idv.errors import StartError
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.service.limiters import Limiters
+from tornado_idv.reload_result import ReloadResult
+from tornado_idv.service.reload import STOPPING, Audited, failure, record
 from tornado_idv.service.signals import KILLED_BY
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.workers.channel import Message, decode_error
+from tornado_idv.workers.channel import Message, State
 from tornado_idv.workers.child import Child, Slot, fork
-from tornado_idv.workers.fan_out import Command, FanOut, Steps
-from tornado_idv.workers.reload_all import Configuration, ReloadAll
+from tornado_idv.workers.configuration import Configuration
 from tornado_idv.workers.signals import SignalQueue
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
-ADMIN = "admin"
-"""The name of the process with the admin listener; all others are workers."""
+MANAGER = "manager"
+"""The name of the process that manages the others, which are workers."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _ONLY_OURS = (signal.SIGINT, signal.SIGHUP)
 """Signals that a terminal sends to all processes, and workers ignore."""
@@ -45,9 +46,6 @@ _FORK_PAUSE = 1.0
 """Seconds before another attempt where the system has no memory or no process left."""
 _STOP_GRACE = 10.0
 """Seconds beyond the drain in which a process may close what it has opened."""
-_COMMAND_TIMEOUT = 5.0
-_REPORT_TIMEOUT = 0.5
-"""Seconds; of a worker that does not reply, the last heartbeat is used."""
 
 
 class Supervisor:
@@ -55,17 +53,14 @@ class Supervisor:
 
     ``on_ready`` is called with the number of keys once all processes serve. ``release`` closes the
     public sockets in this process, so that none is open once the workers have closed theirs.
-    A reload changes ``current``, and ``limiters``, which all share. ``counters`` take the counts of
-    processes that have ended, as they last reported them, and of reloads. ``clock`` gives monotonic
-    seconds.
+    A reload changes ``current``. ``counters`` take the counts of processes that have ended, as they
+    last reported them, and of reloads. ``clock`` gives monotonic seconds.
     """
 
     def __init__(
         self,
         slots: Sequence[Slot],
         current: Configuration,
-        kinds: Kinds,
-        limiters: Limiters,
         notifier: Notifier,
         *,
         on_ready: Callable[[int], object],
@@ -82,13 +77,16 @@ class Supervisor:
         self._clock = clock
         self._fork = fork
         self._signals = SignalQueue(_SIGNALS)
-        self._fan_out = FanOut(clock)
-        self._children = self._fan_out.children
-        self.reloads = ReloadAll(self._fan_out, current, kinds, limiters, notifier, self.counters)
+        self._children: list[Child] = []
         self._restarts = 0
         self._announced = self._stopping = False
-        self._hangup = False
-        """Whether to reload; during the start, once it is over."""
+        self._hangups = self._passed_on = 0
+        """SIGHUPs that the manager is to be sent, and was sent without a reload since."""
+        self._last_reload: ReloadResult | None = None
+        self._reloading: Audited | None = None
+        """The cause of the reload that runs."""
+        self._used: ReloadResult | None = None
+        """The result of that reload, once processes are started with its configuration."""
         self._drained = True
         self._stepped = self._alive_at = clock()
 
@@ -109,45 +107,41 @@ class Supervisor:
 
     def _step(self) -> None:
         self._start_due()
-        ready = self._wait()
-        now = self._clock()
+        self._wait()
+        now, was_reloading = self._clock(), self._reloading is not None
         for number in self._signals.read():
             self._on_signal(number)
-        for child in ready:
+        for child in tuple(self._children):
             child.flush()
             self._receive(child, now)
-        for child in tuple(self._children):
             if (code := child.reap()) is not None:
                 self._on_exit(child, code, now)
         self._check_start()
-        if self._hangup and self._announced:
-            self._hangup = False
-            self.reloads.start("signal")
+        self._pass_hangups_on()
         self._kill_overdue(now)
-        self._fan_out.expire(now)
-        self.reloads.poll(now)
-        self._replace_outdated(now)
-        if self._stopping and not self._workers():  # the admin listener responds until the end
+        # A commit may be read after the end of the reload, but not later than in the next step.
+        is_reloading = was_reloading or self._reloading is not None
+        self._replace_outdated(now, is_reloading=is_reloading)
+        if self._stopping and not self._workers():  # the manager responds until the end
             for child in self._children:
                 self._drain(child, delay=False)
         if self._notifier.watchdog is not None and now >= self._alive_at:
             self._alive_at = now + self._notifier.watchdog
             self._notifier.alive()
 
-    def _wait(self) -> list[Child]:
-        """Return the processes that have sent something, or can be sent more."""
+    def _wait(self) -> None:
+        """Wait for a message, a signal, or what is due."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
-        connected = {each.fileno(): each for each in self._children if not each.disconnected}
-        for child in connected.values():
-            poll.register(child, select.POLLIN | (select.POLLOUT if child.unsent else 0))
+        for child in self._children:
+            if not child.disconnected:
+                poll.register(child, select.POLLIN | (select.POLLOUT if child.unsent else 0))
         now = self._clock()
-        due = [now + _TICK, self._fan_out.next_deadline]
+        due = [now + _TICK]
         due += [slot.start_at for slot in self._slots.values() if slot.child is None]
         if self._notifier.watchdog is not None:
             due.append(self._alive_at)
-        events = poll.poll(max(0.0, min(due) - now) * 1000)
-        return [connected[number] for number, _ in events if number in connected]
+        poll.poll(max(0.0, min(due) - now) * 1000)
 
     def _start_due(self) -> None:
         now = self._clock()
@@ -160,12 +154,13 @@ class Supervisor:
                     slot.start_at = now + _FORK_PAUSE
                     _log.error("%s cannot be started: %s", slot.name, error.strerror)
                 else:
+                    slot.child.state.generation = self._current.generation
                     self._children.append(slot.child)
 
-    def _run_in_child(self, slot: Slot, sock: Any) -> int:
+    def _run_in_child(self, slot: Slot, sock: socket.socket) -> int:
         """Leave the supervisor behind in a forked process, and become that of the slot."""
-        # The admin listener responds until the end, also where all processes get SIGTERM.
-        own = (*_ONLY_OURS, signal.SIGTERM) if slot.name == ADMIN else _ONLY_OURS
+        # The manager responds until the end, also where all processes get SIGTERM.
+        own = (*_ONLY_OURS, signal.SIGTERM) if slot.name == MANAGER else _ONLY_OURS
         self._signals.leave(own)
         for child in self._children:
             child.close()  # otherwise that process would not notice the end of the supervisor
@@ -173,41 +168,57 @@ class Supervisor:
 
     def _receive(self, child: Child, now: float) -> None:
         for message in child.receive(now):
-            match message["op"]:
-                case "report":
-                    child.report = message["report"]
-                case "ready":
-                    child.ready_at, child.key_count = now, message["keys"]
+            if message["op"] == "state":
+                child.state = state = convert(message["state"], State)
+                if state.error is not None:
+                    self._slots[child.name].error = state.start_error
+                if state.keys is not None and child.ready_at is None:
+                    child.ready_at = now
                     self._on_ready(child)
-                case "failed":
-                    self._slots[child.name].error = decode_error(message["error"])
-                case "preparing":
-                    child.preparing = message["now"]
-                case "retire":
-                    child.outdated = True
-                case "reply":
-                    self._fan_out.on_reply(child, message)
-                case "ask":
-                    self._fan_out.run(self._execute(child, message))
+            else:
+                self._on_request(child, message)
         if child.disconnected:
             child.kill_at = min(child.kill_at, now + _STOP_GRACE)
 
-    def _execute(self, admin: Child, message: Message) -> Steps:
-        """Execute a command of the admin process; reply once the workers have replied."""
-        command, args, timeout = message["command"], message["args"], _COMMAND_TIMEOUT
-        reply, workers = {"op": "reply", "id": message["id"]}, self._workers()
-        if command == "reload":
-            self.reloads.start("admin", lambda done: admin.send({**reply, "result": done}), **args)
-            return
-        if command == "report":
-            # A worker that starts does not reply yet, and has counted nothing.
-            workers = [each for each in workers if each.phase != "starting"]
-            timeout = _REPORT_TIMEOUT
-        elif command == "explain":
-            workers = [each for each in workers if each.phase == "ready"][:1]
-        replies = yield Command(workers, command, args, timeout)
-        overview = self._overview() if command == "report" else None
-        admin.send({**reply, "replies": replies, "overview": overview})
+    def _on_request(self, manager: Child, message: Message) -> None:
+        match message["op"]:
+            case "overview":
+                manager.send("reply", **self._overview())
+            case "reloading":
+                self._passed_on -= message["hangups"]
+                self._reloading = message["audited"]
+                self._notifier.reloading()
+            case "use":
+                if self._stopping:
+                    result = failure(StartError(STOPPING), time.time())
+                else:
+                    result = self._current.use(message["content"], message["signature"])
+                if result.code is None:
+                    self._used = result
+                manager.send("reply", result=result, generation=self._current.generation)
+            case "reloaded":
+                self._on_reloaded(convert(message["result"], ReloadResult))
+
+    def _on_reloaded(self, result: ReloadResult) -> None:
+        audited, self._reloading, self._used = self._reloading or {}, None, None
+        self._last_reload = result
+        if not self._stopping:
+            self._notifier.ready()
+        record(result, self.counters, audited)
+
+    def _on_manager_exit(self, manager: Child) -> None:
+        """End its reload, and pass SIGHUP on again unless a reload had begun."""
+        self._hangups, self._passed_on = self._hangups + self._passed_on, 0
+        if self._reloading is not None:
+            reason = STOPPING if self._stopping else f"{manager} ended during the reload"
+            self._on_reloaded(self._used or failure(StartError(reason), time.time()))
+
+    def _pass_hangups_on(self) -> None:
+        manager = self._slots[MANAGER].child
+        if self._announced and manager is not None and manager.ready_at is not None:
+            for _ in range(self._hangups):
+                manager.send("hangup")
+            self._hangups, self._passed_on = 0, self._passed_on + self._hangups
 
     def _on_ready(self, child: Child) -> None:
         slot = self._slots[child.name]
@@ -225,19 +236,25 @@ class Supervisor:
         if self._announced or self._stopping:
             return
         slots = self._slots.values()
-        error, *others = (slot.error for slot in slots if slot.name != ADMIN)
+        error, *others = (slot.error for slot in slots if slot.name != MANAGER)
         if error is not None and None not in others:
             raise error
         if all(slot.child is not None and slot.child.phase == "ready" for slot in slots):
             self._announced = True
             self._notifier.ready()
-            self._on_all_ready(max(each.key_count for each in self._children))
+            self._on_all_ready(max(each.state.keys or 0 for each in self._children))
 
-    def _replace_outdated(self, now: float) -> None:
-        """Start another process in the place of each, and let it serve until that one does."""
+    def _replace_outdated(self, now: float, *, is_reloading: bool) -> None:
+        """Start another process in the place of each, and let it serve until that one does.
+
+        During a reload, processes may have either configuration.
+        """
         for slot in self._slots.values():
             child = slot.child
-            if child is not None and child.outdated and not self._stopping:
+            if child is None or self._stopping:
+                continue
+            is_unlike = child.state.generation != self._current.generation
+            if child.state.retiring or (is_unlike and not is_reloading):
                 _log.info("%s is replaced", child)
                 slot.child, slot.start_at = None, now
                 if child.phase == "starting":
@@ -246,7 +263,7 @@ class Supervisor:
     def _drain(self, child: Child, *, delay: bool) -> None:
         if child.phase != "draining":
             child.phase = "draining"
-            child.send({"op": "drain", "delay": delay})
+            child.send("drain", delay=delay)
             limits = self._current.settings.server.drain
             seconds = limits.timeout + (limits.delay if delay else 0.0)
             child.kill_at = self._clock() + seconds + _STOP_GRACE
@@ -254,9 +271,11 @@ class Supervisor:
     def _on_exit(self, child: Child, code: int, now: float) -> None:
         self._receive(child, now)
         child.close()
-        if child.report is not None:
-            self.counters.merge(child.report["counters"])
-        self._fan_out.on_exit(child)
+        if child.state.report is not None:
+            self.counters.merge(child.state.report["counters"])
+        self._children.remove(child)
+        if child.name == MANAGER:
+            self._on_manager_exit(child)
         slot = self._slots[child.name]
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         if child.phase == "draining":
@@ -276,7 +295,7 @@ class Supervisor:
         for child in self._children:
             if was_paused:
                 child.heard = now
-            is_opening = child.ready_at is None or child.preparing
+            is_opening = child.ready_at is None or child.state.preparing
             timeout = _START_TIMEOUT if is_opening else _HEARTBEAT_TIMEOUT
             if child.kill_at <= now:
                 _log.warning("%s is killed: it did not stop in time", child)
@@ -289,7 +308,7 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            self._hangup = True
+            self._hangups += 1
         elif number in (signal.SIGTERM, signal.SIGINT):
             if self._stopping:  # end without clean-up: a thread or a backend could hold that up
                 _log.warning("second signal: exiting now, requests in flight are aborted")
@@ -298,7 +317,8 @@ class Supervisor:
                 _audit.info("stopped", extra={"drained": False})
                 os._exit(KILLED_BY + number)
             self._stopping = True
-            self.reloads.stop()
+            if (manager := self._slots[MANAGER].child) is not None:
+                manager.send("stopping")
             self._notifier.stopping()
             if self._announced:
                 _log.info("stopping: no new connections, finishing the requests in flight")
@@ -310,11 +330,11 @@ class Supervisor:
 
     def _workers(self) -> list[Child]:
         """Return all workers, in the order of their names."""
-        order = [name for name in self._slots if name != ADMIN]
+        order = [name for name in self._slots if name != MANAGER]
         return [child for name in order for child in self._children if child.name == name]
 
     def _overview(self) -> Message:
-        """Return the state of all workers as last reported, for the admin process."""
+        """Return the state of all workers as last reported, for the manager."""
         workers, now = self._workers(), self._clock()
         serving = {each.name for each in workers if each.phase == "ready"}
         return {
@@ -322,9 +342,9 @@ class Supervisor:
             "pid": os.getpid(),
             "started_at": self.counters.started_at,
             "restarts": self._restarts,
-            "missing": [name for name in self._slots if name not in {*serving, ADMIN}],
+            "missing": [name for name in self._slots if name not in {*serving, MANAGER}],
             "ended": self.counters.to_record(),
             "loaded_at": self.counters.last_reload_success,
-            "last_reload": self.reloads.last,
+            "last_reload": self._last_reload,
             "workers": [each.overview(now) for each in workers],
         }

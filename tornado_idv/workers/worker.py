@@ -6,29 +6,36 @@ import asyncio
 import logging
 import signal
 import socket
-from contextlib import closing
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 
-import pluggy
 import uvloop
 
 from tornado_idv.admin.state import ServiceState
+from tornado_idv.errors import format_traceback
 from tornado_idv.logs.handlers import configure_logging
-from tornado_idv.registry import installed_kinds
+from tornado_idv.service.reload import failure, prepare_file
 from tornado_idv.service.run import tune_gc
-from tornado_idv.service.service import Inherited, serving
+from tornado_idv.service.service import Service, serving
 from tornado_idv.service.watchdog import watched_loop
-from tornado_idv.workers.channel import STOPPED, UNANSWERED, Channel, Message, supervised
-from tornado_idv.workers.reload_all import Configuration, PreparedReload
+from tornado_idv.workers.channel import (
+    STOPPED,
+    UNANSWERED,
+    Channel,
+    Connection,
+    Message,
+    supervised,
+)
+from tornado_idv.workers.configuration import Configuration
+from tornado_idv.workers.peers import listening
 
 _log = logging.getLogger(__name__)
 
 
 def run_worker(
-    current: Configuration,
-    manager: pluggy.PluginManager,
-    inherited: Inherited,
-    control: socket.socket,
+    current: Configuration, sockets: Sequence[socket.socket], control: socket.socket
 ) -> int:
     """Serve until asked to stop; return the exit code."""
     file, settings = current.file, current.settings
@@ -38,18 +45,28 @@ def run_worker(
 
     async def serve(channel: Channel) -> int:
         # The supervisor decides: it may be about to stop itself, or starts a successor first.
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, channel.send, {"op": "retire"})
+        retire = lambda: channel.update(retiring=True)  # noqa: E731
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, retire)
         dropped = lambda: logs.writer.dropped  # noqa: E731
+        requests = _Requests(channel, current)
         with file.located():
-            async with serving(
-                settings, manager, logs.access, dropped, inherited=inherited
-            ) as service:
+            async with AsyncExitStack() as stack:
+                # Before it serves: what a purge does not reach has cached nothing yet.
+                address = await stack.enter_async_context(listening(requests.respond))
+                channel.update(address=address)
+                service = await stack.enter_async_context(
+                    serving(
+                        settings,
+                        current.plugins,
+                        logs.access,
+                        dropped,
+                        sockets=sockets,
+                        common=current.limiters,
+                    )
+                )
                 tune_gc()
-                kinds = installed_kinds(manager)
-                reload = PreparedReload(file, kinds, service.prepare, channel.send)
-                commands = _Commands(channel, service.state, reload)
-                channel.serving(service.key_count, commands.execute, commands.report)
+                requests.service.set_result(service)
+                channel.serving(service.key_count, lambda: _report(service.state))
                 with watched_loop(service.state.counters):
                     await channel.stop.wait()
                     if await service.drain(delay=channel.delay):
@@ -58,30 +75,73 @@ def run_worker(
                     return UNANSWERED
 
     with closing(logs):
-        return uvloop.run(supervised(control, serve))
+        return uvloop.run(supervised(control, serve, current.generation))
 
 
-@dataclass
-class _Commands:
-    """Executes the commands of the supervisor."""
+def _report(state: ServiceState) -> Message:
+    process, counters = state.process_report(take_lag=True), state.counters
+    requests = sum(each.count for each in counters.responses.values())
+    return {"process": process, "counters": counters.to_record(), "requests": requests}
 
-    channel: Channel
-    state: ServiceState
-    reload: PreparedReload
 
-    def report(self, *, take_lag: bool = False) -> Message:
-        process, counters = self.state.process_report(take_lag=take_lag), self.state.counters
-        requests = sum(each.count for each in counters.responses.values())
-        return {"process": process, "counters": counters.to_record(), "requests": requests}
+class _Requests:
+    """Does what the manager process asks for, once ``service`` has a result."""
 
-    async def execute(self, command: str, args: Message) -> object:
-        match command:
-            case "report":
-                self.channel.send({"op": "report", "report": self.report(**args)})
-            case "purge":
-                return await self.state.purge(args)
-            case "explain":
-                return await self.state.explain(args)
-            case _:
-                return await self.reload.execute(command, args)
-        return None
+    def __init__(self, channel: Channel, current: Configuration) -> None:
+        self.service: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
+        self._channel = channel
+        self._file, self._kinds = current.file, current.kinds
+        self._lock = asyncio.Lock()
+
+    async def respond(self, connection: Connection) -> None:
+        """Do what is asked for on a connection; send its result or error."""
+        if (message := await connection.receive()) is None:
+            return
+        try:
+            service = await asyncio.shield(self.service)
+            match message:
+                case {"op": "purge", "args": target}:
+                    connection.send(result=await service.state.purge(target))
+                case {"op": "explain", "args": query}:
+                    connection.send(result=await service.state.explain(query))
+                case {"op": "prepare", "args": str(content)}:
+                    async with self._lock:
+                        await self._prepare(service, connection, content)
+        except Exception as error:  # noqa: BLE001 - the other workers still respond
+            text = "command %s failed:\n%s"
+            _log.error(text, message["op"], format_traceback(error))
+            connection.send(error=type(error).__name__)
+
+    async def _prepare(self, service: Service, connection: Connection, content: str) -> None:
+        """Prepare a configuration, and commit it if that is the next message.
+
+        The end of the connection aborts it.
+        """
+        if self._channel.stop.is_set():
+            return
+        # The content is the manager's, so that all processes have the same configuration.
+        file = replace(self._file, content=content.encode())
+        connection.send(begun=True)
+        self._channel.update(preparing=True)
+        preparing = asyncio.create_task(prepare_file(file, self._kinds, service.prepare))
+        decided = asyncio.create_task(connection.receive())
+        await asyncio.wait([preparing, decided], return_when=asyncio.FIRST_COMPLETED)
+        if not preparing.done():
+            preparing.cancel()
+            await asyncio.wait([preparing])
+        self._channel.update(preparing=False)
+        try:
+            prepared = preparing.result()
+        except asyncio.CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            decided.cancel()
+            connection.send(result=failure(error, time.time()))
+            return
+        connection.send(result=None)
+        if (commit := await decided) is None:
+            await prepared.abort()
+            return
+        prepared.commit()
+        self._channel.update(generation=commit["generation"])
+        connection.send(result=None)

@@ -29,7 +29,7 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
-from tornado_idv.service import reload
+from tornado_idv.service import service as service_module
 from tornado_idv.service.service import Summary
 
 pytestmark = pytest.mark.slow
@@ -212,7 +212,7 @@ def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    read, record = ConfigFile.read, reload.record
+    read, record = ConfigFile.read, service_module.record
 
     def read_amid_a_hangup(path: Path, port: int | None) -> ConfigFile:
         monkeypatch.setattr(ConfigFile, "read", read)
@@ -226,7 +226,7 @@ def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(ConfigFile, "read", read_amid_a_hangup)
-    monkeypatch.setattr(reload, "record", stop_after_the_reload)
+    monkeypatch.setattr(service_module, "record", stop_after_the_reload)
     path = config(USERS, more=f"logging: {{level: info, format: json}}\n{ANY_PORT}")
     assert invoke("serve", "-c", path).exit_code == 0
     lines = map(json.loads, capfd.readouterr().err.splitlines())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any, Self
 
-from tornado_idv.workers.channel import Decoder, Message, encode
+import msgspec
+
+from tornado_idv.workers.channel import Message, State, encode
 
 
 class ControlEnd:
@@ -14,9 +17,7 @@ class ControlEnd:
     def __init__(self) -> None:
         self._socket, self.theirs = socket.socketpair()
         self._socket.settimeout(10)
-        self._decoder = Decoder()
-        self._unread: list[Message] = []
-        self._ids = 0
+        self._file = self._socket.makefile("rb")
 
     def __enter__(self) -> Self:
         return self
@@ -30,35 +31,28 @@ class ControlEnd:
         return self._socket.fileno() >= 0
 
     def close(self) -> None:
+        self._file.close()
         self._socket.close()
 
     def send(self, op: str, **more: Any) -> None:
         self._socket.sendall(encode({"op": op, **more}))
 
-    def do(self, command: str, **args: Any) -> Message:
-        """Send a command, and return its reply."""
-        self._ids += 1
-        self.send("do", id=self._ids, command=command, args=args)
-        reply = self.wait_for("reply")
-        assert reply["id"] == self._ids
-        return reply
-
-    def wait_for(self, op: str) -> Message:
-        """Return the next message with this operation; those before it are dropped."""
+    def wait_for(self, is_reached: Callable[[State], object]) -> State:
+        """Return the first state that the process reports for which that is true."""
         while True:
             message = self.receive()
-            assert message is not None, f"the process has closed its end without {op}"
-            if message["op"] == op:
-                return message
+            assert message is not None, "the process has closed its end without that"
+            if is_reached(state := msgspec.convert(message["state"], State)):
+                return state
+
+    def wait_until_serving(self) -> State:
+        """Return the first state of a process that serves."""
+        return self.wait_for(lambda state: state.keys is not None)
 
     def receive(self) -> Message | None:
         """Return the next message; ``None`` at the end."""
-        while not self._unread:
-            data = self._socket.recv(65536)
-            if not data:
-                return None
-            self._unread += self._decoder.feed(data)
-        return self._unread.pop(0)
+        line = self._file.readline()
+        return msgspec.json.decode(line) if line else None
 
     def rest(self) -> list[Message]:
         """Return all messages until the process closes its end."""

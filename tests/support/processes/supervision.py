@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tornado_idv.config.load import ConfigFile
@@ -20,10 +21,10 @@ from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.workers.channel import Decoder, Message, encode
+from tornado_idv.workers.channel import Message, State, encode
 from tornado_idv.workers.child import Child, Slot
-from tornado_idv.workers.reload_all import Configuration, ReloadAll
-from tornado_idv.workers.supervisor import ADMIN, Supervisor
+from tornado_idv.workers.configuration import Configuration
+from tornado_idv.workers.supervisor import MANAGER, Supervisor
 
 CONFIG = """\
 profile_sites: [https://profiles.example]
@@ -35,13 +36,13 @@ _MAX_STEPS = 100
 
 
 class FakeProcess:
-    """A process that serves at once, sends heartbeats, and does what it is sent.
+    """A process that serves at once, sends heartbeats, and stops when it is asked to.
 
-    ``ignored`` are the operations and commands that it does not respond to.
+    ``ignored`` are the operations that it does not respond to. It begins with ``state``.
     """
 
     def __init__(
-        self, name: str, pid: int, sock: socket.socket, clock: Callable[[], float]
+        self, name: str, pid: int, sock: socket.socket, clock: Callable[[], float], state: State
     ) -> None:
         self.name = name
         self.pid = pid
@@ -56,7 +57,8 @@ class FakeProcess:
         self.counters = Counters()
         self._clock = clock
         self._socket = sock
-        self._decoder = Decoder()
+        self._state = msgspec.structs.replace(state)
+        self._rest = b""
         self._beat_at = clock()
 
     def __repr__(self) -> str:
@@ -68,12 +70,18 @@ class FakeProcess:
 
     @property
     def operations(self) -> list[str]:
-        """What it was sent: the commands, and other operations."""
-        return [each.get("command", each["op"]) for each in self.received]
+        """The operations of the messages that it was sent."""
+        return [each["op"] for each in self.received]
 
     def serve(self, keys: int = 1) -> None:
         """Report that it serves."""
-        self.send("ready", keys=keys)
+        self.update(keys=keys)
+
+    def update(self, **changes: Any) -> None:
+        """Report a change of its state."""
+        self._state = msgspec.structs.replace(self._state, **changes)
+        self.send("state", state=self._state)
+        self._beat_at = self._clock()
 
     def send(self, op: str, **more: Any) -> None:
         self._socket.sendall(encode({"op": op, **more}))
@@ -82,14 +90,8 @@ class FakeProcess:
         self._socket.sendall(data)
 
     def report(self) -> None:
-        report = {"process": {}, "counters": self.counters.to_record(), "requests": 0}
-        self.send("report", report=report)
-        self._beat_at = self._clock()
-
-    def reply(self, **outcome: Any) -> None:
-        """Reply to the last command."""
-        number = [each["id"] for each in self.received if each["op"] == "do"][-1]
-        self.send("reply", id=number, **(outcome or {"result": None}))
+        """Report what it has counted."""
+        self.update(report={"process": {}, "counters": self.counters.to_record(), "requests": 0})
 
     def disconnect(self) -> None:
         self._socket.close()
@@ -108,19 +110,13 @@ class FakeProcess:
         with suppress(BlockingIOError):
             while received := self._socket.recv(100_000):
                 data += received
-        for message in self._decoder.feed(data):
-            self.received.append(message)
-            self._do(message)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self.received.append(msgspec.json.decode(line))
+            if self.operations[-1] == "drain" and "drain" not in self.ignored:
+                self.exit()
         if not self.has_ended and self._clock() - self._beat_at >= 1.0:
             self.report()
-
-    def _do(self, message: Message) -> None:
-        if self.ignored & {message["op"], message.get("command")}:
-            return
-        if message["op"] == "drain":
-            self.exit()
-        elif message["op"] == "do":
-            self.reply()
 
 
 class FakeChild(Child):
@@ -167,7 +163,7 @@ class _Over(Exception):
 
 
 class Simulation:
-    """Two workers, the admin process, and their supervisor, in simulated time.
+    """Two workers, the manager, and their supervisor, in simulated time.
 
     ``prepare`` is called with each process that is started; by default it serves.
     """
@@ -181,12 +177,13 @@ class Simulation:
         self.fork_error: OSError | None = None
         self.announced: list[int] = []
         self.released = 0
-        self.reloaded: list[ReloadResult] = []
         self.notifier = RecordingNotifier(self.clock)
-        kinds = installed_kinds(plugin_manager())
+        plugins = plugin_manager()
+        kinds = installed_kinds(plugins)
         file = ConfigFile.read(self.path)
-        self.current = Configuration(file, file.load(kinds, {}))
-        self._kinds = kinds
+        settings = file.load(kinds, {})
+        limiters = make_limiters(settings.limits, 1)
+        self.current = Configuration(file, settings, plugins, kinds, limiters)
         self._is_over = False
         self._limit = math.inf
         self._steps = 0
@@ -196,20 +193,14 @@ class Simulation:
     def start(self, *names: str) -> None:
         """Make the supervisor, which starts the processes in its first step."""
         self.supervisor = Supervisor(
-            [Slot(each, lambda _: 0) for each in names or ("worker 1", "worker 2", ADMIN)],
+            [Slot(each, lambda _: 0) for each in names or ("worker 1", "worker 2", MANAGER)],
             self.current,
-            self._kinds,
-            make_limiters(self.current.settings.limits, 1),
             self.notifier,
             on_ready=self.announced.append,
             release=self._release,
             clock=self.clock,
             fork=self._fork,
         )
-
-    @property
-    def reloads(self) -> ReloadAll:
-        return self.supervisor.reloads
 
     @property
     def counters(self) -> Counters:
@@ -261,21 +252,30 @@ class Simulation:
         return self.of(f"worker {number}")[-1]
 
     @property
-    def admin(self) -> FakeProcess:
-        return self.of(ADMIN)[-1]
+    def manager(self) -> FakeProcess:
+        return self.of(MANAGER)[-1]
 
-    def ask(self, command: str, seconds: float = 0.0001, **args: Any) -> Message:
-        """Return the reply to a command of the admin process, which comes within ``seconds``."""
-        self.admin.send("ask", id=7, command=command, args=args)
-        self.advance(seconds)
-        (reply,) = [each for each in self.admin.received if each["op"] == "reply"]
-        self.admin.received.remove(reply)
-        assert reply["id"] == 7
+    def ask(self, op: str, **args: Any) -> Message:
+        """Return the reply to a message of the manager."""
+        self.manager.send(op, **args)
+        self.advance(0.0001)
+        (reply,) = [each for each in self.manager.received if each["op"] == "reply"]
+        self.manager.received.remove(reply)
         return reply
 
     def overview(self) -> Any:
-        """What the admin process is sent of the service."""
-        return self.ask("report", take_lag=False)["overview"]
+        """What the manager is sent of the service."""
+        return self.ask("overview")
+
+    def use(self, text: str) -> Message:
+        """Have the manager begin a reload with this content; return the reply."""
+        self.manager.send("reloading", audited={"trigger": "admin"}, hangups=0)
+        return self.ask("use", content=text, signature=self.current.file.signature)
+
+    def end_reload(self, result: ReloadResult) -> None:
+        """Have the manager end the reload."""
+        self.manager.send("reloaded", result=result)
+        self.advance(0.1)
 
     def wait(self, seconds: float) -> None:
         """Let processes run, and time pass; less if one of them does something."""
@@ -290,7 +290,13 @@ class Simulation:
             raise self.fork_error
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
-        process = FakeProcess(name, 101 + len(self.processes), theirs, self.clock)
+        process = FakeProcess(
+            name,
+            101 + len(self.processes),
+            theirs,
+            self.clock,
+            State(generation=self.current.generation),
+        )
         self.processes.append(process)
         self.prepare(process)
         return FakeChild(process, ours, now)

@@ -32,10 +32,10 @@ from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.token import issue
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
+from tornado_idv.service.cpus import worker_count
 from tornado_idv.service.run import run
 from tornado_idv.service.service import Summary
 from tornado_idv.service.signals import hold_hangups
-from tornado_idv.workers.cpus import worker_count
 
 _log = logging.getLogger(__name__)
 _STANDARD_ERROR = 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tornado_idv.errors import SettingError
-from tornado_idv.workers.cpus import usable_cpus, worker_count
+from tornado_idv.service.cpus import usable_cpus, worker_count
 
 V2 = "0::/service"
 V1 = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1\n3:memory:/docker/1\n0::/"

@@ -1,0 +1,408 @@
+"""The manager process, with a supervisor and workers that a test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
+
+from support.fakes.clock_and_backends import LoopClock
+from tornado_idv.admin.listener import admin_listening
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.registry import installed_kinds, plugin_manager
+from tornado_idv.reload_result import ReloadResult
+from tornado_idv.service.keys import Keys
+from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.sockets import bind, port_of
+from tornado_idv.workers import manager as manager_module
+from tornado_idv.workers.channel import Channel, Connection, Message
+from tornado_idv.workers.configuration import Configuration
+from tornado_idv.workers.manager import Manager
+from tornado_idv.workers.peers import listening
+
+CONFIG = """\
+profile_sites: [https://profiles.example]
+admin: {port: 0}
+backends: [{name: users, kind: yaml, path: users.yaml}]
+"""
+OTHER = CONFIG.replace("name: users", "name: members")
+SHARED = f"""\
+{CONFIG}shared_cache: {{kind: redis, url: 'redis://127.0.0.1', secret: {"x" * 32}}}
+"""
+PURGE = ("POST", "/cache/purge", b'{"all": true}')
+EXPLAIN = ("POST", "/explain", b'{"input": "@alice"}')
+READY = ("GET", "/health/ready", None)
+STATUS = ("GET", "/status.json", None)
+REFUSED = "\0no process has this address"
+
+
+class PlayedWorker:
+    """A worker that replies to each message with the next of ``replies``.
+
+    ``None`` is the end of the connection, and without another reply it is silent.
+    ``received`` ends with ``None`` when the manager has closed its end.
+    """
+
+    def __init__(self, *replies: Message | None, phase: str = "ready") -> None:
+        self.phase = phase
+        self.address = REFUSED
+        self.received: list[Message | None] = []
+        self.asked = asyncio.Event()
+        self._replies = iter(replies)
+
+    async def serve(self, connection: Connection) -> None:
+        message: Message | None = {}
+        while message is not None:
+            message = await connection.receive()
+            self.received.append(message)
+            self.asked.set()
+            for reply in self._replies:
+                if reply is None:
+                    return
+                connection.send(**reply)
+                if "begun" not in reply:
+                    break
+
+
+class Harness:
+    """A manager, and what it sends to the supervisor, which replies with ``used`` to ``use``."""
+
+    def __init__(self, path: Path, workers: Sequence[PlayedWorker]) -> None:
+        self.path = path
+        self.workers = workers
+        self.sent: list[Message] = []
+        self.overview: Message | None = overview("ready")
+        self.used = ReloadResult(5.0, ("server.port",))
+        self.manager: Manager
+        self.fetch: Callable[..., asyncio.Future[HTTPResponse]]
+
+    @property
+    def operations(self) -> list[str]:
+        return [each["op"] for each in self.sent if each["op"] not in ("state", "overview")]
+
+    async def supervise(self, connection: Connection) -> None:
+        while (message := await connection.receive()) is not None:
+            self.sent.append(message)
+            if message["op"] == "overview" and self.overview is not None:
+                workers = [
+                    {**WORKER, "name": f"worker {i}", "pid": 10 + i}
+                    | {"phase": each.phase, "address": each.address}
+                    for i, each in enumerate(self.workers, 1)
+                ]
+                connection.send(op="reply", **{**self.overview, "workers": workers})
+            if message["op"] == "use":
+                connection.send(op="reply", result=self.used, generation=7)
+
+    async def reload(self, text: str = OTHER) -> ReloadResult:
+        self.path.write_text(text)
+        return await asyncio.wait_for(self.manager.reload(), 10)
+
+
+@asynccontextmanager
+async def managed(
+    folder: Path, *workers: PlayedWorker, config: str = CONFIG
+) -> AsyncIterator[Harness]:
+    """Run a manager with an admin listener."""
+    (folder / "config.yaml").write_text(config)
+    file, plugins = ConfigFile.read(folder / "config.yaml"), plugin_manager()
+    kinds = installed_kinds(plugins)
+    settings = file.load(kinds, {})
+    limiters = make_limiters(settings.limits, 1)
+    current = Configuration(file, settings, plugins, kinds, limiters)
+    harness = Harness(file.path, workers)
+    async with AsyncExitStack() as stack:
+        for each in workers:
+            if each.phase != "ended":
+                each.address = await stack.enter_async_context(listening(each.serve))
+        ours, theirs = map(stack.enter_context, socket.socketpair())
+        supervisor, connection = await Connection.on(ours), await Connection.on(theirs)
+        stack.push_async_callback(supervisor.close)
+        stack.push_async_callback(connection.close)
+        channel = Channel(connection, None, 0)
+        for work in (channel.read(), harness.supervise(supervisor)):
+            stack.callback(asyncio.create_task(work).cancel)
+        keys = await stack.enter_async_context(Keys(kinds).opened(settings.auth))
+        harness.manager = Manager(channel, current, keys)
+        stack.push_async_callback(harness.manager.reloader.close)
+        sockets = bind("admin", "127.0.0.1", 0)
+        listener = admin_listening(sockets, "127.0.0.1", harness.manager)
+        await stack.enter_async_context(listener)
+        client = AsyncHTTPClient(force_instance=True)
+        stack.callback(client.close)
+
+        def fetch(method: str, path: str, body: bytes | None) -> asyncio.Future[HTTPResponse]:
+            url = f"http://127.0.0.1:{port_of(sockets)}{path}"
+            headers = {"Content-Type": "application/json"}
+            return client.fetch(HTTPRequest(url, method, headers, body), raise_error=False)
+
+        harness.fetch = fetch
+        yield harness
+
+
+WORKER = {"started_at": 0.0, "heartbeat_age": 0.5, "requests": 0, "report": None}
+
+
+def overview(phase: str, *missing: str) -> Message:
+    return {
+        "phase": phase,
+        "pid": 1,
+        "started_at": 0.0,
+        "restarts": 7,
+        "loaded_at": 0.0,
+        "last_reload": None,
+        "missing": list(missing),
+        "ended": Counters().to_record(),
+    }
+
+
+@contextmanager
+def short_timeout() -> Iterator[None]:
+    """Let 5 s be 10 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager_module, "_TIMEOUT", 0.01)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("workers", "status", "text"),
+    [
+        ([], 200, b'"ok"'),
+        ([PlayedWorker({"result": True}), PlayedWorker(None)], 200, b'"ok"'),
+        ([PlayedWorker({"result": True}), PlayedWorker(phase="ended")], 200, b'"ok"'),
+        ([PlayedWorker({"result": True}), PlayedWorker()], 503, b"worker 2 (pid 12): no reply in"),
+        ([PlayedWorker({"error": "KeyError"})], 503, b"worker 1 (pid 11): KeyError"),
+    ],
+    ids=["no worker", "one ends", "one has ended", "one does not reply", "one fails"],
+)
+async def test_purge_is_done_only_if_every_worker_has_done_it(
+    tmp_path: Path, workers: list[PlayedWorker], status: int, text: bytes
+) -> None:
+    async with managed(tmp_path, *workers) as harness:
+        with short_timeout():
+            response = await harness.fetch(*PURGE)
+    assert (response.code, text in response.body) == (status, True), response.body
+    assert (b"worker_failed" in response.body) is (status == 503)
+
+
+@pytest.mark.parametrize(
+    ("results", "status"),
+    [([True, True], 200), ([False, True], 200), ([False, False], 503), ([], 503)],
+    ids=["delivered", "delivered by one", "pending", "no worker"],
+)
+async def test_purge_is_done_only_if_the_shared_cache_has_received_it(
+    tmp_path: Path, results: list[bool], status: int
+) -> None:
+    workers = [PlayedWorker({"result": each}) for each in results]
+    async with managed(tmp_path, *workers, config=SHARED) as harness:
+        response = await harness.fetch(*PURGE)
+    assert (response.code, b"purge_pending" in response.body) == (status, status == 503)
+
+
+async def test_shared_cache_that_a_reload_removes_is_in_use_until_the_restart(
+    tmp_path: Path,
+) -> None:
+    async with managed(tmp_path, config=SHARED) as harness:
+        assert (await harness.reload(CONFIG)).code is None
+        assert (await harness.fetch(*PURGE)).code == 503
+
+
+async def test_first_worker_that_serves_explains(tmp_path: Path) -> None:
+    workers = [PlayedWorker(phase="starting"), PlayedWorker({"result": {"result": "found"}})]
+    async with managed(tmp_path, *workers) as harness:
+        response = await harness.fetch(*EXPLAIN)
+    assert b'"result":"found","worker":"worker 2"' in response.body
+    assert workers[0].received == []
+
+
+@pytest.mark.parametrize("worker", [PlayedWorker(None), PlayedWorker(phase="starting")])
+async def test_explain_without_a_worker_is_503(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, worker: PlayedWorker
+) -> None:
+    """Which is no unhandled exception."""
+    async with managed(tmp_path, worker) as harness:
+        assert (await harness.fetch(*EXPLAIN)).code == 503
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "missing", "status", "text"),
+    [
+        ("ready", [], 200, b'{"status":"ready","degraded":[]}'),
+        ("ready", ["worker 1"], 200, b'{"status":"degraded","degraded":["worker 1"]}'),
+        ("starting", ["worker 1"], 503, b'{"status":"starting","degraded":["worker 1"]}'),
+        ("draining", [], 503, b'{"status":"draining","degraded":[]}'),
+    ],
+)
+async def test_readiness_is_that_of_at_least_one_worker(
+    tmp_path: Path, phase: str, missing: list[str], status: int, text: bytes
+) -> None:
+    async with managed(tmp_path, PlayedWorker(phase="starting")) as harness:
+        harness.overview = overview(phase, *missing)
+        response = await harness.fetch(*READY)
+        assert (response.code, response.body) == (status, text)
+        assert b'"worker_restarts":7' in (await harness.fetch(*STATUS)).body
+        metrics = (await harness.fetch("GET", "/metrics", None)).body
+    assert b"idv_worker_restarts_total 7.0" in metrics
+    shown = b'idv_degraded{part="worker 1"} 1.0' in metrics
+    assert shown is bool(missing)
+
+
+async def test_supervisor_that_does_not_respond_is_503(tmp_path: Path) -> None:
+    async with managed(tmp_path) as harness:
+        harness.overview = None
+        with short_timeout():
+            response = await harness.fetch(*READY)
+    assert (response.code, b"The supervisor does not respond" in response.body) == (503, True)
+
+
+async def test_longest_lag_is_kept_until_the_next_scrape(tmp_path: Path) -> None:
+    """Workers report that of each second."""
+    async with managed(tmp_path, PlayedWorker()) as harness:
+        lags: list[float] = []
+        for lag, take_lag in [(0.3, False), (0.0, True), (0.1, True)]:
+            report = {"process": {"max_lag": lag}, "counters": Counters().to_record()}
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setitem(WORKER, "report", report)
+                lags.append((await harness.manager.report(take_lag=take_lag)).process.max_lag)
+    assert lags == [0.3, 0.3, 0.1]
+
+
+# Reload
+
+BEGUN, DONE = {"begun": True}, {"result": None}
+COMMIT = {"generation": 7}
+
+
+def prepared() -> PlayedWorker:
+    """Return a worker that can prepare anything."""
+    return PlayedWorker(BEGUN, DONE, DONE)
+
+
+async def test_configuration_is_in_force_once_all_have_prepared_it(tmp_path: Path) -> None:
+    workers = [prepared(), prepared()]
+    async with managed(tmp_path, *workers) as harness:
+        assert await harness.reload() == ReloadResult(5.0, ("server.port",))
+        assert harness.manager.backends == ["members"]
+        await asyncio.sleep(0)
+        assert harness.operations == ["reloading", "use", "reloaded"]
+        (used,) = [each for each in harness.sent if each["op"] == "use"]
+        assert used["content"] == OTHER
+        assert used["signature"][2] == len(OTHER)
+        states = [each["state"]["generation"] for each in harness.sent if each["op"] == "state"]
+        assert states[-1] == 7
+    for each in workers:
+        assert each.received == [{"op": "prepare", "args": OTHER}, COMMIT, None]
+
+
+FAILURE = {"at": 1.0, "code": "reload_failed", "problems": ["no file"]}
+ENDED = "worker 2 (pid 12): ended while it prepared the configuration"
+
+
+@pytest.mark.parametrize(
+    ("worker", "problem"),
+    [
+        (PlayedWorker(BEGUN, {"result": FAILURE}), "no file"),
+        (PlayedWorker(BEGUN, {"error": "OSError"}), "worker 2 (pid 12): OSError"),
+        (PlayedWorker(BEGUN, None), ENDED),
+    ],
+    ids=["its problems", "its error", "its end"],
+)
+async def test_configuration_that_one_cannot_prepare_is_aborted(
+    tmp_path: Path, worker: PlayedWorker, problem: str
+) -> None:
+    other = prepared()
+    async with managed(tmp_path, other, worker) as harness:
+        assert (await harness.reload()).problems == (problem,)
+        assert harness.manager.backends == ["users"]
+    assert other.received == [{"op": "prepare", "args": OTHER}, None]
+    assert "use" not in harness.operations
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [PlayedWorker(None), PlayedWorker(phase="ended"), PlayedWorker(phase="draining")],
+    ids=["ends", "has ended", "drains"],
+)
+async def test_worker_that_does_not_begin_is_not_waited_for(
+    tmp_path: Path, worker: PlayedWorker
+) -> None:
+    async with managed(tmp_path, prepared(), worker) as harness:
+        assert (await harness.reload()).code is None
+
+
+async def test_worker_that_starts_meanwhile_prepares_the_configuration_too(
+    tmp_path: Path,
+) -> None:
+    class First(PlayedWorker):
+        async def serve(self, connection: Connection) -> None:
+            harness.workers = workers
+            await super().serve(connection)
+
+    workers = [First(BEGUN, DONE, DONE), prepared()]
+    async with managed(tmp_path, *workers) as harness:
+        harness.workers = workers[:1]
+        assert (await harness.reload()).code is None
+    for each in workers:
+        assert each.received == [{"op": "prepare", "args": OTHER}, COMMIT, None]
+
+
+async def test_worker_that_does_not_commit_does_not_fail_the_reload(tmp_path: Path) -> None:
+    """The supervisor replaces it."""
+    async with managed(tmp_path, prepared(), PlayedWorker(BEGUN, DONE)) as harness:
+        with short_timeout():
+            assert (await harness.reload()).code is None
+
+
+async def test_configuration_that_the_supervisor_refuses_is_aborted(tmp_path: Path) -> None:
+    worker = prepared()
+    async with managed(tmp_path, worker) as harness:
+        harness.used = ReloadResult(5.0, code="reload_failed", problems=("changed since",))
+        assert await harness.reload() == harness.used
+        assert harness.manager.backends == ["users"]
+    assert worker.received == [{"op": "prepare", "args": OTHER}, None]
+
+
+async def test_worker_that_does_not_prepare_in_two_minutes_fails_the_reload(
+    tmp_path: Path,
+) -> None:
+    worker = PlayedWorker(BEGUN)
+    async with managed(tmp_path, worker) as harness:
+        clock = LoopClock()
+        reload = asyncio.create_task(harness.manager.reload())
+        await worker.asked.wait()
+        clock.forward(121.0)
+        assert (await reload).problems == ("not everything could be opened within 120 s",)
+
+
+async def test_invalid_file_is_sent_to_none(tmp_path: Path) -> None:
+    worker = prepared()
+    async with managed(tmp_path, worker) as harness:
+        assert (await harness.reload(f"{CONFIG}no_such: 1\n")).code == "invalid_configuration"
+    assert worker.received == []
+
+
+async def test_hangups_are_reported_with_the_reload_that_follows_them(tmp_path: Path) -> None:
+    async with managed(tmp_path) as harness:
+        for _ in range(2):
+            harness.manager._on_message({"op": "hangup"})
+        await harness.reload()
+        begun = [each for each in harness.sent if each["op"] == "reloading"]
+        assert (begun[0]["audited"], begun[0]["hangups"]) == ({"trigger": "signal"}, 2)
+        assert [each["hangups"] for each in begun[1:]] == [0]
+
+
+async def test_stop_ends_a_reload_and_allows_no_other(tmp_path: Path) -> None:
+    worker = PlayedWorker(BEGUN)
+    async with managed(tmp_path, worker) as harness:
+        reload = asyncio.create_task(harness.reload())
+        await worker.asked.wait()
+        harness.manager._on_message({"op": "stopping"})
+        assert (await reload).problems == ("the service is stopping",)
+        assert (await harness.reload()).problems == ("the service is stopping",)
+        assert "use" not in harness.operations

@@ -1,0 +1,247 @@
+"""The manager process of several workers: reloads, and the admin listener if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Container, Sequence
+from contextlib import AsyncExitStack, closing
+
+import uvloop
+from msgspec import convert
+
+from tornado_idv.admin.listener import admin_listening
+from tornado_idv.admin.operations import OperationFailed, Record
+from tornado_idv.admin.report import ProcessReport, Report, merge
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import AuthSettings, Settings
+from tornado_idv.errors import StartError
+from tornado_idv.logs.handlers import configure_logging
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.reload_result import ReloadResult
+from tornado_idv.service.keys import Keys, background
+from tornado_idv.service.reload import (
+    PREPARE_TIMEOUT,
+    Audited,
+    Prepared,
+    Reloader,
+    failure,
+    prepare_file,
+)
+from tornado_idv.workers.channel import STOPPED, Channel, Connection, Message, supervised
+from tornado_idv.workers.configuration import Configuration
+from tornado_idv.workers.peers import connected
+
+_log = logging.getLogger(__name__)
+_TIMEOUT = 5.0
+"""Seconds in which workers and the supervisor reply, but for `prepare`."""
+_Outcome = Connection | ReloadResult | None
+
+
+def run_manager(
+    current: Configuration, sockets: Sequence[socket.socket], control: socket.socket
+) -> int:
+    """Manage the workers until asked to stop; return the exit code."""
+    settings, admin = current.settings, current.settings.admin
+    logs = configure_logging(settings.logging.level, settings.logging.format, shared=True)
+
+    async def serve(channel: Channel) -> int:
+        keys = Keys(current.kinds)
+        async with AsyncExitStack() as stack:
+            operations = Manager(channel, current, keys)
+            stack.push_async_callback(operations.reloader.close)
+            await stack.enter_async_context(background(operations.watch()))
+            if admin is not None:
+                await stack.enter_async_context(keys.opened(settings.auth))
+                listening = admin_listening(sockets, admin.host, operations)
+                await stack.enter_async_context(listening)
+            channel.serving(len(keys.ring.ids))
+            await channel.stop.wait()
+        return STOPPED
+
+    with closing(logs):
+        return uvloop.run(supervised(control, serve, current.generation))
+
+
+class Manager:
+    """Has the workers do what the operator asks for; implements `Operations`."""
+
+    def __init__(self, channel: Channel, current: Configuration, keys: Keys) -> None:
+        channel.on_message = self._on_message
+        self.keys = keys.ring
+        self.reloader = Reloader(current.file, self._apply, self._begin_reload, self._end_reload)
+        self._keys = keys
+        self._channel = channel
+        self._kinds = current.kinds
+        self._hangups = 0
+        self._max_lag = 0.0
+        # A reload does not change these two.
+        self._has_admin = current.settings.admin is not None
+        self._has_shared_cache = current.settings.shared_cache is not None
+        self._adopt(current.settings)
+
+    async def watch(self) -> None:
+        """Reload when the file changes, while the configuration in force says so."""
+        await self.reloader.watch(lambda: self._settings.server.watch_config)
+
+    async def report(self, *, take_lag: bool = False) -> Report:
+        overview = await self._overview()
+        counters = Counters()  # the sum of what workers report, and have counted until they ended
+        counters.merge(overview["ended"])
+        counters.last_reload_success = overview["loaded_at"]
+        reports = [each["report"] for each in overview["workers"] if each["report"] is not None]
+        for each in reports:
+            counters.merge(each["counters"])
+        process = merge([convert(each["process"], ProcessReport) for each in reports])
+        process.max_lag = max(process.max_lag, self._max_lag)
+        self._max_lag = 0.0 if take_lag else process.max_lag
+        return convert({**overview, "process": process, "counters": counters}, Report)
+
+    async def purge(self, target: Record) -> bool:
+        workers = await self._workers()
+        replies = await asyncio.gather(*(_ask(each, "purge", target) for each in workers))
+        # The cache of a worker that has ended is gone, too.
+        failed = [
+            f"{worker['name']} (pid {worker['pid']}): {reply['error']}"
+            for worker, reply in zip(workers, replies, strict=True)
+            if "error" in reply
+        ]
+        if failed:
+            reasons = ", ".join(failed)
+            _log.error("the cache was not purged in every worker: %s", reasons)
+            raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
+        delivered = any(each.get("result", False) for each in replies)
+        return delivered or not self._has_shared_cache
+
+    async def explain(self, query: Record) -> Record:
+        for worker in await self._workers():
+            if worker["phase"] == "ready":
+                reply = await _ask(worker, "explain", query)
+                if "result" in reply:
+                    return {**reply["result"], "worker": worker["name"]}
+                break
+        raise OperationFailed("No worker can explain the lookup now; try again")
+
+    async def reload(self, **audited: str | None) -> ReloadResult:
+        return await self.reloader.reload("admin", **audited)
+
+    async def _apply(self, file: ConfigFile) -> ReloadResult:
+        """Have every process prepare a configuration, and put it in force if all of them can."""
+        async with AsyncExitStack() as connections:
+            async with AsyncExitStack() as undo, asyncio.timeout(PREPARE_TIMEOUT) as limit:
+                own = await prepare_file(file, self._kinds, self._prepare)
+                undo.push_async_callback(own.abort)
+                outcomes: dict[int, _Outcome] = {}
+                while new := await self._workers(but=outcomes):  # also those started meanwhile
+                    prepared = await asyncio.gather(
+                        *(_prepare_in(each, file.content, connections) for each in new)
+                    )
+                    outcomes |= zip((each["pid"] for each in new), prepared, strict=True)
+                    for outcome in prepared:
+                        if isinstance(outcome, ReloadResult):
+                            return outcome
+                limit.reschedule(None)
+                # Processes that are started from now on are to serve as the others do.
+                reply = await self._channel.ask(
+                    "use", content=file.content.decode(), signature=file.signature
+                )
+                result = convert(reply["result"], ReloadResult)
+                if result.code is not None:
+                    return result
+                undo.pop_all()
+            own.commit()
+            waiting = [each for each in outcomes.values() if isinstance(each, Connection)]
+            for each in waiting:
+                each.send(generation=reply["generation"])
+            # The supervisor replaces those that do not commit.
+            await asyncio.gather(*map(_reply, waiting))
+        self._channel.update(generation=reply["generation"])
+        return result
+
+    async def _prepare(self, settings: Settings) -> Prepared:
+        """Open the key store of these settings, if it is another one; raises `StartError`."""
+        self._channel.update(preparing=True)
+        try:
+            keys = await self._keys.prepare(settings.auth if self._has_admin else AuthSettings())
+        finally:
+            self._channel.update(preparing=False)
+
+        def commit() -> None:
+            keys.commit()
+            self._adopt(settings)
+
+        return Prepared(commit, keys.abort)
+
+    def _adopt(self, settings: Settings) -> None:
+        self._settings = settings
+        self.identifiers = settings.make_identifiers()
+        self.backends = [each.name for each in settings.backends]
+
+    def _begin_reload(self, audited: Audited) -> None:
+        self._channel.send(op="reloading", audited=audited, hangups=self._hangups)
+        self._hangups = 0
+
+    def _end_reload(self, result: ReloadResult, _: Audited) -> None:
+        self._channel.send(op="reloaded", result=result)
+
+    def _on_message(self, message: Message) -> None:
+        if message["op"] == "hangup":
+            self._hangups += 1
+            self.reloader.start("signal")
+        else:
+            self.reloader.stop()
+
+    async def _workers(self, *, but: Container[int] = ()) -> list[Message]:
+        """Return the workers that may have cached something; raises `OperationFailed`."""
+        workers = (await self._overview())["workers"]
+        return [each for each in workers if each["address"] and each["pid"] not in but]
+
+    async def _overview(self) -> Message:
+        """Return the state of the service; raises `OperationFailed`."""
+        try:
+            return await asyncio.wait_for(self._channel.ask("overview"), _TIMEOUT)
+        except TimeoutError:
+            raise OperationFailed("The supervisor does not respond") from None
+
+
+async def _ask(worker: Message, op: str, args: Record) -> Message:
+    """Return the reply of a worker, which is ``ended: true`` if it has ended."""
+    try:
+        async with connected(worker["address"]) as connection:
+            connection.send(op=op, args=args)
+            return await _reply(connection)
+    except ConnectionError:
+        return {"ended": True}
+    except OSError as error:
+        return {"error": error.strerror}
+
+
+async def _reply(connection: Connection) -> Message:
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            return await connection.receive() or {"ended": True}
+    except TimeoutError:
+        return {"error": "no reply in time"}
+
+
+async def _prepare_in(worker: Message, content: bytes, stack: AsyncExitStack) -> _Outcome:
+    """Have a worker prepare a configuration; return the connection that puts it in force.
+
+    Return why it cannot, and ``None`` if it drains, or has ended before it began.
+    """
+    if worker["phase"] == "draining":
+        return None
+    try:
+        connection = await stack.enter_async_context(connected(worker["address"]))
+    except ConnectionError:
+        return None
+    connection.send(op="prepare", args=content.decode())
+    if await connection.receive() is None:
+        return None
+    reply = await connection.receive() or {"error": "ended while it prepared the configuration"}
+    if "error" in reply:
+        text = f"{worker['name']} (pid {worker['pid']}): {reply['error']}"
+        return failure(StartError(text), time.time())
+    return convert(reply["result"], ReloadResult | None) or connection
