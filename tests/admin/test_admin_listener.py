@@ -25,7 +25,7 @@ async def listening_on(
 ) -> AsyncIterator[list[int]]:
     """An admin listener of a service on these addresses, and its ports."""
     sockets = [sock for each in addresses for sock in bind("admin", each, 0)]
-    async with admin_listening(sockets, host, service.state):
+    async with admin_listening(sockets, host, service.operations):
         yield [port_of([each]) for each in sockets]
 
 

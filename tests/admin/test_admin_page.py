@@ -103,7 +103,7 @@ class Counted:
 
     def __init__(self, service: Service) -> None:
         self.ticker = Ticker()
-        self.state = service.state
+        self.state = service.operations
         self.history = History(self.ticker, self.ticker)
         self._sample()
 

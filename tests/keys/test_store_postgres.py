@@ -423,7 +423,7 @@ def test_service_needs_no_right_to_change_keys(
             add(PostgresKeyStore(SecretStr(service_dsn)), record("mine", "mine"))
         with stopped(database):
             eventually(lambda: follower.error is not None)
-            report = service.state.process_report().parts["key store"]
+            report = service.operations.process_report().parts["key store"]
             assert report is not None
             assert report.error is not None
             assert status(client) == 200

@@ -121,6 +121,6 @@ async def come_to_hold(condition: Callable[[], bool]) -> None:
 
 async def rest(harness: ReloadHarness) -> None:
     """Wait until what earlier configurations have opened is closed."""
-    leaving = harness.service.directories._leaving
+    leaving = harness.service.directories._replaced
     if leaving:
         await asyncio.wait(leaving.values(), timeout=10)

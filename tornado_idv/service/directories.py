@@ -85,7 +85,7 @@ class Directories:
         self._counters = counters
         self._on_backend_result = on_backend_result
         self._settings: Settings | None = None
-        self._leaving: dict[Directory, asyncio.Task[None]] = {}
+        self._replaced: dict[Directory, asyncio.Task[None]] = {}
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @asynccontextmanager
@@ -99,7 +99,7 @@ class Directories:
             yield
         finally:
             self._closing.set_result(None)
-            await asyncio.gather(*self._leaving.values())
+            await asyncio.gather(*self._replaced.values())
             self.current.stop_refreshing()
             for guard in reversed(self.current.guards):
                 await close_backend(guard.backend)
@@ -136,8 +136,10 @@ class Directories:
                 directory.replace(previous, _with_same_answers(before, settings))
                 # The shared cache may take 1 s more; what ignores its timeout is not waited for.
                 # The task begins later, and then waits for this directory too.
-                leaving = self._leave(previous, directory, before.server.request_timeout + 2)
-                self._leaving[previous] = asyncio.create_task(leaving)
+                closing = self._close_replaced(
+                    previous, directory, before.server.request_timeout + 2
+                )
+                self._replaced[previous] = asyncio.create_task(closing)
             self.current, self._settings = directory, settings
 
         return directory, Prepared(commit, abort)
@@ -173,10 +175,12 @@ class Directories:
             shared=answers,
         )
 
-    async def _leave(self, directory: Directory, after: Directory, max_wait: float) -> None:
+    async def _close_replaced(
+        self, directory: Directory, after: Directory, max_wait: float
+    ) -> None:
         """Close the backends that are in use no more when the lookups that run now have ended."""
         # Directories before this one may use its backends, too.
-        ended = asyncio.gather(*(each.join() for each in self._leaving))
+        ended = asyncio.gather(*(each.join() for each in self._replaced))
         ends: list[asyncio.Future[Any]] = [ended, self._closing]
         await asyncio.wait(ends, timeout=max_wait, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
@@ -187,7 +191,7 @@ class Directories:
                 guard.backend.on_change(lambda *_: None)  # it refers to the directory
         # By `tune_gc`, the directory that a process starts with is never collected.
         directory.cache.apply(Purge())
-        del self._leaving[directory]
+        del self._replaced[directory]
 
 
 def _of_lookups(settings: Settings) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ import uvloop
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
-from tornado_idv.service.service import Summary, listening
+from tornado_idv.service.service import ListeningService, listening
 from tornado_idv.service.signals import KILLED_BY, Signals
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.service.watchdog import watched_loop
@@ -30,7 +30,7 @@ def run(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    announce: Callable[[Summary], None],
+    announce: Callable[[ListeningService], None],
     logs: LogOutput,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight; reload on SIGHUP.
@@ -53,7 +53,7 @@ def run(
                 _audit.info("started", extra=start_summary(settings, service))
                 announce(service)
                 notifier.ready()
-                with watched_loop(service.state.counters):
+                with watched_loop(service.operations.counters):
                     await signals.stop.wait()
                     notifier.stopping()
                     _log.info("stopping: no new connections, finishing the requests in flight")
@@ -108,7 +108,7 @@ async def _report_alive(notifier: Notifier) -> None:
         await asyncio.sleep(notifier.watchdog)
 
 
-def start_summary(settings: Settings, summary: Summary) -> dict[str, object]:
+def start_summary(settings: Settings, summary: ListeningService) -> dict[str, object]:
     """Return what the log says of a service that starts."""
     return {
         "version": version("tornado-idv"),

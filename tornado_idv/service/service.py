@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pluggy
 
-from tornado_idv.admin.state import ServiceState
+from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.double.state import Double
@@ -43,7 +43,7 @@ _COLLECT_AFTER = 10.0
 
 
 @dataclass
-class Summary:
+class ListeningService:
     """A service that serves, as its operator sees it.
 
     ``url`` is its base URL for requests from this machine, without a trailing slash, and
@@ -61,7 +61,7 @@ _NO_MANAGER = Notifier()
 
 
 @dataclass(eq=False)
-class Service(Summary):
+class Service(ListeningService):
     """A service that listens, can be drained and reconfigured.
 
     ``settings`` are those in force; ``reloader`` is that of a service in one process.
@@ -69,7 +69,7 @@ class Service(Summary):
 
     settings: Settings
     server: HttpServer
-    state: ServiceState
+    operations: ServiceOperations
     keys: Keys
     directories: Directories
     shared: SharedParts
@@ -99,9 +99,9 @@ class Service(Summary):
             self.shared.limiters.configure(settings.limits)
             lookups.commit()
             self.server.replace(http, tls)
-            self.state.directory = directory
-            self.state.identifiers = settings.make_identifiers()
-            self.state.store = self.keys.store
+            self.operations.directory = directory
+            self.operations.identifiers = settings.make_identifiers()
+            self.operations.store = self.keys.store
             # What was replaced has references to itself, and collections are rare by `tune_gc`.
             asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
 
@@ -115,7 +115,7 @@ class Service(Summary):
         then requests in flight have ``server.drain.timeout`` seconds.
         """
         limits = self.settings.server.drain
-        self.state.draining = True
+        self.operations.draining = True
         if delay:
             directory = self.directories.current
             self.server.replace(make_http(self.settings, directory, self.shared, stopping=True))
@@ -150,7 +150,7 @@ async def listening(
         ) as service,
         AsyncExitStack() as stack,
     ):
-        state = service.state
+        operations = service.operations
 
         async def apply(file: ConfigFile) -> ReloadResult:
             (await prepare_file(file, kinds, service.prepare)).commit()
@@ -158,10 +158,10 @@ async def listening(
 
         def end(result: ReloadResult, audited: Audited) -> None:
             notifier.ready()
-            record(result, state.counters, audited)
+            record(result, operations.counters, audited)
 
         reloader = Reloader(file, apply, lambda _: notifier.reloading(), end)
-        service.reloader = state.reloads = reloader
+        service.reloader = operations.reloads = reloader
         stack.push_async_callback(reloader.close)
         watch = reloader.watch(lambda: service.settings.server.watch_config)
         await stack.enter_async_context(background(watch))
@@ -174,7 +174,7 @@ async def listening(
             sockets = bind("admin", host, settings.admin.port)
             routes = ROUTES if settings.demo else None
             await stack.enter_async_context(
-                admin_listening(sockets, host, state, routes, double=service.shared.double)
+                admin_listening(sockets, host, operations, routes, double=service.shared.double)
             )
             service.admin_url = url_of("http", host, port_of(sockets))
         yield service
@@ -214,7 +214,7 @@ async def serving(
         sockets = sockets or bind("server", host, port)
         port = port_of(sockets)
         url = url_of("https" if tls else "http", host, port)
-        state = ServiceState(
+        operations = ServiceOperations(
             directories.current,
             settings.make_identifiers(),
             keys.ring,
@@ -229,4 +229,4 @@ async def serving(
         summary = url, port, None, len(keys.ring.ids)
         with closing(server):
             await server.listen(sockets, tls)
-            yield Service(*summary, settings, server, state, keys, directories, shared)
+            yield Service(*summary, settings, server, operations, keys, directories, shared)

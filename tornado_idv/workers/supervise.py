@@ -21,7 +21,7 @@ from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import installed_kinds
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.run import start_summary
-from tornado_idv.service.service import Summary
+from tornado_idv.service.service import ListeningService
 from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Slot
@@ -39,7 +39,7 @@ def supervise(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    announce: Callable[[Summary], None],
+    announce: Callable[[ListeningService], None],
     workers: int,
 ) -> None:
     """Serve with several workers until SIGTERM or SIGINT, then drain them.
@@ -61,7 +61,7 @@ def supervise(
         port = port_of(public[0])
         url = url_of("https" if server.tls else "http", server.host, port)
         admin_url = url_of("http", admin.host, port_of(admin_sockets)) if admin else None
-        summary = Summary(url, port, admin_url, key_count)
+        summary = ListeningService(url, port, admin_url, key_count)
         _audit.info("started", extra={**start_summary(settings, summary), "workers": workers})
         announce(summary)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import uvloop
 
-from tornado_idv.admin.state import ServiceState
+from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.errors import format_traceback
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.service.reload import failure, prepare_file
@@ -66,8 +66,8 @@ def run_worker(
                 )
                 tune_gc()
                 requests.service.set_result(service)
-                channel.serving(service.key_count, lambda: _report(service.state))
-                with watched_loop(service.state.counters):
+                channel.serving(service.key_count, lambda: _report(service.operations))
+                with watched_loop(service.operations.counters):
                     await channel.stop.wait()
                     if await service.drain(delay=channel.delay):
                         return STOPPED
@@ -78,8 +78,8 @@ def run_worker(
         return uvloop.run(supervised(control, serve, current.generation))
 
 
-def _report(state: ServiceState) -> Message:
-    process, counters = state.process_report(take_lag=True), state.counters
+def _report(operations: ServiceOperations) -> Message:
+    process, counters = operations.process_report(take_lag=True), operations.counters
     requests = sum(each.count for each in counters.responses.values())
     return {"process": process, "counters": counters.to_record(), "requests": requests}
 
@@ -101,9 +101,9 @@ class _Requests:
             service = await asyncio.shield(self.service)
             match message:
                 case {"op": "purge", "args": target}:
-                    connection.send(result=await service.state.purge(target))
+                    connection.send(result=await service.operations.purge(target))
                 case {"op": "explain", "args": query}:
-                    connection.send(result=await service.state.explain(query))
+                    connection.send(result=await service.operations.explain(query))
                 case {"op": "prepare", "args": str(content)}:
                     async with self._lock:
                         await self._prepare(service, connection, content)

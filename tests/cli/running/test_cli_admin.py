@@ -76,9 +76,11 @@ def test_degraded_service_is_ready_and_says_what_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "users.yaml").write_text("users:\n", encoding="utf-8")
-    service.state.store = cast("Any", SimpleNamespace(error="keys.db: gone", since=0.0, servers=()))
+    service.operations.store = cast(
+        "Any", SimpleNamespace(error="keys.db: gone", since=0.0, servers=())
+    )
     lost = SimpleNamespace(error="no response in time", since=0.0)
-    service.state.limit_exchange = cast("Any", lost)
+    service.operations.limit_exchange = cast("Any", lost)
     backend = service.directories.current.guards[0].backend
     servers = property(lambda _: [("db2:5432", "standby")])
     monkeypatch.setattr(type(backend), "servers", servers)

@@ -30,7 +30,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service import service as service_module
-from tornado_idv.service.service import Summary
+from tornado_idv.service.service import ListeningService
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     """Without one there is no line."""
     more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
-    announce(Summary("http://127.0.0.1:1", 1, None, len(keys)), settings)
+    announce(ListeningService("http://127.0.0.1:1", 1, None, len(keys)), settings)
     reported = capsys.readouterr().out
     assert (
         ("curl" in reported) is ("Demo mode" in reported) is (f"Bearer {KEY}'" in reported) is works
@@ -193,7 +193,7 @@ def test_serving_is_set_up_as_configured(
 ) -> None:
     """In this process: it prints its address, stops on a signal, and logs in its format."""
 
-    def announce_and_stop(service: Summary, settings: Settings) -> None:
+    def announce_and_stop(service: ListeningService, settings: Settings) -> None:
         announce(service, settings)
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -36,7 +36,7 @@ _Description = tuple[int | None, str | None, list[tuple[str, str]]]
 
 
 @dataclass(slots=True)
-class ServiceState:
+class ServiceOperations:
     """The parts of a service that the admin listener uses; implements `Operations`.
 
     A reload replaces some of them. ``connections`` returns the number of public connections by
