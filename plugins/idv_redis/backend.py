@@ -166,6 +166,8 @@ class RedisBackend(Backend[RedisOptions]):
     async def _on_info(self, info: Mapping[str, str], is_last: bool) -> None:  # noqa: FBT001
         successor = await self._client.execute("INFO") if is_last else None
         self._ready_keys.follow(info, successor)
+        if not is_last and await self._client.execute("GET", self._ready_key) is None:
+            self._problem(None, info)  # it counts when it is set again, also if no lookup sees this
 
     async def _execute(self, steps: list[Step] | None, command: str, key: str) -> Any:
         reply = await self._client.execute(command, key)
