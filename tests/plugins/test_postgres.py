@@ -520,7 +520,7 @@ async def test_a_backend_that_is_not_open_is_unavailable(
 async def test_table_and_role_of_the_readme_find_its_user(
     database: Database, serving: Callable[..., Any]
 ) -> None:
-    rights, table = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
+    table, rights = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
     database.clear()
     database.run(table)
     rights = rights.replace("a long random text", PASSWORD)
