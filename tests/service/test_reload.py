@@ -199,9 +199,9 @@ async def test_lookup_that_does_not_end_delays_the_close_for_a_bounded_time(
 ) -> None:
     """And the end of the service not at all."""
     short = "request_timeout: 100ms"
+    monkeypatch.setattr(Gated, "find", lambda self, _: stubborn(self))
     async with reloadable(tmp_path, config(A, server=short)) as harness:
         (old,) = Gated.made
-        monkeypatch.setattr(old, "find", lambda _: stubborn(old))
         assert (await harness.ask("@alice")).status == 503
         await harness.reload(config(B, server=short))
         await settle()

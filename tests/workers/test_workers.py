@@ -196,7 +196,7 @@ def test_status_lists_the_workers(service: Workers) -> None:
 
 def test_metrics_of_processes_are_sums(service: Workers) -> None:
     pids = [service.process.process.pid, *children(service.process.process.pid)]
-    assert len(pids) == 4  # the supervisor, two workers and the admin process
+    assert len(pids) == 4  # the supervisor, two workers and their manager
     resident = service.metric("process_resident_memory_bytes")
     pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
     assert resident == pytest.approx(sum(pages) * os.sysconf("SC_PAGESIZE"), rel=0.2)

@@ -82,6 +82,7 @@ class Directories:
     ) -> None:
         self.shared: SharedTier | None = None
         self._manager = manager
+        self._kinds = installed_kinds(manager)
         self._counters = counters
         self._on_backend_result = on_backend_result
         self._settings: Settings | None = None
@@ -121,7 +122,7 @@ class Directories:
         }
         new = [each for each in settings.backends if each.name not in by_name]
         async with AsyncExitStack() as opened:
-            for backend in build_backends(installed_kinds(self._manager), new):
+            for backend in build_backends(self._kinds, new):
                 await open_backend(backend, may_be_degraded=before is None)
                 opened.push_async_callback(close_backend, backend)
                 by_name[backend.name] = backend

@@ -1,1 +1,1 @@
-"""Processes: the supervisor, its workers and the admin process."""
+"""Processes: the supervisor, its workers and their manager."""

@@ -52,7 +52,8 @@ def run_manager(
         async with AsyncExitStack() as stack:
             operations = Manager(channel, current, keys)
             stack.push_async_callback(operations.reloader.close)
-            await stack.enter_async_context(background(operations.watch()))
+            watch = operations.reloader.watch(lambda: operations.settings.server.watch_config)
+            await stack.enter_async_context(background(watch))
             if admin is not None:
                 await stack.enter_async_context(keys.opened(settings.auth))
                 listening = admin_listening(sockets, admin.host, operations)
@@ -81,10 +82,6 @@ class Manager:
         self._has_admin = current.settings.admin is not None
         self._has_shared_cache = current.settings.shared_cache is not None
         self._adopt(current.settings)
-
-    async def watch(self) -> None:
-        """Reload when the file changes, while the configuration in force says so."""
-        await self.reloader.watch(lambda: self._settings.server.watch_config)
 
     async def report(self, *, take_lag: bool = False) -> Report:
         overview = await self._overview()
@@ -175,7 +172,7 @@ class Manager:
         return Prepared(commit, keys.abort)
 
     def _adopt(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.identifiers = settings.make_identifiers()
         self.backends = [each.name for each in settings.backends]
 

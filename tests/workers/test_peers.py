@@ -1,0 +1,44 @@
+"""Connections between processes by addresses that are no files."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tornado_idv.workers.channel import Connection
+from tornado_idv.workers.peers import connected, listening
+
+
+async def echo(connection: Connection) -> None:
+    while (message := await connection.receive()) is not None:
+        connection.send(**message)
+
+
+async def test_message_of_a_mebibyte_arrives_whole() -> None:
+    async with listening(echo) as address, connected(address) as connection:
+        connection.send(text="ä" * 2**20)
+        assert await connection.receive() == {"text": "ä" * 2**20}
+
+
+async def test_address_is_no_file_and_is_free_at_the_end() -> None:
+    async with listening(echo) as address:
+        assert address.startswith("\0")
+    with pytest.raises(ConnectionError):
+        async with connected(address):
+            pass
+
+
+async def test_process_of_another_user_is_not_responded_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(echo) as address, connected(address) as connection:
+        monkeypatch.setattr(os, "geteuid", lambda: 1 + os.getuid())
+        connection.send(text="canary")
+        assert await connection.receive() is None
+
+
+async def test_process_of_another_user_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(echo) as address:
+        monkeypatch.setattr(os, "geteuid", lambda: 1 + os.getuid())
+        with pytest.raises(ConnectionError):
+            async with connected(address):
+                pass
