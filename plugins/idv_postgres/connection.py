@@ -28,6 +28,8 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
         self.address = ""
         self.is_primary = False
         """Whether its server was a primary the last time; of a session that does not change."""
+        self.standby: object = None
+        """Its server, if that was a standby the last time."""
 
     async def prepare(self, query: str, **options: Any) -> PreparedStatement:
         """Prepare a statement under a random name."""

@@ -279,10 +279,14 @@ class Database:
     async def _query(
         self, connection: Connection, sql: str, value: str | list[str], limit: float | None
     ) -> Result:
-        """Run a statement, on a standby with its state; again if only that is new enough."""
+        """Run a statement, with the state of a standby if needed; again if only that is new enough.
+
+        Behind a pooler each statement may be run by another server.
+        """
         is_prepared = self._options.prepared_statements
         fetch = connection.fetch_prepared if is_prepared else connection.fetch
-        if connection.is_primary and is_prepared:
+        is_certain = connection.is_primary or self.standbys.is_certain(connection.standby)
+        if is_prepared and is_certain:
             return Result(await fetch(sql, value, timeout=limit))
         for _ in range(2):
             start = self.standbys.start()
@@ -291,9 +295,9 @@ class Database:
             result = self.standbys.finish(start, rows)
             if not result.may_repeat:
                 break
-        connection.is_primary = result.is_primary
+        connection.standby, connection.is_primary = result.server, result.server is None
         reason = result.reason and f"{connection.address} is a standby that {result.reason}"
-        self._states[connection.address] = "primary" if result.is_primary else "standby", reason
+        self._states[connection.address] = "primary" if connection.is_primary else "standby", reason
         return result._replace(reason=reason)
 
     async def _fetch_pinned(

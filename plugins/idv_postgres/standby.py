@@ -1,7 +1,8 @@
 """Standbys, whose answers may be old: a user that one lacks may be on the primary.
 
-A lookup on a standby also returns positions in the WAL. They are younger than the snapshot of their
-own statement, so they say how old the data is that the next one reads.
+A lookup on a standby also returns positions in the WAL, unless one did just before. They are
+younger than the snapshot of their own statement, so they say how old the data is that the next one
+reads.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Result(NamedTuple):
     reason: str | None = None
     storable: bool = True
     """Whether it is as new as the last change that was notified."""
-    is_primary: bool = True
+    server: object = None
+    """The standby, or ``None`` for a primary."""
     may_repeat: bool = False
     """Whether a repeated lookup has no reason any more."""
 
@@ -63,6 +65,7 @@ class Standbys:
         self._replayed: Mapping[object, tuple[float, int]] = {}
         self._received: list[tuple[float, int]] = []
         self._required: float = 0
+        self._certain: tuple[object, float, int] = None, -inf, 0
 
     def require(self, position: str | None) -> None:
         """Let nothing be stored of what a standby returns before it has replayed this position.
@@ -73,6 +76,11 @@ class Standbys:
         # An idle standby stops before the header of a page that is empty otherwise.
         is_empty = required % _PAGE_SIZE in _PAGE_HEADERS
         self._required = required - required % _PAGE_SIZE if is_empty else required
+
+    def is_certain(self, server: object) -> bool:
+        """Return whether this standby followed just now, so that a lookup needs no state."""
+        certain, until, position = self._certain
+        return server == certain and self._timer() < until and position >= self._required
 
     def start(self) -> _Start:
         """Return what `finish` needs from before a statement is sent."""
@@ -98,12 +106,12 @@ class Standbys:
         needed = self._received[0][1] if self._received else inf
         _, known = before.get(server, (sent, -1))
         reason = None
-        if known < needed:
+        if known >= needed:
+            self._certain = server, sent + self._max_lag / 32, known
+        else:
             reason = "receives no WAL" if receiver is None else "may be behind by more than max_lag"
         may_repeat = known < needed <= replayed
-        return Result(
-            rows, reason, known >= self._required, is_primary=False, may_repeat=may_repeat
-        )
+        return Result(rows, reason, known >= self._required, server, may_repeat)
 
 
 def _to_bytes(position: str | None) -> int:

@@ -35,6 +35,7 @@ class Connection:
         self.done: list[str] = []
         self.ended = False
         self.is_primary = False
+        self.standby: object = None
 
     def is_closed(self) -> bool:
         return self.ended
