@@ -143,7 +143,9 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     await connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
     repeated: list[str] = []
     for kind, plan in plans.items():
-        if await _calls_function(connection, sql[kind], plan):
+        # The lookup, or a view that it reads, may call a function that reads tables.
+        text = re.sub(r'[\s"\\]', "", sql[kind] + json.dumps(plan, ensure_ascii=False)).lower()
+        if await connection.fetchval(_CALLS_FUNCTION, text):
             repeated += [sql[kind], batch_sql.get(kind, "")]
     warnings = list(lookups.warnings)
     slow = " or ".join(_NAMES[kind] for kind, plan in plans.items() if _reads_all(plan))
@@ -198,12 +200,6 @@ def _reads_all(node: Mapping[str, Any]) -> bool:
     scan = str(node["Node Type"])
     by_index = "Index" in scan and "Index Cond" not in node
     return scan == "Seq Scan" or by_index or any(map(_reads_all, node.get("Plans", ())))
-
-
-async def _calls_function(connection: Connection, sql: str, plan: Mapping[str, Any]) -> bool:
-    """Return whether a lookup, or a view that it reads, may call a function that reads tables."""
-    text = re.sub(r'[\s"\\]', "", sql + json.dumps(plan, ensure_ascii=False)).lower()
-    return bool(await connection.fetchval(_CALLS_FUNCTION, text))
 
 
 async def _own_query(connection: Connection, kind: type[Query], query: str) -> str:

@@ -78,19 +78,12 @@ def _masked(request: Request) -> Request:
     path, mark, query = request.url.partition("?")
     headers = {name: MASK if _is_secret(name) else each for name, each in request.headers.items()}
     body = request.body
-    return replace(
-        request,
-        url=path + mark + _mask_pairs(query),
-        headers=headers,
-        body=None if body is None else _mask_body(body.decode()).encode(),
-    )
-
-
-def _mask_body(body: str) -> str:
-    try:
-        return dumps(_mask_members(strict_json.loads(body)))
-    except ValueError:
-        return _mask_pairs(body)
+    if body is not None:
+        try:
+            body = dumps(_mask_members(strict_json.loads(body))).encode()
+        except ValueError:
+            body = _mask_pairs(body.decode()).encode()
+    return replace(request, url=path + mark + _mask_pairs(query), headers=headers, body=body)
 
 
 def _mask_pairs(pairs: str) -> str:

@@ -104,7 +104,14 @@ class ServiceOperations:
         return await self.reloads.reload("admin", **audited)
 
     async def purge(self, target: Record) -> bool:
-        self.directory.purge(self._to_purge(target))
+        match target:
+            case {"all": True}:
+                purge = Purge()
+            case {"backend": str(name)}:
+                purge = Purge(backends=(name,))
+            case _:
+                purge = Purge(queries=(parse_query(self.identifiers, target),))
+        self.directory.purge(purge)
         return self.shared is None or await self.shared.wait_until_purged()
 
     async def explain(self, query: Record) -> Record:
@@ -116,14 +123,6 @@ class ServiceOperations:
             for each in explanation.calls
         ]
         return {"result": explanation.result, "cache": cached, "backends": calls}
-
-    def _to_purge(self, target: Record) -> Purge:
-        match target:
-            case {"all": True}:
-                return Purge()
-            case {"backend": str(name)}:
-                return Purge(backends=(name,))
-        return Purge(queries=(parse_query(self.identifiers, target),))
 
     def _source(
         self,

@@ -14,7 +14,6 @@ from tornado_idv.admin.report import BackendReport, PartReport, Report
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.reload_result import ReloadResult
 
 _OPERATIONS = {"identify/url": "url", "identify/card": "card"}
 FAILURES = ("backend_unavailable", "internal", "overloaded")
@@ -48,7 +47,7 @@ def health(report: Report, *, verbose: bool = False) -> Record:
 
 def status(report: Report, keys: KeyRing) -> Record:
     """Return an overview for the operator."""
-    counters, now = report.counters, time.time()
+    counters, now, last = report.counters, time.time(), report.last_reload
     record = {
         **health(report, verbose=True),
         "version": _own_version(),
@@ -65,7 +64,13 @@ def status(report: Report, keys: KeyRing) -> Record:
         "connections": report.process.connections,
         "keys": _keys(keys, now),
         "log_dropped": counters.log_dropped,
-        "last_reload": _last_reload(report.last_reload),
+        "last_reload": last
+        and {
+            "time": format_time(last.at),
+            "result": "failed" if last.code else "ok",
+            "problem": last.problems[0] if last.problems else None,
+            "needs_restart": list(last.needs_restart),
+        },
     }
     if report.workers:
         record["workers"] = [
@@ -119,17 +124,6 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
 
 def _part(part: PartReport | None) -> Record | None:
     return {"error": part.error, "since": format_time(part.since)} if part else None
-
-
-def _last_reload(last: ReloadResult | None) -> Record | None:
-    if last is None:
-        return None
-    return {
-        "time": format_time(last.at),
-        "result": "failed" if last.code else "ok",
-        "problem": last.problems[0] if last.problems else None,
-        "needs_restart": list(last.needs_restart),
-    }
 
 
 def _keys(keys: KeyRing, now: float) -> Record:
