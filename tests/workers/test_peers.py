@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 
 import pytest
 
+from tornado_idv.errors import StartError
 from tornado_idv.workers.channel import Connection
 from tornado_idv.workers.peers import connected, listening
 
@@ -26,6 +29,18 @@ async def test_address_is_no_file_and_is_free_at_the_end() -> None:
         assert address.startswith("\0")
     with pytest.raises(ConnectionError):
         async with connected(address):
+            pass
+
+
+async def test_worker_cannot_start_where_there_are_no_unix_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(socket, "socket", fail)
+    with pytest.raises(StartError, match=r"not supported by protocol; allow AF_UNIX$"):
+        async with listening(echo):
             pass
 
 

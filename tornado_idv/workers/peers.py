@@ -14,19 +14,24 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
 
+from tornado_idv.errors import StartError
 from tornado_idv.workers.channel import MAX_LINE, Connection
 
 
 @asynccontextmanager
 async def listening(serve: Callable[[Connection], Awaitable[None]]) -> AsyncIterator[str]:
-    """Serve connections; yield the address."""
+    """Serve connections; yield the address. Raises `StartError` where there are no Unix sockets."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
             if _is_own(writer.get_extra_info("socket")):
                 await serve(Connection(reader, writer))
 
-    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock = socket.socket(socket.AF_UNIX)
+    except OSError as error:
+        text = f"server.workers needs Unix sockets: {error.strerror}; allow AF_UNIX"
+        raise StartError(text) from None
     sock.bind("")
     with closing(await asyncio.start_unix_server(accept, sock=sock, limit=MAX_LINE)):
         yield str(sock.getsockname(), "latin-1")
