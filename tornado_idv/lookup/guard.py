@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from functools import partial
 from math import inf
 from typing import Any, Literal
 
@@ -88,7 +87,7 @@ class Guard:
         options = backend.options
         self.backend = backend
         self.name = backend.name
-        self._look_up = backend.find
+        self._steps: list[Step] | None = None
         self._serves = backend.serves
         self._accepts = accepts
         self._on_result = on_result
@@ -119,9 +118,8 @@ class Guard:
 
     def record_steps(self) -> list[Step]:
         """Return a list that gets the steps of all lookups from now on."""
-        steps: list[Step] = []
-        self._look_up = partial(self.backend.explain, steps=steps)
-        return steps
+        self._steps = []
+        return self._steps
 
     def serves(self, query: Query) -> bool:
         return type(query) in self._serves
@@ -202,7 +200,9 @@ class Guard:
         timeout = Timeout(self._deadlines, min(own_deadline, deadline))
         try:
             with timeout:
-                found = await self._look_up(query)
+                backend, steps = self.backend, self._steps
+                lookup = backend.find(query) if steps is None else backend.explain(query, steps)
+                found = await lookup
         except LookupFailed:
             raise
         except TimeoutError:
