@@ -46,9 +46,13 @@ _MAX_TEMPLATES = 1000
 _COMPILING = Limit("templates", Rate(32, 4.0))
 """Templates that are compiled for one key, each of which takes up to a millisecond: 32 at once,
 then 8 a second."""
+_RESERVED = Limit("templates", Rate(40, 5.0))
+"""The same for shapes that came often, so that ever new ones of a shared key do not keep them
+waiting."""
+_OFTEN = 5
 _MAX_KEYS = 1000
 _MAX_SEEN = 10_000
-"""Shapes that are remembered until they come a second time, and are learned."""
+"""Shapes that are counted until they are learned."""
 
 _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
@@ -161,7 +165,8 @@ class HeadTemplates(Generic[_Meaning]):
         self._timer = timer
         self._by_shape: OrderedDict[int, HeadTemplate[_Meaning]] = OrderedDict()
         """The least recently found first."""
-        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._seen: OrderedDict[int, int] = OrderedDict()
+        """How often a shape came, the least recent first."""
         self._tats: dict[str, float] = {}
         """The TAT of compiling, by key id."""
 
@@ -181,14 +186,17 @@ class HeadTemplates(Generic[_Meaning]):
         shape = shape_of(head.data)
         if shape is None or shape in self._by_shape:
             return
-        if shape not in self._seen:
-            self._seen[shape] = None
+        self._seen[shape] = count = self._seen.pop(shape, 0) + 1
+        if count == 1:
             if len(self._seen) > _MAX_SEEN:
                 self._seen.popitem(last=False)
             return
         now = self._timer()
-        tat = max(self._tats.get(key_id, now), now)
-        template = None if _COMPILING.exceeded(tat, now) else compile_template(head, meaning)
+        tat, limit = (
+            max(self._tats.get(key_id, now), now),
+            _RESERVED if count >= _OFTEN else _COMPILING,
+        )
+        template = None if limit.exceeded(tat, now) else compile_template(head, meaning)
         if template is not None:
             del self._seen[shape]
             self._by_shape[shape] = template
