@@ -36,7 +36,6 @@ TESTS = {
     ("docs/guide/keys.md", "sql"): "keys/test_store_postgres.py",
     ("docs/guide/plugins.md", "python"): "test_docs.py",
     ("docs/guide/plugins.md", "toml"): "test_docs.py",
-    ("docs/guide/testing.md", "javascript"): "test_docs_testing.py",
     ("docs/guide/testing.md", "python"): "test_docs_testing.py",
     ("docs/reference/client.md", "python"): "test_docs_testing.py",
     ("docs/reference/http.md", "http"): "test_docs_http.py",
