@@ -97,9 +97,13 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
                 )
                 raise StartError(f"a plugin cannot be loaded: {text}")
             for name in more.keys() & classes.keys():
+                first, second = (
+                    each.partition(":")[0] if isinstance(each, str) else each.__module__
+                    for each in (classes[name], more[name])
+                )
                 raise StartError(
-                    f'two plugins offer the kind "{name}" ({what}): {module_of(classes[name])} and '
-                    f"{module_of(more[name])}; uninstall one of them"
+                    f'two plugins offer the kind "{name}" ({what}): {first} and {second}; '
+                    "uninstall one of them"
                 )
             classes.update(more)
     return Kinds(**found)
@@ -117,11 +121,6 @@ def load_class(offered: type[T] | str) -> type[T]:
     except (ImportError, AttributeError, ValueError) as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     return loaded
-
-
-def module_of(offered: type | str) -> str:
-    """Return the name of the module of a class, without importing it."""
-    return offered.partition(":")[0] if isinstance(offered, str) else offered.__module__
 
 
 def build_backends(kinds: Kinds, options: Iterable[BackendOptions]) -> list[AnyBackend]:

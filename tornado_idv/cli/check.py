@@ -46,7 +46,6 @@ from tornado_idv.registry import (
     build_backends,
     installed_kinds,
     load_class,
-    module_of,
     open_backends,
     plugin_manager,
 )
@@ -234,11 +233,9 @@ def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
     """List the kinds of backend that the installed plugins offer."""
     with exit_on_error(Exit.NO, as_json=as_json):
         kinds = installed_kinds(plugin_manager()).backends
-        rows = {kind: module_of(kinds[kind]).partition(".")[0] for kind in sorted(kinds)}
-        classes = {kind: load_class(kinds[kind]) for kind in rows}
-        summaries = {
-            kind: (each.__doc__ or "").partition("\n")[0] for kind, each in classes.items()
-        }
+        classes = {kind: load_class(kinds[kind]) for kind in sorted(kinds)}
+    rows = {kind: each.__module__.partition(".")[0] for kind, each in classes.items()}
+    summaries = {kind: (each.__doc__ or "").partition("\n")[0] for kind, each in classes.items()}
     widths = max(map(len, rows), default=0), max(map(len, rows.values()), default=0)
     lines = (
         f"{kind:{widths[0]}}  {module:{widths[1]}}  {summaries[kind]}"
