@@ -183,7 +183,7 @@ async def test_every_example_of_the_readme_opens(example: str) -> None:
     built = [UpstreamBackend(UpstreamOptions.model_validate(entry)) for entry in entries]
     async with open_backends(built):
         assert {backend.options.kind for backend in built} == {"upstream"}
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 2
 
 
 RESPONSE = "response: {plan: plan, card_number: card, nickname: login}"
