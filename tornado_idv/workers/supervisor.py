@@ -189,12 +189,9 @@ class Supervisor:
                 self._reloading = message["audited"]
                 self._notifier.reloading()
             case "use":
-                if self._stopping:
-                    result = failure(StartError(STOPPING), time.time())
-                else:
-                    result = self._current.use(message["content"], message["signature"])
-                if result.code is None:
-                    self._used = result
+                refused = failure(StartError(STOPPING), time.time()) if self._stopping else None
+                result = refused or self._current.use(message["content"], message["signature"])
+                self._used = result if result.code is None else None
                 manager.send("reply", result=result, generation=self._current.generation)
             case "reloaded":
                 self._on_reloaded(convert(message["result"], ReloadResult))
