@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import product
 
@@ -36,8 +37,8 @@ _OTHER_ROLE = TargetServerAttributeNotMatched()
 class Connector:
     """Makes connections; the host at the address ``last`` responded last and is tried first.
 
-    ``roles`` are tried in turn, each with every host. A secret that follows its file is read for
-    each connection.
+    Those that are ``avoided`` are tried last, in any order. ``roles`` are tried in turn, each with
+    every host. A secret that follows its file is read for each connection.
     """
 
     def __init__(self, dsn: SecretStr, *, timeout: float, roles: Sequence[str] = ()) -> None:
@@ -45,6 +46,7 @@ class Connector:
         self.roles = self._own_roles = roles
         self._timeout = max(timeout, _MIN_CONNECT_TIMEOUT)
         self.last = ""
+        self.avoided: Collection[str] = ()
 
     async def connect(self, server_settings: Mapping[str, str] | None = None) -> Connection:
         """Connect to the first host that responds in its time and has the wanted role.
@@ -56,7 +58,10 @@ class Connector:
         except ValueError as error:
             raise Broken(f"the dsn cannot be used: {error}") from None
         roles = self.roles = self._own_roles or dsn.roles
-        addresses = sorted(dsn.uris, key=lambda each: each != self.last)
+        addresses = sorted(
+            dsn.uris,
+            key=lambda each: (each != self.last, (each in self.avoided) * random.random()),  # noqa: S311
+        )
         attempts = [(roles[-1], self.last)] if self.last in addresses else []
         attempts += product(roles, addresses)
         errors: dict[str, Exception] = {}
@@ -185,11 +190,11 @@ class Database:
     def wanted_role(self) -> str | None:
         """The role of a server that should be used instead, if another one should.
 
-        A standby that does not follow its primary is left for that.
+        A standby that does not follow its primary is left for that, or for another standby.
         """
         roles, used = self._connector.roles, {role for _, role in self.servers}
         if not used or len(roles) == 1:
-            return None
+            return roles[0] if self.problem else None
         role = "primary" if used == {"standby"} and self.problem else roles[0]
         return role if used != {role} else None
 
@@ -209,10 +214,11 @@ class Database:
             return
         options = self._options
         connector = Connector(options.dsn, timeout=options.timeout, roles=(role,))
+        connector.avoided = [each for each, (_, reason) in self._states.items() if reason]
         connection = await connector.connect(self._settings)
         try:
             fetch = partial(self._fetch_pinned, connection, NO_LOOKUP, "", None, may_repeat=False)
-            if role == "standby" and not await self._follows(fetch):
+            if role != "primary" and not await self._follows(fetch):
                 return
         finally:
             connection.terminate()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from idv_postgres.backend import PostgresBackend
-from support.databases.postgres_cluster import Cluster, running_cluster
+from support.databases.postgres_cluster import Cluster, running_cluster, running_standby
 from support.databases.postgres_server import ALICE, USERS, Database, create_database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
@@ -239,6 +239,22 @@ async def test_standby_with_a_small_lag_is_believed_while_the_primary_writes(
                 for name in ("nobody", "other"):
                     assert await outcome(backend, ByNickname(name)) == "not found"
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("role", ["standby", "prefer-standby"])
+async def test_standby_that_is_behind_is_left_for_another_one(
+    cluster: Cluster, database: Database, run: Run, role: str
+) -> None:
+    primary, standby = (each.port for each in cluster.servers)
+    with running_standby(cluster.primary) as other:
+        async with run(role, standby, other.port, primary) as backend:
+            assert backend.servers == [(address(standby), "standby")]
+            with replay_paused(cluster):
+                add(database, "new")
+                await asyncio.sleep(1.2)
+                await eventually(backend, "new", "found")
+                await until(lambda: backend.servers == [(address(other.port), "standby")])
+                assert backend.problem is None
 
 
 async def test_lookups_go_back_to_a_standby_only_when_it_follows(

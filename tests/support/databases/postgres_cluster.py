@@ -58,17 +58,23 @@ class Cluster:
 @contextmanager
 def running_cluster() -> Iterator[Cluster]:
     """Run a new primary and its standby."""
-    with running_server() as primary:
-        folder = Path(tempfile.mkdtemp(prefix="idv-standby-"))
-        standby = PostgresServer(primary.bin, folder)
-        user = server_user()
-        if user is not None:
-            shutil.chown(folder, user)
-        folder.chmod(0o755)
-        cluster = Cluster(primary, standby)
-        try:
-            cluster.join()
-            yield cluster
-        finally:
-            standby.stop()
-            shutil.rmtree(folder)
+    with running_server() as primary, running_standby(primary) as standby:
+        yield Cluster(primary, standby)
+
+
+@contextmanager
+def running_standby(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """Run a standby of this server."""
+    folder = Path(tempfile.mkdtemp(prefix="idv-standby-"))
+    standby = PostgresServer(primary.bin, folder)
+    user = server_user()
+    if user is not None:
+        shutil.chown(folder, user)
+    folder.chmod(0o755)
+    try:
+        standby.copy_from(primary)
+        standby.start()
+        yield standby
+    finally:
+        standby.stop()
+        shutil.rmtree(folder)
