@@ -1,0 +1,190 @@
+"""The part of the supervisor in a reload; its processes and the time are simulated."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.processes.supervision import CONFIG, FakeProcess, Simulation
+from tornado_idv.reload_result import ReloadResult
+
+OTHER = CONFIG.replace("profiles", "other")
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
+    """A service that has served for a while."""
+    simulation = Simulation(tmp_path, monkeypatch)
+    simulation.start()
+    simulation.advance(10.0)
+    yield simulation
+    simulation.close()
+
+
+def never_serve(_: FakeProcess) -> None:
+    pass
+
+
+def site(service: Simulation) -> str:
+    """The profile site of a process that is started now."""
+    return service.current.settings.profile_sites[0]
+
+
+def commit(*processes: FakeProcess) -> None:
+    """Report that the second configuration is in force."""
+    for each in processes:
+        each.update(generation=1)
+
+
+def test_configuration_that_all_have_committed_replaces_no_process(service: Simulation) -> None:
+    assert service.use(OTHER)["generation"] == 1
+    assert site(service) == "https://other.example"
+    service.advance(60.0)
+    commit(*service.processes)
+    service.end_reload(ReloadResult(5.0))
+    service.advance(10.0)
+    assert len(service.processes) == 3
+    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+    assert service.overview()["last_reload"]["at"] == 5.0
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
+
+
+def test_commit_is_seen_though_it_is_read_after_the_end_of_the_reload(service: Simulation) -> None:
+    service.use(OTHER)
+    late = service.worker(1)
+
+    def commit_late() -> None:
+        late.before_reap = lambda: None
+        commit(late)
+
+    late.before_reap = commit_late
+    commit(service.worker(2), service.manager)
+    service.end_reload(ReloadResult(5.0))
+    service.advance(10.0)
+    assert len(service.processes) == 3
+
+
+def test_worker_that_has_not_committed_is_replaced_after_the_reload(service: Simulation) -> None:
+    """It serves until its successor does, which has the new configuration."""
+    old = service.worker(1)
+    old.ignored = {"drain"}
+    service.use(OTHER)
+    commit(service.worker(2), service.manager)
+    service.prepare = never_serve
+    service.end_reload(ReloadResult(5.0))
+    new = service.worker(1)
+    assert new is not old
+    assert old.received == []
+    new.serve()
+    service.advance(1.0)
+    assert old.operations == ["drain"]
+    assert len(service.processes) == 4
+
+
+def test_worker_that_is_started_before_the_commit_has_the_new_configuration(
+    service: Simulation,
+) -> None:
+    service.use(OTHER)
+    service.worker(1).exit(1)
+    service.advance(0.1)
+    commit(service.worker(2), service.manager)
+    service.end_reload(ReloadResult(5.0))
+    service.advance(10.0)
+    assert len(service.processes) == 4
+
+
+def test_failed_reload_replaces_no_process(service: Simulation) -> None:
+    service.manager.send("reloading", audited={"trigger": "admin"}, hangups=0)
+    service.end_reload(ReloadResult(5.0, code="reload_failed", problems=("no file",)))
+    service.advance(10.0)
+    assert (len(service.processes), site(service)) == (3, "https://profiles.example")
+    assert service.counters.reloads == {"ok": 0, "failed": 1}
+    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+
+
+def test_content_that_is_invalid_by_now_is_not_used(service: Simulation) -> None:
+    reply = service.use(f"{CONFIG}no_such: 1\n")
+    assert (reply["result"]["code"], reply["generation"]) == ("invalid_configuration", 0)
+    assert site(service) == "https://profiles.example"
+
+
+def test_manager_that_ends_before_the_commit_leaves_the_old_configuration(
+    service: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = service.manager
+    old.send("reloading", audited={"trigger": "admin"}, hangups=0)
+    service.advance(0.1)
+    old.exit(-signal.SIGKILL)
+    service.advance(10.0)
+    assert [each.name for each in service.processes[3:]] == ["manager"]
+    assert site(service) == "https://profiles.example"
+    assert service.counters.reloads == {"ok": 0, "failed": 1}
+    assert f"manager (pid {old.pid}) ended during the reload" in caplog.text
+    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+
+
+def test_manager_that_ends_during_the_commit_leaves_the_new_configuration(
+    service: Simulation,
+) -> None:
+    """Workers that it has not reached are replaced."""
+    service.use(OTHER)
+    commit(service.worker(2))
+    service.manager.exit(-signal.SIGKILL)
+    service.advance(10.0)
+    assert sorted(each.name for each in service.processes[3:]) == ["manager", "worker 1"]
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
+    assert service.overview()["missing"] == []
+
+
+def test_hangup_that_no_reload_has_begun_for_is_passed_on_to_the_next_manager(
+    service: Simulation,
+) -> None:
+    signal.raise_signal(signal.SIGHUP)
+    service.advance(0.1)
+    assert service.manager.operations == ["hangup"]
+    service.prepare = never_serve
+    service.manager.exit(-signal.SIGKILL)
+    service.advance(1.0)
+    assert service.manager.operations == []
+    service.manager.serve()
+    service.advance(0.1)
+    assert service.manager.operations == ["hangup"]
+    service.manager.send("reloading", audited={"trigger": "signal"}, hangups=1)
+    service.end_reload(ReloadResult(5.0))
+    service.prepare = FakeProcess.serve
+    service.manager.exit(-signal.SIGKILL)
+    service.advance(1.0)
+    assert service.manager.operations == []
+
+
+@pytest.mark.parametrize("name", ["worker 1", "manager"])
+def test_process_may_be_silent_for_a_minute_while_it_prepares(
+    service: Simulation, name: str
+) -> None:
+    (process,) = service.of(name)
+    process.update(preparing=True)
+    service.advance(0.1)
+    process.is_hung = True
+    service.advance(55.0)
+    process.is_hung = False
+    process.update(preparing=False)
+    service.advance(0.1)
+    process.is_hung = True
+    service.advance(3.1)
+    assert process.has_ended
+
+
+def test_stop_during_a_reload_uses_no_other_configuration(service: Simulation) -> None:
+    service.worker().ignored = {"drain"}
+    signal.raise_signal(signal.SIGTERM)
+    service.advance(0.1)
+    assert service.manager.operations == ["stopping"]
+    assert service.use(OTHER)["result"]["problems"] == ["the service is stopping"]
+    service.worker().exit()
+    assert service.run()
+    assert site(service) == "https://profiles.example"
+    assert service.counters.reloads == {"ok": 0, "failed": 1}
+    assert service.notifier.sent[-2:] == ["STOPPING", "RELOADING"]
