@@ -115,6 +115,7 @@ def _available(plan: Plan) -> dict[str, tuple[Measure, float]]:
         measures |= {
             "wrk, the same bytes again": (_wrk(traffic.uniform), 0.3),
             "wrk, varying fields": (_wrk(traffic.varying), 0.5),
+            "wrk, 60 kinds of client": (_wrk(traffic.sixty_kinds), 0.5),
             "wrk, a connection each": (_wrk(_closing), 1.0),
         }
         if contenders.nginx() is None:

@@ -1,7 +1,7 @@
 -- Sends the requests of a file in order: one head for all, and one body per line.
 -- wrk -s requests.lua URL -- FILE HEAD-BYTES [MEAN-PAUSE-IN-MILLISECONDS]
 
--- In the head, {id}, {span} and {address} are other ones for each request.
+-- In the head, {id}, {span} and {address} are other ones for each request, {kind} one of 60 in turn.
 
 local requests, at, varies = {}, 0, false
 local values = {}
@@ -16,6 +16,7 @@ end
 
 function values.id() return hex(32) end
 function values.span() return hex(16) end
+function values.kind() return at % 60 end
 function values.address()
    return string.format("192.0.%d.%d", math.random(0, 255), math.random(1, 254))
 end
@@ -23,7 +24,7 @@ end
 function init(args)
    local file = assert(io.open(args[1], "rb"))
    local head = file:read(tonumber(args[2]))
-   varies = head:find("{id}", 1, true) ~= nil
+   varies = head:find("{%a+}") ~= nil
    for body in file:lines() do
       requests[#requests + 1] = head .. body
    end

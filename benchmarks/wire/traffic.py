@@ -80,6 +80,11 @@ def varying(users: int, seconds: float) -> Traffic:
     )
 
 
+def sixty_kinds(users: int, seconds: float) -> Traffic:
+    """Uniform traffic of 60 kinds of client in rotation, all with one key."""
+    return with_fields(uniform(users, seconds), "X-Client-{kind}: 1\r\n")
+
+
 def with_fields(requests: Traffic, fields: str) -> Traffic:
     """Return the same requests with further header fields; see ``requests.lua``."""
     return replace(requests, head=requests.head[:-2] + fields.encode() + b"\r\n")

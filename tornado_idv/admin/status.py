@@ -93,7 +93,7 @@ def operation_of(route: str, code: str) -> str:
 def cache_lookups(counters: Counters) -> dict[str, int]:
     """Return the number of lookups by what the cache contributed."""
     counted = counters.cache_lookups
-    return {word: counted[word] for word in ("hit", "shared", "stale", "coalesced", "miss")}
+    return {word: counted.get(word, 0) for word in ("hit", "shared", "stale", "coalesced", "miss")}
 
 
 def _requests(counters: Counters) -> dict[str, dict[str, int]]:
