@@ -225,8 +225,9 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 if reason != last_reason:
                     where = "shared cache: purges of other processes are not received"
                     _log.warning("%s: %s; trying again every %g s", where, reason, self.interval)
+                if last_reason is not None:
+                    await asyncio.sleep(self.interval)
                 last_reason = reason
-            await asyncio.sleep(self.interval)
 
     async def _compare(self) -> None:
         """Purge everything here if messages were missed, or the marks are of another epoch."""

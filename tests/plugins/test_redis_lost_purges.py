@@ -70,6 +70,18 @@ async def test_a_purge_of_which_no_message_came_is_noticed(server: RedisServer, 
         assert counts([second.backend]) == [2]
 
 
+async def test_a_connection_that_is_lost_is_made_again_at_once(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then purges are not received, and this process serves users from its memory."""
+    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
+    async with replicas(server) as (first, second):
+        await second.find()
+        server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        await first.cache.purge(Purge(queries=(QUERY,)))
+        await until(lambda: second.directory.get_cached(QUERY) is None)
+
+
 async def test_a_message_after_one_that_was_lost_purges_everything(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

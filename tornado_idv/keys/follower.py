@@ -100,7 +100,7 @@ class StoreFollower:
                 self.error, self.since = None, self._clock()
 
     def _warn_of_returned(self, keys: Mapping[bytes, ApiKey]) -> None:
-        """Log which keys are valid again, or for longer: no command makes them so."""
+        """Log which keys are valid again, or for longer; of all commands only an import does so."""
         returned = set()
         for token_digest, key in keys.items():
             before = self._known.get(token_digest, key)
@@ -111,8 +111,9 @@ class StoreFollower:
                 returned.add(key.id)
         self._known.update(keys)
         for key_id in sorted(returned):
-            text = "%s: the key %s was revoked or expired earlier, and a failover or a restore has"
-            _log.warning(f"{text} undone that; revoke it again", self.location.name, key_id)
+            text = "%s: the key %s was revoked or expired earlier, and a failover, a restore or an"
+            advice = "import has undone that; if that is not meant, revoke it again"
+            _log.warning(f"{text} {advice}", self.location.name, key_id)
 
     def write_last_used(self, times: Mapping[str, float], *, is_last: bool = False) -> None:
         """Write when keys of the store were last used; log a failure, once, and the last one."""
