@@ -36,7 +36,7 @@ from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.units import DURATION, format_rate, parse_duration, parse_rate
 
 _audit = logging.getLogger("tornado_idv.audit")
-_SERVER_TIMEOUT = 2.0
+_SERVER_TIMEOUT = 1.0
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
