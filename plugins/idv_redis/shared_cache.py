@@ -76,6 +76,8 @@ class Sealer:
 
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 1.0
+_PAUSE = 0.2
+"""Seconds between two attempts to connect: purges are not received meanwhile."""
 _EVERYTHING = "*"
 _STATE = """
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
@@ -114,7 +116,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
-    """Seconds between two comparisons of the generation, and two attempts to connect."""
+    """Seconds between two comparisons of the generation."""
 
     def __init__(self, options: RedisCacheOptions) -> None:
         super().__init__(options)
@@ -224,9 +226,9 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 reason = error.reason if isinstance(error, LookupFailed) else type(error).__name__
                 if reason != last_reason:
                     where = "shared cache: purges of other processes are not received"
-                    _log.warning("%s: %s; trying again every %g s", where, reason, self.interval)
+                    _log.warning("%s: %s; trying again every %g s", where, reason, _PAUSE)
                 if last_reason is not None:
-                    await asyncio.sleep(self.interval)
+                    await asyncio.sleep(_PAUSE)
                 last_reason = reason
 
     async def _compare(self) -> None:

@@ -71,7 +71,7 @@ async def test_a_purge_of_which_no_message_came_is_noticed(server: RedisServer, 
 
 
 async def test_a_connection_that_is_lost_is_made_again_at_once(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until then purges are not received, and this process serves users from its memory."""
     monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
@@ -79,6 +79,11 @@ async def test_a_connection_that_is_lost_is_made_again_at_once(
         await second.find()
         server.run("CLIENT", "KILL", "TYPE", "pubsub")
         await first.cache.purge(Purge(queries=(QUERY,)))
+        await until(lambda: second.directory.get_cached(QUERY) is None)
+        await second.find()
+        await asyncio.to_thread(server.stop)
+        await until(lambda: len(caplog.records) >= 4)
+        await asyncio.to_thread(server.start)
         await until(lambda: second.directory.get_cached(QUERY) is None)
 
 
@@ -97,13 +102,21 @@ async def test_a_message_after_one_that_was_lost_purges_everything(
 
 
 async def test_a_reconnection_during_which_nothing_was_purged_keeps_what_is_cached(
-    server: RedisServer,
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with replicas(server) as (first, _):
         await first.find()
+        compared, compare = asyncio.Event(), first.cache._compare
+
+        async def compare_and_note() -> None:
+            await compare()
+            compared.set()
+
+        monkeypatch.setattr(first.cache, "_compare", compare_and_note)
+        monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
         server.run("CLIENT", "KILL", "TYPE", "pubsub")
         purge = Purge(queries=(BOB,))
-        await until(lambda: server.run("PUBSUB", "NUMSUB", "idv:purges").endswith(b":2\r\n"))
+        await compared.wait()
         await first.cache.purge(purge)
         await first.wait_for(purge)
         assert Purge() not in first.purges
