@@ -37,8 +37,8 @@ _OTHER_ROLE = TargetServerAttributeNotMatched()
 class Connector:
     """Makes connections; the host at the address ``last`` responded last and is tried first.
 
-    Those that are ``avoided`` are tried last, in any order. ``roles`` are tried in turn, each with
-    every host. A secret that follows its file is read for each connection.
+    If some are ``avoided``, these are tried last, and the others in any order. ``roles`` are tried
+    in turn, each with every host. A secret that follows its file is read for each connection.
     """
 
     def __init__(self, dsn: SecretStr, *, timeout: float, roles: Sequence[str] = ()) -> None:
@@ -58,10 +58,9 @@ class Connector:
         except ValueError as error:
             raise Broken(f"the dsn cannot be used: {error}") from None
         roles = self.roles = self._own_roles or dsn.roles
-        addresses = sorted(
-            dsn.uris,
-            key=lambda each: (each != self.last, (each in self.avoided) * random.random()),  # noqa: S311
-        )
+        addresses = sorted(dsn.uris, key=lambda each: each != self.last)
+        if self.avoided:
+            addresses.sort(key=lambda each: (each in self.avoided, random.random()))  # noqa: S311
         attempts = [(roles[-1], self.last)] if self.last in addresses else []
         attempts += product(roles, addresses)
         errors: dict[str, Exception] = {}
@@ -113,6 +112,8 @@ class Database:
         self.standbys = Standbys(options.max_lag)
         self._states: dict[str, tuple[str, str | None]] = {}
         """The role at each address, and why "not found" does not count there, as seen last."""
+        self._failed = ""
+        """The address where a standby did not follow when it should have been used, if any."""
         self._pool = Pool(self._connect, options.pool.max)
         self._lookups = Lookups({})
         self._begin = ""
@@ -214,15 +215,16 @@ class Database:
             return
         options = self._options
         connector = Connector(options.dsn, timeout=options.timeout, roles=(role,))
-        connector.avoided = [each for each, (_, reason) in self._states.items() if reason]
+        connector.avoided = {self._failed, *(address for address, _ in self.servers)}
         connection = await connector.connect(self._settings)
         try:
             fetch = partial(self._fetch_pinned, connection, NO_LOOKUP, "", None, may_repeat=False)
             if role != "primary" and not await self._follows(fetch):
+                self._failed = connection.address
                 return
         finally:
             connection.terminate()
-        self._connector.last = connection.address
+        self._connector.last, self._failed = connection.address, ""
         self._pool.replace()
         await self.fetch(NO_LOOKUP, "")
 

@@ -253,8 +253,20 @@ async def test_standby_that_is_behind_is_left_for_another_one(
                 add(database, "new")
                 await asyncio.sleep(1.2)
                 await eventually(backend, "new", "found")
-                await until(lambda: backend.servers == [(address(other.port), "standby")])
+                await uses_standby(backend, other.port)
                 assert backend.problem is None
+            other.run("SELECT pg_wal_replay_pause()")
+            add(database, "newer")
+            await uses_standby(backend, standby)
+            assert await outcome(backend, ByNickname("newer")) == "found"
+
+
+async def uses_standby(backend: PostgresBackend, port: int) -> None:
+    """Look up until this standby is used, and follows."""
+    async with asyncio.timeout(30):
+        while backend.servers != [(address(port), "standby")] or backend.problem is not None:
+            assert await outcome(backend) == "found"
+            await asyncio.sleep(0.01)
 
 
 async def test_lookups_go_back_to_a_standby_only_when_it_follows(
