@@ -19,6 +19,7 @@ from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.reload import Prepared
 from tornado_idv.service.sockets import bind, port_of
 from tornado_idv.workers import manager as manager_module
 from tornado_idv.workers.channel import Channel, Connection, Message
@@ -79,6 +80,8 @@ class Harness:
         self.sent: list[Message] = []
         self.overview: Message | None = overview("ready")
         self.used = ReloadResult(5.0, ("server.port",))
+        self.may_use = asyncio.Event()
+        self.may_use.set()
         self.manager: Manager
         self.fetch: Callable[..., asyncio.Future[HTTPResponse]]
 
@@ -97,6 +100,7 @@ class Harness:
                 ]
                 connection.send(op="reply", **{**self.overview, "workers": workers})
             if message["op"] == "use":
+                await self.may_use.wait()
                 connection.send(op="reply", result=self.used, generation=7)
 
     async def reload(self, text: str = OTHER) -> ReloadResult:
@@ -378,6 +382,38 @@ async def test_worker_that_does_not_prepare_in_two_minutes_fails_the_reload(
         await worker.asked.wait()
         clock.forward(121.0)
         assert (await reload).problems == ("not everything could be opened within 120 s",)
+
+
+async def test_time_to_prepare_does_not_apply_to_the_commit(tmp_path: Path) -> None:
+    """What the supervisor uses by then must not be reported as a failure."""
+    async with managed(tmp_path, prepared()) as harness:
+        clock = LoopClock()
+        harness.may_use.clear()
+        reload = asyncio.create_task(harness.manager.reload())
+        while "use" not in harness.operations:
+            await clock.advance(0.001)
+        await clock.advance(121.0)
+        harness.may_use.set()
+        assert (await reload).code is None
+
+
+@pytest.mark.parametrize(("code", "done"), [(None, ["commit"]), ("reload_failed", ["abort"])])
+async def test_manager_commits_or_aborts_what_it_has_prepared_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str | None, done: list[str]
+) -> None:
+    calls: list[str] = []
+
+    async def abort() -> None:
+        calls.append("abort")
+
+    async def prepare(*_: object) -> Prepared:
+        return Prepared(lambda: calls.append("commit"), abort)
+
+    async with managed(tmp_path, prepared()) as harness:
+        monkeypatch.setattr(Keys, "prepare", prepare)
+        harness.used = ReloadResult(5.0, code=code, problems=("changed since",))
+        await harness.reload()
+        assert calls == done
 
 
 async def test_invalid_file_is_sent_to_none(tmp_path: Path) -> None:

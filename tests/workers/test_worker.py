@@ -9,13 +9,16 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from support.processes.control_channel import ControlEnd
 from support.processes.loggers import put_back
+from support.processes.ports import listens
+from support.processes.process import eventually
 from support.processes.service import FIXTURE, KEY, Client
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.interfaces.backend import Backend, BackendOptions
@@ -53,12 +56,27 @@ class Slow(Backend[BackendOptions]):
         return None
 
 
+class Recorded(Backend[BackendOptions]):
+    """A backend that records what is done with it."""
+
+    calls: ClassVar[list[str]] = []
+
+    async def open(self) -> None:
+        self.calls.append("open")
+
+    async def find(self, query: Query) -> User | None:
+        return None
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+
 class Plugin:
-    """A plugin with the kind ``slow``."""
+    """A plugin with these kinds."""
 
     @hookimpl
     def idv_kinds(self) -> Kinds:
-        return Kinds({"slow": Slow})
+        return Kinds({"slow": Slow, "recorded": Recorded})
 
 
 class Worker:
@@ -235,16 +253,19 @@ def test_wrong_configuration_is_replied_to_with_its_problems(worker: Worker) -> 
 
 def test_end_of_the_connection_aborts_a_prepared_configuration(worker: Worker) -> None:
     """Only then is another one prepared."""
+    Recorded.calls.clear()
 
     async def ask(address: str) -> None:
         async with connected(address) as first, connected(address) as second:
-            assert await prepare(first, OTHER) is None
+            other = OTHER.replace("yaml, path: users.yaml", "recorded")
+            assert await prepare(first, other) is None
             second.send(op="prepare", args=CONFIG.replace("profiles.example", "third.example"))
             waiting = asyncio.create_task(second.receive())
             await asyncio.sleep(0.05)
             assert not waiting.done()
             await first.close()
             assert await waiting == {"begun": True}
+            assert Recorded.calls == ["open", "close"]
             assert await second.receive() == {"result": None}
             assert profile_url(worker) == HERE
             second.send(generation=1)
@@ -291,24 +312,49 @@ def test_worker_without_a_supervisor_stops(
     assert "the supervisor is gone: stopping" in capfd.readouterr().err
 
 
+@contextmanager
+def begun_request(worker: Worker) -> Iterator[None]:
+    """Send a request without its body within, and give up at the end."""
+    head = b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+    rest = b"\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
+    with worker.client.connection() as connection:
+        connection.send(head + KEY.encode() + rest)
+        continued = connection.read_reply()
+        assert continued is not None
+        assert continued.status == 100
+        yield
+
+
 def test_request_that_is_left_after_the_drain_is_in_the_exit_code(
     worker: Worker, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    head = b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
-    rest = b"\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
-
     def supervise(control: ControlEnd) -> None:
         control.wait_until_serving()
-        with worker.client.connection() as connection:
-            connection.send(head + KEY.encode() + rest)
-            continued = connection.read_reply()
-            assert continued is not None
-            assert continued.status == 100
+        with begun_request(worker):
             drain(control)
             control.receive()
 
     assert worker.run(supervise, CONFIG.replace("timeout: 5s", "timeout: 0s"))[0] == 1
     assert "stopped with requests unanswered after the drain" in capfd.readouterr().err
+
+
+def test_worker_that_drains_prepares_nothing(worker: Worker) -> None:
+    """It would end amid a reload, and fail that."""
+
+    async def ask(address: str) -> None:
+        async with connected(address) as connection:
+            connection.send(op="prepare", args=OTHER)
+            assert await connection.receive() is None
+
+    def supervise(control: ControlEnd) -> None:
+        address = control.wait_until_serving().address
+        assert address is not None
+        with begun_request(worker):
+            drain(control)
+            eventually(lambda: not listens(worker.client.port))
+            asyncio.run(ask(address))
+
+    worker.run(supervise)
 
 
 def test_worker_that_cannot_start_reports_why(worker: Worker) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
+from tornado_idv.files import FileSignature
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
@@ -31,6 +32,7 @@ profile_sites: [https://profiles.example]
 server: {workers: 2, watch_config: false}
 backends: [{name: users, kind: yaml, path: users.yaml}]
 """
+_SIGNATURE = FileSignature(1, 2, 3, 4, 5)
 _MAX_STEPS = 100
 """Steps without time between them: a supervisor that does more would use up a core."""
 
@@ -267,10 +269,10 @@ class Simulation:
         """What the manager is sent of the service."""
         return self.ask("overview")
 
-    def use(self, text: str) -> Message:
+    def use(self, text: str, signature: FileSignature = _SIGNATURE) -> Message:
         """Have the manager begin a reload with this content; return the reply."""
         self.manager.send("reloading", audited={"trigger": "admin"}, hangups=0)
-        return self.ask("use", content=text, signature=self.current.file.signature)
+        return self.ask("use", content=text, signature=signature)
 
     def end_reload(self, result: ReloadResult) -> None:
         """Have the manager end the reload."""
