@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -20,11 +21,24 @@ PAGE = Path(__file__).parent / "reference" / "commands.md"
 _HEAD = """\
 # Commands
 
-The help of every command, as `--help` prints it. This page is generated: `make docs` renews it.
+The help of every command, as `--help` prints it, but for these options, which are only named there.
+This page is generated: `make docs` renews it.
+
+| option | meaning |
+|---|---|
+| `-c`, `--config PATH` | the configuration file; also `$TORNADO_IDV_CONFIG`, \
+or `/etc/tornado-idv/config.yaml` if there is none here; default: `config.yaml` |
+| `--token-file PATH` | a file with a key of scope `admin`, for a listener that is not on loopback |
+| `--json` | print JSON for scripts |
+| `-h`, `--help` | show the help and exit |
 
 Output is UTF-8 in every locale. A command whose output is closed, as behind `head`, ends with exit
 code 3 and without a message.
 """
+_COMMON = re.compile(
+    r"^  (?:-c, )?(--config PATH|--token-file PATH|--json|-h, --help)  .*\n(?: {16,}.*\n)*",
+    re.MULTILINE,
+)
 
 
 def whole(command: click.Command) -> click.Command:
@@ -58,10 +72,18 @@ def all_commands() -> click.Context:
     return click.Context(whole(main), info_name="tornado-idv", **settings)
 
 
+def short_help(context: click.Context) -> str:
+    """Return the help of a command, where options that many have are only named."""
+    text = context.get_help() + "\n"
+    *_, last = _COMMON.finditer(text)
+    named = ", ".join(each.removeprefix("-h, ").split()[0] for each in _COMMON.findall(text))
+    return _COMMON.sub("", text[: last.start()]) + f"  {named}\n" + text[last.end() :]
+
+
 def page() -> str:
     """Return the page of all commands."""
     sections = [
-        f"## {each.command_path}\n\n```text\n{each.get_help()}\n```\n"
+        f"## {each.command_path}\n\n```text\n{short_help(each)}```\n"
         for each in contexts(all_commands())
     ]
     return "\n".join([_HEAD, *sections])
