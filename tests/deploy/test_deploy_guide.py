@@ -141,8 +141,11 @@ def test_upgrade_and_the_way_back_keep_keys(tmp_path: Path) -> None:
         'curl -sS --fail http://127.0.0.1:8080/api/v1/identify/url -d \'{"input": "@alice"}\''
         " -H 'Content-Type: application/json' -H \"Authorization: Bearer $(cat /root/shop.token)\""
     )
-    copied = "tornado-idv keys list --store /var/lib/tornado-idv/keys-1.0.db"
-    said = run_in_sandbox(tmp_path, f"{SYSTEMCTL}\ncd {ROOT}\n{script}\n{request}\n{copied}")
+    exported, store = "/var/lib/tornado-idv/keys-1.0.jsonl", "--store /root/restored.db"
+    restored = (
+        f"tornado-idv keys import --create {store} {exported}\ntornado-idv keys list {store}\n"
+    )
+    said = run_in_sandbox(tmp_path, f"{SYSTEMCTL}\ncd {ROOT}\n{script}\n{request}\n{restored}")
     assert said.count("The service is ready.") == 3
     assert re.findall("^tornado-idv-1.*", said, re.MULTILINE) == [
         "tornado-idv-1.1",
