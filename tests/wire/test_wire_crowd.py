@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from support.http.in_process import Harness, ask_for, harnesses
-from tornado_idv.http import connections
+from tornado_idv.http import connection_table
 from tornado_idv.http.connection_table import HttpLimits
 
-MOST = connections._MAX_REJECTED
-AT_ONCE = connections._EXPIRE_BATCH
+MOST = connection_table._MAX_REJECTED
+AT_ONCE = connection_table._EXPIRE_BATCH
 
 
 @pytest.fixture
