@@ -44,7 +44,7 @@ NO_DSNS = (
 @pytest.mark.parametrize("text", DSNS)
 def test_uri_of_postgresql_is_tried_host_by_host_and_named_without_its_user(text: str) -> None:
     dsn = Dsn.parse(text)
-    assert (list(dsn.uris), dsn.name) == DSNS[text]
+    assert (list(dsn.uris.values()), dsn.name) == DSNS[text]
 
 
 @pytest.mark.parametrize("text", NO_DSNS)
