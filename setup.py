@@ -120,7 +120,7 @@ setup(
     },
     entry_points={
         "console_scripts": ["tornado-idv = tornado_idv.cli:main"],
-        "pytest11": ["tornado_idv = tornado_idv.pytest_plugin"],
+        "pytest11": ["tornado_idv = tornado_idv.double.pytest_plugin"],
         "tornado_idv": [
             "ldap = idv_ldap",
             "postgres = idv_postgres",
