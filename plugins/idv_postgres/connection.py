@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import suppress
 from typing import Any
 
 import asyncpg
@@ -38,8 +37,10 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
     async def fetch_prepared(self, sql: str, *values: object, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - asyncpg's
         """Run a statement that stays prepared; after a change of a table it is prepared again."""
         if statement := self._prepared.get(sql):
-            with suppress(InvalidCachedStatementError, OutdatedSchemaCacheError):
+            try:
                 return await statement.fetch(*values, timeout=timeout)
+            except (InvalidCachedStatementError, OutdatedSchemaCacheError):
+                pass
         if statement or len(self._prepared) == _MAX_PREPARED:
             self._prepared.clear()
         async with asyncio.timeout(timeout):

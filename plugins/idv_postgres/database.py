@@ -94,6 +94,7 @@ class Database:
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
+        self._is_prepared = options.prepared_statements
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self._batch_timeout = options.timeout * _BATCH_SHARE
         self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
@@ -264,7 +265,7 @@ class Database:
         limit = self._batch_timeout if is_batch else None
         may_repeat = sql in self._lookups.repeated
         try:
-            if self._options.prepared_statements:
+            if self._is_prepared:
                 result = await self._query(connection, sql, value, limit)
                 if not may_repeat or (result.rows and not is_batch):
                     return result
@@ -291,10 +292,9 @@ class Database:
 
         Behind a pooler each statement may be run by another server.
         """
-        is_prepared = self._options.prepared_statements
-        fetch = connection.fetch_prepared if is_prepared else connection.fetch
+        fetch = connection.fetch_prepared if self._is_prepared else connection.fetch
         is_certain = connection.is_primary or self.standbys.is_certain(connection.standby)
-        if is_prepared and is_certain:
+        if self._is_prepared and is_certain:
             return Result(await fetch(sql, value, timeout=limit))
         for _ in range(2):
             start = self.standbys.start()
