@@ -35,6 +35,7 @@ from tornado_idv.workers.configuration import Configuration
 from tornado_idv.workers.peers import connected
 
 _log = logging.getLogger(__name__)
+_PAUSE = 0.02
 _TIMEOUT = 5.0
 """Seconds in which workers and the supervisor reply, but for `prepare`."""
 _Outcome = Connection | ReloadResult | None
@@ -131,7 +132,7 @@ class Manager:
                 own = await prepare_file(file, self._kinds, self._prepare)
                 undo.push_async_callback(own.abort)
                 outcomes: dict[int, _Outcome] = {}
-                while new := await self._workers(but=outcomes):  # also those started meanwhile
+                while new := await self._started(but=outcomes):  # also those started meanwhile
                     prepared = await asyncio.gather(
                         *(_prepare_in(each, file.content, connections) for each in new)
                     )
@@ -190,10 +191,23 @@ class Manager:
         else:
             self.reloader.stop()
 
-    async def _workers(self, *, but: Container[int] = ()) -> list[Message]:
+    async def _workers(self) -> list[Message]:
         """Return the workers that may have cached something; raises `OperationFailed`."""
-        workers = (await self._overview())["workers"]
-        return [each for each in workers if each["address"] and each["pid"] not in but]
+        return [each for each in (await self._overview())["workers"] if each["address"]]
+
+    async def _started(self, *, but: Container[int]) -> list[Message]:
+        """Return the other workers; wait for one that is started with the old configuration.
+
+        Not for long: the old configuration may be why it cannot start.
+        """
+        until = time.monotonic() + _TIMEOUT
+        while True:
+            overview = await self._overview()
+            workers = overview["workers"]
+            new = [each for each in workers if each["address"] and each["pid"] not in but]
+            if new or not overview["missing"] or time.monotonic() >= until:
+                return new
+            await asyncio.sleep(_PAUSE)
 
     async def _overview(self) -> Message:
         """Return the state of the service; raises `OperationFailed`."""
