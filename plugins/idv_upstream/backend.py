@@ -47,9 +47,6 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         super().__init__(options)
         site, requests = options.profile_site, options.requests.items()
         self.templates = {kind: each.template(site) for kind, each in requests}
-        self.second_templates = {
-            kind: each.then.template(site) for kind, each in requests if each.then is not None
-        }
         self.checks_echo = options.mapping.check_echo
         self.sender = Sender(
             endpoints=options.base_urls,
@@ -58,12 +55,12 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             timeout=options.timeout,
             name=options.name,
             connections=options.max_concurrent,
-            echo_header=options.id_header,
+            echo_header=options.echo_header,
         )
         self.reader = ResponseReader(
             options.mapping,
-            options.statuses,
-            hints=options.follows_hints,
+            options.status,
+            hints=options.cache_control == "follow",
             credential=options.has_credential,
             folds_nicknames=options.folds_nicknames,
             secrets=self.sender.secrets,
@@ -99,7 +96,9 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             return result
         finally:
             mask = Masker(self.sender.secrets())
-            recorded = recorder.steps(query, in_two_steps=type(query) in self.second_templates)
+            recorded = recorder.steps(
+                query, in_two_steps=self.templates[type(query)].then is not None
+            )
             steps += [each.masked(mask) for each in (*recorded, *limits)]
 
     async def _find(self, query: Query, send: _Send) -> User | BackendResult | None:
@@ -122,7 +121,8 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         self, query: Query, responses: list[Response], send: _Send, *, on_new: bool = False
     ) -> User | BackendResult | None:
         """Send one request or, if configured, a second one with the id of the first response."""
-        first, second = self.templates[type(query)], self.second_templates.get(type(query))
+        first = self.templates[type(query)]
+        second = first.then
         if second is None:
             responses.append(await send(first.render(query), on_new=on_new))
             return self.reader.read(query, responses[0])

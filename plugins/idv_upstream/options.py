@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
@@ -15,31 +15,32 @@ from idv_upstream.transport.credentials import Credential, HeaderName, NoCredent
 from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, Query
 
-NATIVE_BY_NICKNAME = NicknameRequest.model_validate(
-    {"url": "/api/v1/identify/url", "json": {"input": "@{nickname}"}, "repeatable": True}
-)
-"""The request to another instance for a nickname."""
-
-NATIVE_BY_CARD = CardRequest.model_validate(
-    {"url": "/api/v1/identify/card", "json": {"card_number": "{card_number}"}, "repeatable": True}
-)
-"""The request to another instance for a card number."""
-
 # Where an expression is false it is no text and no record, so the response is rejected.
-NATIVE_RESPONSE = ResponseOptions.model_validate(
-    {
+_NATIVE = {
+    "by_nickname": {
+        "url": "/api/v1/identify/url",
+        "json": {"input": "@{nickname}"},
+        "repeatable": True,
+    },
+    "by_card": {
+        "url": "/api/v1/identify/card",
+        "json": {"card_number": "{card_number}"},
+        "repeatable": True,
+    },
+    "response": {
         "select": "status == 'ok' && @",
         "plan": "plan",
         "card_number": "card_number",
         "nickname": "starts_with(nickname, '@') && nickname",
         "profile_url": "profile_url || `false`",
         "not_known_when": "status == 'error' && code == 'not_found'",
-    }
-)
-"""The mapping of its responses: all five members, or the record for "not found"."""
-
-NATIVE_STATUS = {204: Outcome.BROKEN, 410: Outcome.BROKEN}
-"""Statuses that it never sends, so something else must have."""
+    },
+    # It never sends these, so something else must have.
+    "status": {204: Outcome.BROKEN, 410: Outcome.BROKEN},
+    # It sends ``no-store`` to every client, which is not meant for a cache.
+    "cache_control": "ignore",
+}
+"""The options of an upstream that is another instance of this service."""
 
 
 class UpstreamOptions(BackendOptions):
@@ -77,6 +78,16 @@ class UpstreamOptions(BackendOptions):
     tls: TlsOptions = TlsOptions()
     """Which certificates are trusted, and our own."""
     _profile_site: str = PrivateAttr(default="")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_native(cls, given: Any) -> Any:
+        own = ("by_nickname", "by_card", "response", "status")
+        if not isinstance(given, dict) or any(given.get(name) is not None for name in own):
+            return given
+        if not (given.get("base_url") or given.get("endpoints")):
+            return given
+        return {**given, "echo_header": given.get("echo_header") or "X-IDV-Request-ID", **_NATIVE}
 
     @field_validator("auth", mode="before")
     @classmethod
@@ -116,28 +127,19 @@ class UpstreamOptions(BackendOptions):
     @model_validator(mode="after")
     def _check_complete(self, info: ValidationInfo) -> Self:
         self._profile_site = (info.context or {}).get("profile_site", "")
-        if self.is_native:
+        if not self.requests:
             if not self.base_urls:
                 raise ValueError("needs base_url, or by_nickname and by_card with complete URLs")
-            if self.response is not None or self.status:
-                raise ValueError("a request is missing; write by_nickname or by_card")
-        elif self.response is None:
+            raise ValueError("a request is missing; write by_nickname or by_card")
+        if self.response is None:
             raise ValueError("response is missing: where the user is in a response")
-        else:
-            for kind, request in self.requests.items():
-                if request.then is not None and self.response.id is None:
-                    raise ValueError("response.id is missing: then needs the id of the user")
-                if not self.response.can_answer(kind):
-                    name = "card_number" if kind is ByNickname else "nickname"
-                    raise ValueError(
-                        f"response.{name} is required: the query has only the other one"
-                    )
+        for kind, request in self.requests.items():
+            if request.then is not None and self.response.id is None:
+                raise ValueError("response.id is missing: then needs the id of the user")
+            if not self.response.can_answer(kind):
+                name = "card_number" if kind is ByNickname else "nickname"
+                raise ValueError(f"response.{name} is required: the query has only the other one")
         return self
-
-    @property
-    def is_native(self) -> bool:
-        """Return whether the upstream is another instance of this service."""
-        return self.by_nickname is None and self.by_card is None
 
     @property
     def base_urls(self) -> tuple[str, ...]:
@@ -152,28 +154,8 @@ class UpstreamOptions(BackendOptions):
     @property
     def requests(self) -> dict[type[Query], FirstRequest]:
         """The requests, for the kinds of query that the upstream serves."""
-        if self.is_native:
-            return {ByNickname: NATIVE_BY_NICKNAME, ByCard: NATIVE_BY_CARD}
         both = ((ByNickname, self.by_nickname), (ByCard, self.by_card))
         return {kind: request for kind, request in both if request is not None}
-
-    @property
-    def statuses(self) -> StatusOptions:
-        """Overrides of what statuses mean."""
-        return NATIVE_STATUS if self.is_native else self.status
-
-    @property
-    def id_header(self) -> str | None:
-        """The header by which the upstream repeats the id of a request, if it does."""
-        return self.echo_header or ("X-IDV-Request-ID" if self.is_native else None)
-
-    @property
-    def follows_hints(self) -> bool:
-        """Return whether the upstream may shorten how long its responses are cached.
-
-        Another instance sends ``no-store`` to every client, which is not meant for a cache.
-        """
-        return self.cache_control == "follow" and not self.is_native
 
     @property
     def has_credential(self) -> bool:
@@ -214,5 +196,5 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def mapping(self) -> ResponseOptions:
-        """The mapping of its responses."""
-        return NATIVE_RESPONSE if self.response is None else self.response
+        """The mapping of its responses, which is required."""
+        return cast("ResponseOptions", self.response)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
 
 import pytest
 from multidict import CIMultiDict
@@ -33,11 +31,7 @@ class Watched:
 
     def receive(self, endpoint: Endpoint, status: int = 200, **fields: str) -> None:
         """Have the endpoint respond to a request."""
-
-        async def send() -> Response:
-            return Response(status, CIMultiDict(fields), b"")
-
-        asyncio.run(self.endpoints.attempt(endpoint, send(), math.inf))
+        self.endpoints.record(endpoint, Response(status, CIMultiDict(fields), b""))
 
     def fail(self, *addresses: str) -> None:
         for address in addresses:

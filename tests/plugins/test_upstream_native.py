@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from idv_upstream.options import (
-    NATIVE_BY_CARD,
-    NATIVE_BY_NICKNAME,
-    NATIVE_RESPONSE,
-    NATIVE_STATUS,
-)
+from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.template import Request
 from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import Outcome, outcome
@@ -27,13 +22,16 @@ RECORD = {
     "profile_url": "https://profiles.example/m/alice",
 }
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
-MAPPER = ResponseMapper(NATIVE_RESPONSE)
+OPTIONS = UpstreamOptions.model_validate(
+    {"name": "crm", "kind": "upstream", "base_url": "http://x"}
+)
+MAPPER = ResponseMapper(OPTIONS.mapping)
 
 
 @pytest.mark.parametrize("nickname", ["alice", '"\\\n&'], ids=["plain", "hostile"])
 def test_nickname_is_requested(nickname: str) -> None:
     """The request changes nothing, so it is repeatable."""
-    request = NATIVE_BY_NICKNAME.template("").render(ByNickname(nickname))
+    request = OPTIONS.requests[ByNickname].template("").render(ByNickname(nickname))
     body = json.dumps({"input": f"@{nickname}"}).encode()
     kind = {"Content-Type": "application/json"}
     assert request == Request("POST", "/api/v1/identify/url", kind, body, repeatable=True)
@@ -41,7 +39,7 @@ def test_nickname_is_requested(nickname: str) -> None:
 
 def test_card_number_is_requested() -> None:
     """As text, with leading zeros."""
-    request = NATIVE_BY_CARD.template("").render(ByCard("0012"))
+    request = OPTIONS.requests[ByCard].template("").render(ByCard("0012"))
     kind = {"Content-Type": "application/json"}
     body = b'{"card_number": "0012"}'
     assert request == Request("POST", "/api/v1/identify/card", kind, body, repeatable=True)
@@ -107,4 +105,4 @@ def test_only_404_is_not_found() -> None:
 
 
 def _means(status: int) -> Outcome:
-    return outcome(status, NATIVE_STATUS)
+    return outcome(status, OPTIONS.status)

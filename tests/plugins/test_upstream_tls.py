@@ -25,7 +25,6 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import ValidationError
 
 from idv_upstream.transport import tls as tls_module
-from idv_upstream.transport.client import Client
 from idv_upstream.transport.tls import Tls, TlsOptions
 from support.fakes.clock_and_backends import Ticker
 from support.http.scripted_server import Scripted, http, serving
@@ -114,9 +113,9 @@ async def test_certificate_signed_by_the_ca_file_is_accepted(
 
 
 NOT_BELIEVED: dict[str, tuple[dict[str, Any], str]] = {
-    "wrong host": ({"name": "other.example"}, "it is for another host"),
-    "wrong address": ({"name": "127.0.0.9"}, "it is for another host"),
-    "expired": ({"not_after": EPOCH}, "it has expired"),
+    "wrong host": ({"name": "other.example"}, "certificate is not valid for '127.0.0.1'"),
+    "wrong address": ({"name": "127.0.0.9"}, "certificate is not valid for '127.0.0.1'"),
+    "expired": ({"not_after": EPOCH}, "certificate has expired"),
 }
 
 
@@ -134,7 +133,8 @@ async def test_invalid_certificate_is_broken(
     ):
         failure = await failure_of(made)
     assert isinstance(failure, Broken)
-    assert failure.reason == f"its TLS certificate is not trusted: {why}"
+    assert failure.reason.startswith("its TLS certificate is not trusted: ")
+    assert failure.reason.endswith(why)
     assert upstream.requests == []
 
 
@@ -147,7 +147,9 @@ async def test_unknown_authority_is_broken(
     async with serving_tls(authority) as upstream, opened(https(upstream), tls=tls) as made:
         failure = await failure_of(made)
     assert isinstance(failure, Broken)
-    assert failure.reason == "its TLS certificate is not trusted: its issuer is not trusted"
+    assert failure.reason == (
+        "its TLS certificate is not trusted: unable to get local issuer certificate"
+    )
     assert upstream.requests == []
 
 
@@ -344,15 +346,8 @@ async def test_replaced_certificate_is_used(
         folder.pair(newcomers.issue_cert("us.example"))
         await failure_of(made, POST)
         ticker.now += 1
-        await failure_of(made, POST)
-        await looked(made._client._tls)
         assert (await ask(made)).status == 200
     assert caplog.messages == ["backend crm: TLS files reloaded"]
-
-
-async def looked(tls: Tls) -> None:
-    assert tls._checking is not None
-    await asyncio.wait_for(tls._checking, 5)
 
 
 async def test_unusable_replacement_leaves_the_old_files_in_use(
@@ -368,31 +363,12 @@ async def test_unusable_replacement_leaves_the_old_files_in_use(
         spoil()
         ticker.now += 1
         assert tls.context() is first
-        await looked(tls)
-        assert tls.context() is first
     folder.ca(authority)
     ticker.now += 1
-    tls.context()
-    await looked(tls)
     assert tls.context() is not first
     assert [message.split(": ")[:2] for message in caplog.messages] == [
         ["backend crm", "TLS files not reloaded"]
     ] * 2
-    await tls.close()
-
-
-async def test_check_of_the_files_ends_with_its_client(
-    authority: trustme.CA, folder: Folder
-) -> None:
-    ticker = Ticker()
-    tls = Tls(options(ca_file=str(folder.ca(authority))), "crm", ticker)
-    client = Client(tls, 1)
-    await client.open()
-    ticker.now += 1
-    tls.context()
-    await client.close()
-    assert tls._checking is not None
-    assert tls._checking.done()
 
 
 async def test_tls_older_than_1_2_is_not_used(
@@ -411,7 +387,6 @@ async def test_tls_older_than_1_2_is_not_used(
     tls = Tls(options(ca_file=str(folder.ca(authority))), "crm")
     await tls.open()
     assert tls.context().minimum_version == ssl.TLSVersion.TLSv1_2
-    await tls.close()
 
 
 async def test_files_are_checked_once_a_second(
@@ -436,10 +411,7 @@ async def test_files_are_checked_once_a_second(
         ticker.now += 0.5
         tls.context()
         bare.context()
-        if tls._checking is not None:
-            await looked(tls)
     assert len(looks) == 2
-    assert bare._checking is None
 
 
 async def test_change_while_the_files_are_read_is_noticed_by_the_next_check(
@@ -459,23 +431,4 @@ async def test_change_while_the_files_are_read_is_noticed_by_the_next_check(
         await tls.open()
     first = tls.context()
     ticker.now += 1
-    tls.context()
-    await looked(tls)
     assert tls.context() is not first
-    await tls.close()
-
-
-async def test_closing_cancels_a_check(authority: trustme.CA, folder: Folder) -> None:
-    """There is one at a time."""
-    ticker = Ticker()
-    tls = Tls(options(ca_file=str(folder.ca(authority))), "crm", ticker)
-    await tls.open()
-    ticker.now += 1
-    tls.context()
-    looking = tls._checking
-    ticker.now += 1
-    tls.context()
-    assert tls._checking is looking
-    await tls.close()
-    assert looking is not None
-    assert looking.done()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -151,6 +152,11 @@ class FirstRequest(RequestOptions):
 
     then: SecondRequest | None = None
     """A second request, for the user with the ``response.id`` of this one's response."""
+
+    def template(self, profile_site: str) -> RequestTemplate:
+        """Compile the request, and the second one."""
+        then = None if self.then is None else self.then.template(profile_site)
+        return dataclasses.replace(super().template(profile_site), then=then)
 
 
 class NicknameRequest(FirstRequest):

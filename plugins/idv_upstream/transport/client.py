@@ -70,13 +70,6 @@ _FAILURES: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
 _CERTIFICATE_ALERT = re.compile(
     "ALERT_(?:CERTIFICATE_|BAD_CERT|UNSUPPORTED_CERT|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)"
 )
-# OpenSSL's X509_V_ERR codes.
-_CERTIFICATE_ERRORS = {
-    10: "it has expired",
-    **dict.fromkeys((62, 64), "it is for another host"),
-    **dict.fromkeys((18, 19, 20, 21), "its issuer is not trusted"),
-}
-
 
 _is_reused: ContextVar[bool] = ContextVar("is_reused", default=True)
 """Of the connection of this task's last request; a trace of aiohttp takes 10 µs per request."""
@@ -201,7 +194,6 @@ class Client:
         """Close all connections."""
         await self._session.close()
         await self._unpooled.close()
-        await self._tls.close()
 
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
@@ -253,8 +245,8 @@ async def _read(content: aiohttp.StreamReader) -> bytes:
 
 def _failure(error: Exception) -> LookupFailed:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        reason = _CERTIFICATE_ERRORS.get(getattr(error.certificate_error, "verify_code", 0))
-        return Broken("its TLS certificate is not trusted" + (f": {reason}" if reason else ""))
+        reason = getattr(error.certificate_error, "verify_message", "it cannot be verified")
+        return Broken(f"its TLS certificate is not trusted: {reason.removesuffix('.')}")
     if isinstance(error, aiohttp.ClientOSError) and _CERTIFICATE_ALERT.search(str(error)):
         return Broken("TLS refused: our client certificate is missing or not accepted")
     return next(kind(reason) for raised, kind, reason in _FAILURES if isinstance(error, raised))

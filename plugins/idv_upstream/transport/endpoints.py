@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, retry_after
@@ -70,38 +69,17 @@ class Endpoints:
             chosen.down_until = now + _DOWN_TIME
         return chosen
 
-    async def attempt(
-        self, endpoint: Endpoint, sending: Awaitable[Response], timed_out_at: float
-    ) -> Response:
-        """Return the response that ``sending`` has, and record how the endpoint fared.
-
-        A cancellation counts as a failure from ``timed_out_at`` (loop's clock). Raises what
-        ``sending`` does.
-        """
-        try:
-            response = await sending
-        except Unavailable:
-            self._mark_failed(endpoint)
-            raise
-        except asyncio.CancelledError:
-            if asyncio.get_running_loop().time() >= timed_out_at:
-                self._mark_failed(endpoint)
-            raise
-        if response.status in GATEWAY_ERRORS:
-            self._mark_failed(endpoint)
+    def record(self, endpoint: Endpoint, response: Response | None) -> None:
+        """Record how a request to the endpoint fared; ``None`` if there is no whole response."""
+        if response is None or response.status in GATEWAY_ERRORS:
+            if not endpoint.down_until and len(self._all) > 1:
+                text = "backend %s: endpoint %s failed; others are used, next probe in %g s"
+                _log.warning(text, self._name, endpoint.address, _DOWN_TIME)
+            if len(self._all) > 1:
+                endpoint.down_until = self._timer() + _DOWN_TIME
         elif endpoint.down_until:
             endpoint.down_until = 0.0
             _log.info("backend %s: endpoint %s is up again", self._name, endpoint.address)
-        if response.status in _WITH_RETRY_AFTER:
+        if response is not None and response.status in _WITH_RETRY_AFTER:
             seconds = min(retry_after(response.headers), MAX_RETRY_AFTER)
             endpoint.retry_after = self._timer() + seconds
-        return response
-
-    def _mark_failed(self, endpoint: Endpoint) -> None:
-        """Prefer other endpoints for a while."""
-        if len(self._all) == 1:
-            return
-        if not endpoint.down_until:
-            text = "backend %s: endpoint %s failed; others are used, next probe in %g s"
-            _log.warning(text, self._name, endpoint.address, _DOWN_TIME)
-        endpoint.down_until = self._timer() + _DOWN_TIME

@@ -122,13 +122,23 @@ class Sender:
         Raises `Unavailable` or `Broken` if there is no complete response.
         """
         endpoints = self._endpoints_for(request.url)
-        endpoint = endpoints.pick()
+        first, second = endpoints.pick(), None
         self._credit = min(self._credit + 1, _MAX_CREDIT)
         deadline = asyncio.get_running_loop().time() + self._timeout
         lookup = _Lookup(request, wants_body, endpoints, deadline, on_new)
-        result = await self._attempt(lookup, endpoint)
-        if request.repeatable and result.status in _REPEATED:
-            result = await self._repeat(lookup, endpoint, result)
+        result = await self._attempt(lookup, first)
+        is_repeated = request.repeatable and result.status in _REPEATED
+        if is_repeated and self._credit >= _RETRY_PRICE:
+            with suppress(Unavailable):  # none may be used: the first result stands
+                second = endpoints.pick(but=first)
+        if second is not None:
+            # Another endpoint is used immediately; the only one may be restarting.
+            pause = _PAUSE + _JITTER * self._chance() if second is first else 0.0
+            if pause < deadline - asyncio.get_running_loop().time():
+                self._credit -= _RETRY_PRICE
+                if pause:
+                    await self._pause(pause)
+                result = await self._attempt(lookup, second)
         if isinstance(result, NoResponse):
             raise result
         return result
@@ -143,23 +153,6 @@ class Sender:
         if origin not in self._by_origin:
             self._by_origin[origin] = Endpoints([""], self._name, self._timer)
         return self._by_origin[origin]
-
-    async def _repeat(
-        self, lookup: _Lookup, failed: Endpoint, result: Response | NoResponse
-    ) -> Response | NoResponse:
-        """Return the result of a second attempt or, where none may be made, of the first."""
-        try:
-            endpoint = lookup.endpoints.pick(but=failed)
-        except Unavailable:
-            return result
-        pause = _PAUSE + _JITTER * self._chance() if endpoint is failed else 0.0
-        time_left = lookup.deadline - asyncio.get_running_loop().time()
-        if time_left <= pause or self._credit < _RETRY_PRICE:
-            return result
-        self._credit -= _RETRY_PRICE
-        if pause:
-            await self._pause(pause)
-        return await self._attempt(lookup, endpoint)
 
     async def _attempt(self, lookup: _Lookup, endpoint: Endpoint) -> Response | NoResponse:
         """Send the request to one endpoint; an access token that is rejected is replaced once."""
@@ -184,11 +177,16 @@ class Sender:
             sent = next(self._ids)
             request = replace(request, headers={**request.headers, name: sent})
         request = self._auth.apply(request, secret)
-        sending = self._client.send(request, lookup.wants_body, on_new=lookup.on_new)
-        timed_out_at = lookup.deadline - _TIMED_OUT * self._timeout
         try:
-            response = await lookup.endpoints.attempt(endpoint, sending, timed_out_at)
-        except NoResponse as failure:
-            return failure
+            response = await self._client.send(request, lookup.wants_body, on_new=lookup.on_new)
+        except (Unavailable, asyncio.CancelledError) as error:
+            time_left = lookup.deadline - asyncio.get_running_loop().time()
+            is_timeout = time_left <= _TIMED_OUT * self._timeout
+            if is_timeout or not isinstance(error, asyncio.CancelledError):
+                lookup.endpoints.record(endpoint, None)
+            if isinstance(error, NoResponse):
+                return error
+            raise
+        lookup.endpoints.record(endpoint, response)
         is_echoed = name is not None and response.headers.getall(name, []) == [sent]
         return response._replace(is_certain=True) if is_echoed else response

@@ -5,12 +5,10 @@ Files that change are reloaded, for connections established from then on.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,7 +62,6 @@ class Tls:
         self._timer = timer
         files = (options.ca_file, options.cert_file, options.key_file)
         self._files = [file for file in files if file is not None]
-        self._checking: asyncio.Task[None] | None = None
         self._context: ssl.SSLContext
 
     async def open(self) -> None:
@@ -75,35 +72,22 @@ class Tls:
             text = "backend %s: tls.verify is false: certificates are not verified"
             _log.warning(text, self._name)
 
-    async def close(self) -> None:
-        """Cancel a check of the files."""
-        if self._checking is not None:
-            self._checking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._checking
-
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection.
+        """Return the context for a new connection; files that changed are reloaded once a second.
 
-        At most once a second this checks the files for changes, in a thread: the next
-        request uses what they hold then, and this one does not wait.
+        Raises nothing: what cannot be used is logged, and the next look tries again, since a
+        certificate and its key are seldom replaced at once.
         """
         if self._files and self._timer() >= self._check_at:
             self._check_at = self._timer() + _CHECK_INTERVAL
-            if self._checking is None or self._checking.done():
-                self._checking = asyncio.create_task(self._check())
+            if _signatures(self._files) != self._loaded:
+                try:
+                    self._loaded, self._context = self._load()
+                except StartError as error:
+                    _log.warning("backend %s: TLS files not reloaded: %s", self._name, error)
+                else:
+                    _log.info("backend %s: TLS files reloaded", self._name)
         return self._context
-
-    async def _check(self) -> None:
-        if await DaemonThread("TLS files")(_signatures, self._files) == self._loaded:
-            return
-        try:
-            self._loaded, self._context = await DaemonThread("TLS files")(self._load)
-        except StartError as error:
-            # A certificate and its key are seldom replaced at once: the next check tries again.
-            _log.warning("backend %s: TLS files not reloaded: %s", self._name, error)
-        else:
-            _log.info("backend %s: TLS files reloaded", self._name)
 
     def _load(self) -> tuple[Any, ssl.SSLContext]:
         signatures = _signatures(self._files)  # first, so that a change while they are read is seen
