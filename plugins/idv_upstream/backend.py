@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
-from typing import ClassVar, Protocol
+from copy import copy
+from typing import ClassVar
 
 from msgspec.structs import replace
 
-from idv_upstream.explain import Recorder
+from idv_upstream.explain import Recorder, bounded
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.template import Request
 from idv_upstream.response.mapping import AnotherUser
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
+from idv_upstream.transport.sender import Sender
 from tornado_idv import (
     Backend,
     BackendOptions,
@@ -29,10 +30,6 @@ from tornado_idv import (
 _log = logging.getLogger(__name__)
 
 
-class _Send(Protocol):
-    def __call__(self, request: Request, *, on_new: bool) -> Awaitable[Response]: ...
-
-
 class UpstreamBackend(Backend[UpstreamOptions]):
     """The users of an upstream.
 
@@ -42,8 +39,6 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
 
     def __init__(self, options: UpstreamOptions) -> None:
-        from idv_upstream.transport.sender import Sender  # noqa: PLC0415 - imports aiohttp
-
         super().__init__(options)
         site, requests = options.profile_site, options.requests.items()
         self.templates = {kind: each.template(site) for kind, each in requests}
@@ -83,28 +78,9 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         A kept connection may deliver a second response to an earlier request. What it says without
         the id of this one, and without the requested value, is requested again on a new connection.
         """
-        return await self._find(query, self.send)
-
-    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Look the user up, and show requests, responses and the results of expressions."""
-        recorder, limits = Recorder(self.sender, self.reader), []
-        try:
-            result = await self._find(query, recorder.send)
-            if isinstance(result, BackendResult) and not (result.storable and result.ttl is None):
-                limit = f"for at most {result.ttl:g} s" if result.storable else "not at all"
-                limits.append(Step("cache control", f"to be cached {limit} (see cache_control)"))
-            return result
-        finally:
-            mask = Masker(self.sender.secrets())
-            recorded = recorder.steps(
-                query, in_two_steps=self.templates[type(query)].then is not None
-            )
-            steps += [each.masked(mask) for each in (*recorded, *limits)]
-
-    async def _find(self, query: Query, send: _Send) -> User | BackendResult | None:
         responses: list[Response] = []
         try:
-            result = await self._look_up(query, responses, send)
+            result = await self._look_up(query, responses)
         except AnotherUser:
             if self._is_certain(responses):
                 raise
@@ -112,33 +88,49 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             is_echoed = self.checks_echo and _user(result) is not None
             if is_echoed or self._is_certain(responses):
                 return result
-        return await self._look_up(query, [], send, on_new=True)
+        return await self._look_up(query, [], on_new=True)
+
+    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
+        """Look the user up, and show requests, responses and the results of expressions."""
+        recorded: list[Step] = []
+        recording = copy(self)
+        recording.sender = Recorder(self.sender, recorded)
+        recording.reader = self.reader.recording(recorded)
+        try:
+            result = await recording.find(query)
+            if isinstance(result, BackendResult) and not (result.storable and result.ttl is None):
+                limit = f"for at most {result.ttl:g} s" if result.storable else "not at all"
+                recorded.append(Step("cache control", f"to be cached {limit} (see cache_control)"))
+            return result
+        finally:
+            mask = Masker(self.sender.secrets())
+            steps += [each.masked(mask) for each in bounded(recorded)]
 
     def _is_certain(self, responses: list[Response]) -> bool:
         return not self.options.confirm_not_found or all(each.is_certain for each in responses)
 
     async def _look_up(
-        self, query: Query, responses: list[Response], send: _Send, *, on_new: bool = False
+        self, query: Query, responses: list[Response], *, on_new: bool = False
     ) -> User | BackendResult | None:
         """Send one request or, if configured, a second one with the id of the first response."""
         first = self.templates[type(query)]
         second = first.then
         if second is None:
-            responses.append(await send(first.render(query), on_new=on_new))
+            responses.append(await self._send(first.render(query), on_new=on_new))
             return self.reader.read(query, responses[0])
         # A user who has gone between the two requests may have another id: both are sent again.
         for is_new in (on_new, True):
-            responses[:] = [await send(first.render(query), on_new=is_new)]
+            responses[:] = [await self._send(first.render(query), on_new=is_new)]
             user_id = self.reader.read_id(query, responses[0])
             if user_id is None:
                 return self.reader.limited(None, responses[0])
-            responses.append(await send(second.render_value(user_id), on_new=is_new))
+            responses.append(await self._send(second.render_value(user_id), on_new=is_new))
             result = self.reader.read(query, *reversed(responses))
             if _user(result) is not None:
                 return result
         raise Unavailable("the first response has a user, and the second does not know it")
 
-    async def send(self, request: Request, *, on_new: bool) -> Response:
+    async def _send(self, request: Request, *, on_new: bool) -> Response:
         """Send a request, with the headers that are forwarded."""
         if self.options.forward:
             request = replace(request, headers={**request.headers, **self._forwarded()})

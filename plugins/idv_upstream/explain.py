@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from itertools import takewhile
 from json import dumps
 from typing import Any
 from urllib.parse import unquote
@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response
-from idv_upstream.response.reader import ResponseReader
+from idv_upstream.transport.client import WantsBody
 from idv_upstream.transport.credentials import MASK
 from idv_upstream.transport.sender import Sender
-from tornado_idv import LookupFailed, Query, Step, strict_json
+from tornado_idv import Step, strict_json
 
 _SECRET_NAME = re.compile("auth|key|token|secret|cookie|passw|pwd", re.IGNORECASE)
 _SHOWN = 4096
@@ -27,43 +27,39 @@ _SHOWN_OF_OTHERS = 400
 """Characters of a response that is not of one user; it may hold the records of others."""
 
 
-class Recorder:
-    """Sends the requests of one lookup, and records them and their responses."""
+class Recorder(Sender):
+    """A sender that adds steps for the requests and their responses."""
 
-    def __init__(self, sender: Sender, reader: ResponseReader) -> None:
-        self._sender, self._reader = sender, reader
-        self._exchanges: list[tuple[Request, Response | None]] = []
+    def __init__(self, sender: Sender, steps: list[Step]) -> None:
+        vars(self).update(vars(sender))
+        self._steps = steps
 
-    async def send(self, request: Request, *, on_new: bool = False) -> Response:
+    async def send(
+        self, request: Request, wants_body: WantsBody, *, on_new: bool = False
+    ) -> Response:
         """Send a request; also the body of a response is read that a lookup does not need."""
-        shown = _masked(self._sender.shown(request))
-        self._exchanges.append((shown, None))
-        response = await self._sender.send(
-            request, lambda status: self._reader.wants_body(status) or None, on_new=on_new
+        shown = _masked(self.shown(request))
+        self._steps.append(Step("request", f"{shown.method} {shown.url}"))
+        self._steps.append(Step("request headers", shown.headers))
+        if shown.body is not None:
+            self._steps.append(Step("request body", shown.body.decode()))
+        response = await super().send(
+            request, lambda status: wants_body(status) or None, on_new=on_new
         )
-        self._exchanges[-1] = shown, response
+        self._steps.append(Step("response", response.status))
+        self._steps.append(Step("response headers", dict(response.headers)))
+        self._steps.append(Step("response body", response.body.decode("utf-8", "replace")))
         return response
 
-    def steps(self, query: Query, *, in_two_steps: bool) -> Iterator[Step]:
-        """Yield each request, its response, and the results of the expressions on that."""
-        for index, (request, response) in enumerate(self._exchanges):
-            yield Step("request", f"{request.method} {request.url}")
-            yield Step("request headers", request.headers)
-            if request.body is not None:
-                yield Step("request body", request.body.decode())
-            if response is None:
-                continue
-            evaluated: list[Step] = []
-            with suppress(LookupFailed):
-                if in_two_steps and index % 2 == 0:
-                    evaluated.append(Step("id", self._reader.read_id(query, response)))
-                else:
-                    evaluated += self._reader.explain(query, response)
-            yield Step("response", response.status)
-            yield Step("response headers", dict(response.headers))
+
+def bounded(steps: list[Step]) -> Iterator[Step]:
+    """Yield the steps, with less of the body of a response that is not of one user."""
+    for index, step in enumerate(steps, 1):
+        shown = step.shown
+        if step.name == "response body":
+            evaluated = list(takewhile(lambda each: each.name != "request", steps[index:]))
             shown = _SHOWN if _is_of_one_user(evaluated) else _SHOWN_OF_OTHERS
-            yield Step("response body", response.body.decode("utf-8", "replace"), shown=shown)
-            yield from evaluated
+        yield replace(step, shown=shown)
 
 
 def _is_of_one_user(evaluated: list[Step]) -> bool:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
-from tornado_idv import Broken, ByCard, ByNickname, Query, Step, User
+from tornado_idv import Broken, ByCard, ByNickname, Query, User
 from tornado_idv.mapping import AllFunctions, Expression
 
 PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
@@ -296,36 +296,6 @@ def test_not_known_when_must_hold_for_the_body() -> None:
         mapper(not_known_when="length(@)").is_not_known(5)
 
 
-def test_mapping_explains_each_step() -> None:
-    """With the result of each expression, or why it has none."""
-    tried = mapper(found_when="total", select="items", profile_url="lower(no)", plan={"const": "x"})
-    document = {"total": 1, "items": [RECORD]}
-    assert list(tried.explain(QUERIES[0], document)) == [
-        Step("found_when", 1, "total"),
-        Step("select", [RECORD], "items"),
-        Step("card_number", "0012", "card"),
-        Step("nickname", "alice", "login"),
-        Step(
-            "profile_url",
-            None,
-            "lower(no)",
-            "lower(no) does not fit the response: lower() is given null",
-        ),
-    ]
-    assert [step.name for step in tried.explain(QUERIES[0], {})] == ["found_when", "select"]
-    assert len(list(tried.explain(QUERIES[0], {"items": []}))) == 2
-
-
-@pytest.mark.parametrize(
-    ("query", "left_out"), [(QUERIES[0], "nickname"), (QUERIES[1], "card_number")]
-)
-def test_expression_that_is_not_evaluated_is_not_explained(query: Query, left_out: str) -> None:
-    """Without `check_echo`, that of the requested value."""
-    steps = list(mapper(check_echo="false").explain(query, RECORD))
-    assert left_out not in {step.name for step in steps}
-    assert len(steps) == 2
-
-
 WRONG = {
     "empty": ("", "it is empty"),
     "blank": (" ", "breaks off at its end"),
@@ -565,7 +535,6 @@ def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str
     mapped = {"path": fields[0], "value_map": {"1": "a", "true": "b", "null": "c"}}
     for options in ({}, dict(zip(names, fields, strict=True)), {"plan": mapped, "select": "@"}):
         tried = mapper(**options)
-        assert len(list(tried.explain(QUERIES[0], document))) <= 6
         for query in QUERIES:
             user, reported = outcome_of(tried, query, document)
             assert not re.search("alice|0012", reported)

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -280,26 +281,74 @@ def test_one_page_of_several_is_no_missing_user_and_no_single_one() -> None:
     assert reason({"items": [RECORD]}, **complete) == one_page
 
 
+def explained(tried: ResponseMapper, document: Any, query: Query = QUERIES[0]) -> list[Step]:
+    """The steps of a lookup with this response."""
+    steps: list[Step] = []
+    tried.record_steps(steps)
+    with suppress(LookupFailed):
+        tried.user(query, document)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("document", "names"),
+    [
+        ({}, ["found_when", "select"]),
+        ({"items": []}, ["found_when", "select"]),
+        ({"total": 1, "items": [RECORD]},
+         ["found_when", "select", "card_number", "nickname", "profile_url"]),
+    ],
+)  # fmt: skip
+def test_every_expression_up_to_the_one_that_decides_is_explained(
+    document: Any, names: list[str]
+) -> None:
+    """With its result, or why it has none."""
+    tried = mapper(found_when="total", select="items", profile_url="lower(no)")
+    steps = explained(tried, document)
+    assert [step.name for step in steps] == names
+    if "card_number" in names:
+        reason = "lower(no) does not fit the response: lower() is given null"
+        assert steps[2] == Step("card_number", "0012", "card")
+        assert steps[-1] == Step("profile_url", None, "lower(no)", reason)
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [(QUERIES[0], ["card_number", "plan"]), (QUERIES[1], ["nickname", "plan"])],
+)
+def test_expression_that_is_not_evaluated_is_not_explained(query: Query, names: list[str]) -> None:
+    """Without `check_echo`, that of the requested value."""
+    steps = explained(mapper(check_echo="false"), RECORD, query)
+    assert [step.name for step in steps] == names
+
+
+def test_of_the_records_of_a_list_five_are_explained() -> None:
+    page = {"items": [record(login=f"a{n}", card=str(n)) for n in range(90)]}
+    for _ in range(2):
+        steps = explained(mapper(select="items", match="echo"), page)
+        assert [step.result for step in steps[1:]] == [f"a{n}" for n in range(5)]
+
+
 def test_nothing_is_explained_that_is_not_evaluated() -> None:
     """A response that says "slow down", and one of several pages, may hold records of others."""
     tried = mapper(
         unavailable_when="busy", error="text", complete_when="total == `1`", select="items"
     )
     page = {"items": [RECORD], "total": 9}
-    steps = [step.name for step in tried.explain(QUERIES[0], {**page, "busy": True})]
+    steps = [step.name for step in explained(tried, {**page, "busy": True})]
     assert steps == ["unavailable_when"]
-    steps = [step.name for step in tried.explain(QUERIES[0], page)]
+    steps = [step.name for step in explained(tried, page)]
     assert steps == ["unavailable_when", "complete_when"]
     broken = mapper(broken_when="lower(busy)", select="items")
-    assert [step.name for step in broken.explain(QUERIES[0], page)] == ["broken_when"]
+    assert [step.name for step in explained(broken, page)] == ["broken_when"]
 
 
 def test_condition_on_the_record_is_explained() -> None:
     tried = mapper(select="items", not_known_when="state == 'disabled'")
-    steps = list(tried.explain(QUERIES[0], {"items": [GONE]}))
+    steps = explained(tried, {"items": [GONE]})
     assert steps[1] == Step("not_known_when", result=True, expression="state == 'disabled'")
-    steps = list(tried.explain(QUERIES[0], {"items": [RECORD]}))
-    assert [step.name for step in steps] == ["select", "plan", "card_number", "nickname"]
+    steps = explained(tried, {"items": [RECORD]})
+    assert [step.name for step in steps] == ["select", "card_number", "nickname", "plan"]
 
 
 @pytest.mark.parametrize(
@@ -317,14 +366,14 @@ def test_condition_on_the_record_is_explained() -> None:
 def test_missing_member_is_distinguished_from_null(
     expression: str, document: Any, missing: list[str]
 ) -> None:
-    step, *_ = mapper(found_when=expression).explain(QUERIES[0], document)
+    step, *_ = explained(mapper(found_when=expression), document)
     note = f"missing: {', '.join(missing)}" if missing else ""
     assert (step.result, step.note) == (None, note)
 
 
 def test_errors_are_explained() -> None:
     tried = mapper(unavailable_when="busy", complete_when="total == `1`")
-    steps = list(tried.explain(QUERIES[0], record(total=1)))
+    steps = explained(tried, record(total=1))
     assert steps[:2] == [
         Step("unavailable_when", None, "busy", "missing: busy"),
         Step("complete_when", result=True, expression="total == `1`"),

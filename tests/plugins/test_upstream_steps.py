@@ -167,9 +167,9 @@ def test_json_output_is_one_record(try_: Try) -> None:
     assert headers["result"]["X-Tenant"] == "north"
     assert response == {"step": "response", "result": 200}
     assert call["steps"][-3:] == [
-        {"step": "plan", "expression": "level", "result": 1},
         {"step": "card_number", "expression": "card", "result": "0012"},
         {"step": "nickname", "expression": "login", "result": "@alice"},
+        {"step": "plan", "expression": "level", "result": 1},
     ]
 
 

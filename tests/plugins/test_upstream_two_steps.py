@@ -200,7 +200,7 @@ async def test_steps_of_both_requests_are_shown(tmp_path: Path) -> None:
     named = [line.split() for line in lines if line.startswith(("    request  ", "    id  "))]
     assert named == [
         ["request", "GET", f"{server.address}/cards/0012"],
-        ["id", "7"],
+        ["id", "to_string(owner)", "->", '"7"'],
         ["request", "GET", f"{server.address}/users/7"],
     ]
     assert "asked crm: found (" in result.output
@@ -218,7 +218,7 @@ async def test_each_response_is_explained(
         path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
         arguments = ["lookup", "0012", "--steps", "-c", str(path)]
         result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-    assert result.output.count("    id                7\n") == 2
+    assert result.output.count('    id                to_string(owner)  ->  "7"\n') == 2
     assert result.output.count("error == 'unknown'") == explained
 
 

@@ -6,9 +6,8 @@ It knows nothing of requests, and no error raised here holds a value of the docu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from idv_upstream.response.options import ResponseOptions
@@ -16,16 +15,27 @@ from tornado_idv import Broken, ByCard, ByNickname, Query, Step, Unavailable, Us
 from tornado_idv.mapping import ROOT, Expression, MappedField, has_path, is_falsy, json_type
 
 _NICKNAME = re.compile("[!-~]+")
-_STEPS = ("unavailable_when", "broken_when", "complete_when", "found_when", "select")
-"""The expressions on a whole response, in the order in which they are evaluated."""
-_LAST_WHEN = {"unavailable_when": True, "broken_when": True, "complete_when": False}
-"""The results after which nothing else is evaluated."""
-_MAX_CANDIDATES = 5
-"""Records of a list that `ResponseMapper.explain` evaluates a condition on."""
+_CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")
+_MAX_RESULTS = 5
+"""Results that are recorded of an expression on the records of a list."""
 
 
 class AnotherUser(Broken):
     """The user in a response is not the requested one."""
+
+
+class _Recorded(Expression):
+    """An expression that records its results as steps."""
+
+    def __init__(self, name: str, expression: Expression, steps: list[Step]) -> None:
+        vars(self).update(vars(expression))
+        self._name, self._plain, self._steps = name, expression, steps
+
+    def evaluate(self, value: Any) -> Any:
+        of_response = takewhile(lambda each: each.name != "response", reversed(self._steps))
+        if sum(each.name == self._name for each in of_response) < _MAX_RESULTS:
+            self._steps.append(self._plain.step(self._name, value))
+        return self._plain.evaluate(value)
 
 
 class ResponseMapper:
@@ -39,7 +49,7 @@ class ResponseMapper:
         self._picks_first = options.pick == "first"
         self._check_echo = options.check_echo
         self._matches_echo = options.match == "echo"
-        texts = {name: getattr(options, name) for name in (*_STEPS, "not_known_when")}
+        texts = {name: getattr(options, name) for name in (*_CONDITIONS, "select")}
         self._expressions = {
             name: Expression(text) for name, text in texts.items() if text is not None
         }
@@ -51,9 +61,21 @@ class ResponseMapper:
         self._nickname = MappedField("nickname", options.nickname)
         self._profile_url = MappedField("profile_url", options.profile_url)
         self._id = MappedField("id", options.id)
-        fields = self._id, self._plan, self._card_number, self._nickname, self._profile_url
-        read = [each.expression for each in fields] + [self._expressions.get("not_known_when")]
+        read = [each.expression for each in self._fields]
+        read.append(self._expressions.get("not_known_when"))
         self._uses_root = any(ROOT in each.members for each in read if each is not None)
+
+    @property
+    def _fields(self) -> tuple[MappedField, ...]:
+        return self._id, self._plan, self._card_number, self._nickname, self._profile_url
+
+    def record_steps(self, steps: list[Step]) -> None:
+        """Add a step for each expression that is evaluated from now on."""
+        for name, expression in self._expressions.items():
+            self._expressions[name] = _Recorded(name, expression, steps)
+        for field in self._fields:
+            if field.expression is not None:
+                field.expression = _Recorded(field.name, field.expression, steps)
 
     def is_not_known(self, document: Any) -> bool:
         """Return whether the body of such a response says so; raises `Broken` if it is unclear."""
@@ -115,33 +137,6 @@ class ResponseMapper:
         condition = self._expressions.get(name)
         return condition is not None and is_falsy(condition.evaluate(document))
 
-    def explain(self, query: Query, document: Any) -> Iterator[Step]:
-        """Yield the result of each expression that a lookup evaluates."""
-        echo = self._nickname if isinstance(query, ByNickname) else self._card_number
-        with suppress(Broken):  # nothing is evaluated after an error
-            for name in filter(self._expressions.__contains__, _STEPS):
-                expression = self._expressions[name]
-                yield expression.step(name, document)
-                result = expression.evaluate(document)
-                if _LAST_WHEN.get(name) is (not is_falsy(result)):
-                    return
-                is_search = self._matches_echo and name == "select" and type(result) is list
-                if is_search and echo.expression is not None:
-                    for record in result[:_MAX_CANDIDATES]:
-                        yield echo.expression.step("match", record)
-            for record in self._records(document, query)[:_MAX_CANDIDATES]:
-                if (condition := self._condition_on(record)) is not None:
-                    yield condition.step("not_known_when", record)
-            record = self._record(document, query, echo=self._check_echo)
-            unread = None if self._check_echo else echo
-            for each in (self._plan, self._card_number, self._nickname, self._profile_url):
-                if record is not None and each.expression is not None and each is not unread:
-                    yield each.expression.step(each.name, record)
-
-    def explain_not_known(self, document: Any) -> Iterator[Step]:
-        """The same for the body of a response whose status says "not known"."""
-        yield self._expressions["not_known_when"].step("not_known_when", document)
-
     def _records(self, document: Any, query: Query) -> list[Any]:
         """Return what may be the user's record: what is selected, or those of a list."""
         select = self._expressions.get("select")
@@ -181,15 +176,13 @@ class ResponseMapper:
         hint = "; select says which list to look at" if type(given) is list else ""
         raise Broken(f"the response is {json_type(given)}, not a record{hint}")
 
-    def _condition_on(self, record: Any) -> Expression | None:
-        """Return ``not_known_when``, if a record has any of the members that it reads."""
+    def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
+        """Return whether ``not_known_when`` reads any of its members, and is true for it."""
         condition = self._expressions.get("not_known_when")
         paths = [] if condition is None else condition.paths
-        return condition if any(has_path(record, each) for each in paths) else None
-
-    def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
-        condition = self._condition_on(record)
-        if condition is None or is_falsy(condition.evaluate(record)):
+        if condition is None or not any(has_path(record, each) for each in paths):
+            return False
+        if is_falsy(condition.evaluate(record)):
             return False
         return not echo or self._is_requested(record, query)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import copy, deepcopy
 from typing import Any
 
 from multidict import MultiMapping
@@ -130,14 +131,12 @@ class ResponseReader:
             return meaning is Outcome.READ or self._checks_not_known
         return False if self._error is None else None
 
-    def explain(self, query: Query, response: Response) -> Iterator[Step]:
-        """Return the result of each expression; raises `Broken` if there is no document."""
-        if not self.wants_body(response.status):
-            return iter(())
-        document = self.document(response)
-        if outcome(response.status, self._statuses) is Outcome.READ:
-            return self.mapper.explain(query, document)
-        return self.mapper.explain_not_known(document)
+    def recording(self, steps: list[Step]) -> ResponseReader:
+        """Return a reader that adds a step for each expression of the mapping it evaluates."""
+        reader = copy(self)
+        reader.mapper = deepcopy(self.mapper)
+        reader.mapper.record_steps(steps)
+        return reader
 
     @contextmanager
     def _message_added(self, query: Query, response: Response) -> Iterator[None]:
