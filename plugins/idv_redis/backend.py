@@ -49,7 +49,6 @@ class RedisBackend(Backend[RedisOptions]):
         )
         self._ready_key = f"{options.prefix}ready"
         self._ready_keys = cluster.ReadyKeys()
-        self._client.on_info = self._on_info
         self._is_checked = False
         self._open_problem: str | None = None
         """Why lookups may fail, as seen at the start; ``None`` after one that succeeded."""
@@ -162,12 +161,6 @@ class RedisBackend(Backend[RedisOptions]):
         if info["role"] != "master":
             return "the server is a replica, which may lack users"
         return self._ready_keys.problem(self._ready_key, ready, info)
-
-    async def _on_info(self, info: Mapping[str, str], is_last: bool) -> None:  # noqa: FBT001
-        successor = await self._client.execute("INFO") if is_last else None
-        self._ready_keys.follow(info, successor)
-        if not is_last and await self._client.execute("GET", self._ready_key) is None:
-            self._problem(None, info)  # it counts when it is set again, also if no lookup sees this
 
     async def _execute(self, steps: list[Step] | None, command: str, key: str) -> Any:
         reply = await self._client.execute(command, key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _INTERVAL = 1.0
 """Seconds between two questions to the Sentinels."""
 _PATIENCE = 0.5
-"""Seconds to wait for a Sentinel, and for INFO of a primary."""
+"""Seconds to wait for a Sentinel."""
 _RESPONDING = "Redis: %d of %d Sentinels name the primary of %s, which is %s"
 _FIELD = re.compile(r"(\w+):(.*)\r\n")
 _HOST = re.compile(r"//([^/?#]*@)?[^/?#]*")
@@ -56,8 +56,6 @@ class Client:
         self._have_asked = asyncio.Event()
         self._epoch, self.primary = -1, ""
         """What the Sentinels name: the epoch, and host and port of the primary."""
-        self.on_info: Callable[[Mapping[str, str], bool], Awaitable[None]] | None = None
-        """Called with INFO of the primary each second, also a last time when it is another one."""
 
     async def execute(self, *command: str | bytes | int) -> Any:
         """Run one command and return its reply; raises `LookupFailed`."""
@@ -168,17 +166,12 @@ class Client:
                 level, of = logging.INFO if named else logging.WARNING, len(self._sentinels)
                 _log.log(level, _RESPONDING, len(named), of, service, self.primary or "not known")
             self._have_asked.set()
-            is_last, redis = before not in ("", self.primary), self._redis
-            if is_last:
+            if before not in ("", self.primary):
                 _log.info("Redis: the primary of %s is now %s", service, self.primary)
-                self._redis = None
-            with suppress(Exception):
-                if redis is not None and self.on_info is not None:
-                    async with asyncio.timeout(_PATIENCE):
-                        await self.on_info(await redis.info(), is_last)
-            with suppress(Exception):
-                if redis is not None and is_last:
-                    await redis.aclose()
+                redis, self._redis = self._redis, None
+                with suppress(Exception):
+                    if redis is not None:
+                        await redis.aclose()
             await asyncio.sleep(_INTERVAL)
 
 

@@ -38,8 +38,6 @@ return {redis.call('EXISTS', KEYS[1]), marker, redis.call('INFO', ARGV[1]), run_
 """
 """One script, since the next command may reach another node. While a slot is moved, it is refused
 unless both keys are on one node."""
-_OF_DATA = "master_replid", "rdb_last_save_time", "rdb_changes_since_last_save"
-Info = Mapping[str, str]
 _NO_ID = "0" * 40
 _RUN_ID = re.compile(rb"[0-9a-f]{40}")
 
@@ -111,33 +109,15 @@ class ReadyKeys:
 
     A snapshot or a replica may be older than the last writes and have the key, too. So one that
     names the run of a server (``run_id``) counts for the first term of that run alone, and any
-    other one not after a restart or a failover that this process has noticed, unless the successor
-    has all changes of the data.
+    other one not after a restart or a failover that this process has noticed.
     """
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[str, int]] = {}
         self._missing: dict[str, tuple[str, int]] = {}
         self._terms: dict[str, tuple[str, int]] = {}
-        self._seen: Info = {}
 
-    def follow(self, info: Info, successor: Info | None) -> None:
-        """Note when the data last changed; ``successor`` has taken over since then.
-
-        The offset alone says nothing: it grows by what Sentinels publish, also after a failover.
-        """
-        if any(info[each] != self._seen.get(each) for each in _OF_DATA):
-            self._seen = info
-        if (
-            successor is not None
-            and successor["master_replid2"] == self._seen["master_replid"]
-            and int(successor["second_repl_offset"]) > int(self._seen["master_repl_offset"])
-        ):
-            before, after = self._term(info), self._term(successor)
-            for known in (self._first, self._missing):
-                known.update({name: after for name, term in known.items() if term == before})
-
-    def _term(self, info: Info) -> tuple[str, int]:
+    def _term(self, info: Mapping[str, str]) -> tuple[str, int]:
         """Number the terms of a run: a server that was demoted may be promoted again."""
         run_id, promoted_from = info["run_id"], info.get("master_replid2", _NO_ID)
         last, number = self._terms.get(run_id, (promoted_from, 0))
@@ -146,7 +126,9 @@ class ReadyKeys:
         self._terms[run_id] = last, number
         return run_id, number
 
-    def problem(self, key: str, value: bytes | None, info: Info, node: str = "") -> str | None:
+    def problem(
+        self, key: str, value: bytes | None, info: Mapping[str, str], node: str = ""
+    ) -> str | None:
         """Return why the server may lack users, if it may; ``value`` is that of the key.
 
         The policy may have been changed since the start, and is not replicated, so after a failover

@@ -14,6 +14,8 @@ from redis import Redis
 from support.databases.redis_server import RedisServer, running_sentinel, running_server
 from tornado_idv import User
 
+_PERIODS = ("ping-period", "100", "ask-period", "100", "publish-period", "200")
+"""Milliseconds; by default 1 to 2 s, which a failover takes longer by."""
 _OF_WATCHERS = ("ping", "psync", "sync", "replicaof", "slaveof")
 """Commands of Sentinels and replicas alone, without which they take a server for down."""
 
@@ -84,27 +86,33 @@ def state_of(sentinel: RedisServer) -> Any:
 
 
 @contextmanager
-def watched(*users: User, sentinels: int = 1) -> Iterator[Watched]:
-    """A primary with these users, its replica and Sentinels, all of which know of each other."""
-    limits = {"down_after_milliseconds": 1500, "failover_timeout": 3000}
+def watched(*users: User, sentinels: int = 1, info_period: int = 200) -> Iterator[Watched]:
+    """A primary with these users, its replica and Sentinels, all of which know of each other.
+
+    The first Sentinel sees that the primary is down before the others do, so no vote is split.
+    ``info_period`` is in milliseconds: how soon the primary of before is made a replica.
+    """
     with ExitStack() as stack:
-        primary = stack.enter_context(running_server("--repl-diskless-sync-delay", "0"))
+        at_once = ("--repl-diskless-sync-delay", "0")
+        primary = stack.enter_context(running_server(*at_once))
         primary.write(*users)
         of_primary = ("--replicaof", "127.0.0.1", str(primary.port))
-        replica = stack.enter_context(running_server(*of_primary))
+        replica = stack.enter_context(running_server(*of_primary, *at_once))
         replica.wait_for(b"master_link_status:up", "INFO", "replication")
         started = tuple(
             stack.enter_context(
                 running_sentinel(
                     primary,
                     "members",
-                    quorum=sentinels // 2 + 1,
-                    **limits,
+                    quorum=1,
+                    down_after_milliseconds=600 + 600 * number,
+                    failover_timeout=2000,
                 )
             )
-            for _ in range(sentinels)
+            for number in range(sentinels)
         )
         for sentinel in started:
+            sentinel.run("SENTINEL", "DEBUG", "info-period", str(info_period), *_PERIODS)
             deadline = time.monotonic() + 10
             while (state := state_of(sentinel))["num-slaves"] < 1 or (
                 state["num-other-sentinels"] < sentinels - 1
