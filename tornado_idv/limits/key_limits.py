@@ -31,9 +31,8 @@ MIN_CAPACITY = 65_536
 """Key ids for which there are places, at least."""
 _MAX_PROBES = 1024
 """Places that are tried for a key id; all are taken only when the table is nearly full."""
-_FIELDS = 5
-"""Numbers of a place: a hash of the key id, the TAT of requests, the TAT of misses, and the marks
-of the limits by which these were counted."""
+_FIELDS = 3
+"""Numbers of a place: a hash of the key id, the TAT of requests, and the TAT of misses."""
 _LOG_INTERVAL = 60.0
 
 
@@ -48,8 +47,6 @@ class Limit:
         self.rate = rate
         self.interval = rate.seconds / rate.count
         self.tolerance = self.interval * (rate.count - 1)
-        self.mark = float(hash(rate) % 2**53)
-        """The same for equal rates, in every process."""
 
     def exceeded(self, tat: float, now: float) -> Exceeded | None:
         """Return by how much a further event would exceed the limit, if it would."""
@@ -74,7 +71,7 @@ class Exceeded(Struct, frozen=True):
 
 
 class KeyLimits(Struct, eq=False):
-    """The limits of one key; ``tats`` has its TATs and marks, as `_FIELDS` says, from ``at`` on.
+    """The limits of one key; ``tats`` has its TATs from ``at`` on.
 
     Over ``misses`` with ``log_only``, lookups are logged and not refused. ``uses`` is how many
     events of each limit keys have used in this process, where that is counted.
@@ -112,19 +109,16 @@ class KeyLimits(Struct, eq=False):
                 self.uses[self, requests] += 1
         return None
 
-    def bound_wait(self, before: KeyLimits | None) -> None:
-        """Allow one event now, and more as the limit says, if another limit was in force before.
+    def bound_wait(self) -> None:
+        """Let the key wait for one interval at most.
 
-        With the wait of a stricter one the key would be blocked for long under a generous one.
-        The first process to use a limit does so, and each that has counted by ``before``.
+        The TATs may be of a stricter limit, which was in force before and would block the key for
+        long; by these limits alone they are never further ahead.
         """
-        tats, present = self.tats, (self.requests, self.misses)
-        previous = (before.requests, before.misses) if before else present
-        for at, (old, new) in enumerate(zip(previous, present, strict=True), self.at):
-            mark = new.mark if new else 0.0
-            if new is not None and (tats[at + 2] != mark or old is None or old.rate != new.rate):
-                tats[at] = min(tats[at], self.clock() + new.tolerance)
-            tats[at + 2] = mark
+        for at, limit in enumerate((self.requests, self.misses), self.at):
+            if limit is not None:
+                longest = self.clock() + limit.tolerance + limit.interval
+                self.tats[at] = min(self.tats[at], longest)
 
     def charge_miss(self) -> None:
         """Count a lookup without a user, if that is within the limit."""
@@ -192,8 +186,6 @@ class KeyLimiter:
         table = memoryview(mmap(-1, capacity * _FIELDS * 8))
         self._names, self._tats = table.cast("q"), table.cast("d")
         self._by_digest: dict[bytes, KeyLimits] = {}
-        self._before: dict[bytes, KeyLimits] = {}
-        """Those of keys that have not been used since the last `configure`."""
         self._beyond: dict[str, memoryview[float]] = {}
         """The TATs of key ids for which the table has no place."""
         self._uses: Counter[tuple[KeyLimits, Limit]] | None = None
@@ -203,12 +195,11 @@ class KeyLimiter:
     ) -> None:
         """Change the general limits; what keys have used up stays used up.
 
-        A key that has used up another limit is allowed one event of the new one.
+        A key that has used up a stricter limit waits for one interval of the new one at most.
         """
         if self._general != (requests, misses, misses_log_only):
             self._general = requests, misses, misses_log_only
             self._has_general = requests is not None or misses is not None
-            self._before |= self._by_digest
             self._by_digest = {}
 
     def of(self, key: ApiKey) -> KeyLimits | None:
@@ -251,11 +242,9 @@ class KeyLimiter:
             self._clock,
             self._uses,
         )
-        before = self._by_digest.get(key.digest) or self._before.pop(key.digest, None)
-        limits.bound_wait(before)
-        if len(self._by_digest) + len(self._before) >= self._capacity:
+        limits.bound_wait()
+        if len(self._by_digest) >= self._capacity:
             self._by_digest.clear()  # of removed keys, for the most part
-            self._before.clear()
         self._by_digest[key.digest] = limits
         return limits
 
@@ -279,5 +268,5 @@ class KeyLimiter:
                 self._capacity,
             )
         if key_id not in self._beyond:
-            self._beyond[key_id] = memoryview(bytearray(32)).cast("d")
+            self._beyond[key_id] = memoryview(bytearray(16)).cast("d")
         return self._beyond[key_id], 0
