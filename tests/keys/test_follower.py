@@ -239,45 +239,13 @@ def test_each_of_many_changes_is_seen(followed: Followed) -> None:
         assert followed.rejection("shop") == ("disabled" if disabled else None)
 
 
-def test_second_change_within_the_resolution_of_file_times_is_seen(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_store(followed.path) as opened:
-        opened.set_disabled("shop", disabled=True)
-    status = followed.follower.location.signature()
-    monkeypatch.setattr(KeyStoreFile, "signature", lambda _: status)
-    assert followed.poll()
-    with open_store(followed.path) as opened:
-        opened.set_disabled("shop", disabled=False)
-    assert followed.poll()
-    assert followed.rejection("shop") is None
-
-
-def test_read_that_failed_is_repeated_though_the_status_is_the_same(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where another process had a lock on a store that it has just changed."""
-    status = followed.follower.location.signature()
-    monkeypatch.setattr(KeyStoreFile, "signature", lambda _: status)
-    with open_store(followed.path) as opened:
-        opened.set_disabled("shop", disabled=True)
-        with monkeypatch.context() as patched:
-            patched.setattr(store, "_API_KEYS", "SELECT no_such_column FROM keys")
-            assert not followed.poll()
-    assert followed.follower.error is not None
-    followed.now += 10
-    assert followed.poll()
-    assert followed.rejection("shop") == "disabled"
-
-
-def test_store_at_rest_is_not_opened(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
-    followed.now += 10
-    followed.poll()
-    monkeypatch.setattr(KeyStoreFile, "connected", None)
+def test_store_at_rest_is_not_changed(followed: Followed) -> None:
+    content = followed.path.read_bytes()
     for _ in range(100):
         assert not followed.poll()
     assert followed.follower.error is None
-    assert sorted(each.name for each in followed.path.parent.iterdir()) == ["keys.db"]
+    assert [each.name for each in followed.path.parent.iterdir()] == ["keys.db"]
+    assert followed.path.read_bytes() == content
 
 
 def test_writing_the_last_use_is_no_change(followed: Followed) -> None:
@@ -356,6 +324,19 @@ def test_change_is_seen_through_a_symbolic_link(tmp_path: Path) -> None:
     with closing(sqlite3.connect(link.resolve())) as reader:
         reader.execute("SELECT count(*) FROM keys").fetchone()
         with open_store(link) as opened:
+            opened.revoke("shop", CREATED)
+        assert followed.poll()
+    assert followed.rejection("shop") == "revoked"
+
+
+def test_change_is_seen_where_another_program_has_the_store_open_in_wal_mode(
+    followed: Followed,
+) -> None:
+    with closing(sqlite3.connect(followed.path)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("SELECT id FROM keys").fetchall()
+        assert not followed.poll()
+        with open_store(followed.path) as opened:
             opened.revoke("shop", CREATED)
         assert followed.poll()
     assert followed.rejection("shop") == "revoked"

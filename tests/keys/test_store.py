@@ -253,19 +253,6 @@ def test_store_that_the_user_may_not_read_is_reported() -> None:
             pass
 
 
-def test_change_is_noticed_where_the_store_is_in_wal_mode(path: Path) -> None:
-    """It is in another file, as long as another program has the store open."""
-    make_store(path, "shop")
-    location = KeyStoreFile(path)
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("PRAGMA journal_mode = WAL")
-        other.execute("SELECT id FROM keys").fetchall()
-        before = location.signature()
-        with open_store(path) as store:
-            store.revoke("shop", CREATED)
-        assert location.signature() != before
-
-
 def test_log_of_changes_is_bounded(path: Path) -> None:
     make_store(path)
     with closing(sqlite3.connect(path)) as connection:

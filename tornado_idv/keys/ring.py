@@ -69,7 +69,7 @@ class KeyRing:
     def find(self, computed: bytes) -> ApiKey | None:
         """Return the key whose token has this digest, if it is valid now; it counts as used."""
         key, now = self._keys.get(computed), self.clock()
-        if key is None or not key.not_before <= now < key.expires:
+        if key is None or not key.is_valid(now):
             return None
         self.last_used[key.id] = now
         return key
@@ -87,13 +87,14 @@ class KeyRing:
             raise InvalidKey("missing")
         if scheme != "bearer" or not is_token68(token):
             raise InvalidKey("malformed")
-        key, now = self._keys.get(digest(token)), self.clock()
-        if key is not None and key.is_valid(now):
-            self.last_used[key.id] = now
-            return key
+        computed = digest(token)
+        valid = self.find(computed)
+        if valid is not None:
+            return valid
+        key = self._keys.get(computed)
         if not self.is_complete:
             raise UndeterminedKey("the key store cannot be read", key.id if key else None)
         if key is None:
             raise InvalidKey("unknown")
-        is_expired = now >= key.expires
+        is_expired = key.expires <= self.clock()
         raise InvalidKey(key.rejected or ("expired" if is_expired else "not valid yet"), key.id)

@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 import stat
-from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 from pydantic import SecretStr
 
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
-from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.registry import load_class
@@ -208,14 +207,6 @@ class KeyStoreFile(KeyStoreLocation):
                 raise UncertainChangeError(f"{path}: {error.strerror}; {_NOT_DURABLE}") from None
             text = f"the key store cannot be created: {error.strerror}"
             raise KeyStoreError(f"{path}: {text}") from None
-
-    def signature(self) -> Hashable | None:
-        """Return the status of the file, and of the log of one in WAL mode."""
-        log = Path(f"{self.setting}-wal")
-        try:
-            return FileSignature.of(self.setting), FileSignature.of(log) if log.exists() else None
-        except OSError:
-            return None
 
     def warnings(self) -> list[str]:
         """Warn of a file that other users can read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -56,10 +56,6 @@ class KeyStoreLocation(ABC):
 
         Raises `KeyStoreError`, and its `KeyStoreExistsError`.
         """
-
-    def signature(self) -> Hashable | None:
-        """Return a fingerprint that each change of the store changes; ``None`` if it has none."""
-        return None
 
     def servers(self, timeout: float) -> Sequence[tuple[str, str]]:  # noqa: ARG002 - for plugins
         """Return the server that is used, and any other that may be, found in ``timeout`` seconds.

@@ -72,27 +72,21 @@ class Keys:
         elif store is None or store.location.setting != auth.store:
             store = await _open(auth.store, self._kinds)
         configured = tuple(each.api_key for each in auth.keys)
-        stored = store.keys if store is not None else ()
 
         async def abort() -> None:
             if store is not None and store is not before:
                 await _close(store, {})
 
-        if store is None:
-            merged = self.ring.merged(stored, configured)
-        else:
-            merged, conflicts = await store.in_thread(self._merge, store, configured, stored)
+        if store is not None:
+            _, conflicts = await store.in_thread(self._merge, store, configured, store.keys)
             for conflict in conflicts:
                 await abort()
                 raise conflict
 
         def commit() -> None:
-            self._configured, self._stored = configured, stored
-            self.ring.replace(merged)
-            if store is not None and store.keys is not stored:  # it has changed since
-                self._stored = store.keys
-                self.ring.replace(self.ring.merged(store.keys, configured))
-            self.store = store
+            self.store, self._configured = store, configured
+            self._stored = () if store is None else store.keys  # it may have changed since
+            self.ring.replace(self.ring.merged(self._stored, configured))
             self.ring.is_complete = store is None or store.error is None
             if before is not None and before is not store:
                 leaving = asyncio.create_task(_close(before, self._last_used()))
