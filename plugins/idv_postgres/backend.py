@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -59,7 +59,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
         self._errors, self._only_user = errors, lookups.only_user
         self._database = database.Database(options)
-        self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Result]]] | None = None
+        self._lookups: dict[type[Query], Callable[[str], Awaitable[Result]]] | None = None
         self._inspected = lookups.Lookups({})
         self._checking = asyncio.Lock()
         self._error: LookupFailed = _NOT_OPEN
@@ -118,10 +118,10 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise StartError(f"backend {self.name}: {error.reason}") from None
         except Unavailable as error:
             self._mark_down(error)
-        tasks = (self._monitor(), self._observe(), self._move())
-        self._tasks.extend(map(asyncio.create_task, tasks))
+        tasks = [self._monitor(), self._observe(), self._move()]
         if self._listener is not None:
-            self._tasks.append(asyncio.create_task(self._listener.run()))
+            tasks.append(self._listener.run())
+        self._tasks = [*map(asyncio.create_task, tasks)]
 
     async def find(
         self, query: Query, steps: list[Step] | None = None
@@ -184,7 +184,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._lookups, self._error = None, Unavailable("the backend is closed")
-        await self._database.close()
+        await self._database.pool.close()
 
     async def _connect(self) -> None:
         try:
@@ -211,14 +211,11 @@ class PostgresBackend(Backend[PostgresOptions]):
             self._use(lookups)
 
     def _use(self, lookups: Lookups) -> None:
-        self._lookups = {kind: self._lookup(lookups, kind) for kind in lookups.sql}
+        self._lookups = {kind: partial(self._fetch, sql) for kind, sql in lookups.sql.items()}
+        for kind, batch_sql in lookups.batch_sql.items():
+            batches = Batches(self._fetch, lookups.sql[kind], batch_sql, self.options.pool.max)
+            self._lookups[kind] = batches.fetch
         self._inspected = lookups
-
-    def _lookup(self, lookups: Lookups, kind: type[Query]) -> Callable[[str], Awaitable[Result]]:
-        sql, batch_sql = lookups.sql[kind], lookups.batch_sql.get(kind)
-        if batch_sql is None:
-            return partial(self._fetch, sql)
-        return Batches(self._fetch, sql, batch_sql, self.options.pool.max).fetch
 
     async def _observe(self) -> None:
         """Keep the state of a standby in use up to date, and log each change of servers."""
@@ -276,7 +273,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             self.notify_available()
 
     def _on_failed_probe(self, error: Exception) -> None:
-        if self._errors.is_disconnect(error) or not self._database.has_connections:
+        if self._errors.is_disconnect(error) or not self._database.pool.connections:
             self._mark_down(self._errors.to_lookup_failed(error, with_message=True))
 
     def _mark_down(self, error: LookupFailed) -> None:
@@ -286,4 +283,4 @@ class PostgresBackend(Backend[PostgresOptions]):
             _log.error(text, self.name, error.reason, self.retry_interval)
         error.counts_against_breaker = False
         self._error, self._lookups = error, None
-        self._database.terminate()
+        self._database.pool.terminate()

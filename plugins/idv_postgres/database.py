@@ -115,14 +115,14 @@ class Database:
         """The role at each address, and why "not found" does not count there, as seen last."""
         self._failed = ""
         """The address where a standby did not follow when it should have been used, if any."""
-        self._pool = Pool(self._connect, options.pool.max)
+        self.pool = Pool(self._connect, options.pool.max)
         self._lookups = Lookups({})
         self._begin = ""
         self._was_not_answered = False
 
     async def open(self) -> Lookups:
         """Open the pool and validate the table, in place of an earlier pool."""
-        self.terminate()
+        self.pool.terminate()
         lookups = await self.inspect()
         connect = self._connect
         if self._settings and lookups.search_path:
@@ -134,7 +134,7 @@ class Database:
         except BaseException:
             pool.terminate()
             raise
-        self._pool = pool
+        self.pool = pool
         return lookups
 
     async def inspect(self) -> Lookups:
@@ -148,7 +148,7 @@ class Database:
             self._lookups = await self._inspect(connection)
             await connection.close(timeout=_MIN_CONNECT_TIMEOUT)
         except Broken:
-            self.terminate()
+            self.pool.terminate()
             raise
         finally:
             connection.terminate()
@@ -156,7 +156,7 @@ class Database:
 
     async def _inspect(self, connection: Connection) -> Lookups:
         async with connection.transaction(readonly=True):
-            if not self._options.prepared_statements:
+            if not self._is_prepared:
                 await connection.execute("SET LOCAL row_security = off")
             elif await connection.fetchval("SHOW row_security") != "off":
                 raise Broken(
@@ -172,14 +172,9 @@ class Database:
         return lookups
 
     @property
-    def has_connections(self) -> bool:
-        """Return whether a connection for lookups is open."""
-        return bool(self._pool.connections)
-
-    @property
     def servers(self) -> Sequence[tuple[str, str]]:
         """The address and the role of each server in use."""
-        used = {each.address for each in self._pool.connections}
+        used = {each.address for each in self.pool.connections}
         return [(each, self._states[each][0]) for each in sorted(used & self._states.keys())]
 
     @property
@@ -202,7 +197,7 @@ class Database:
 
     async def observe(self) -> None:
         """Fetch the state of a server in use that is not known as a primary."""
-        if self.has_connections and {role for _, role in self.servers} != {"primary"}:
+        if self.pool.connections and {role for _, role in self.servers} != {"primary"}:
             await self.fetch(NO_LOOKUP, "")
 
     async def settle(self) -> None:
@@ -226,7 +221,7 @@ class Database:
         finally:
             connection.terminate()
         self._connector.last, self._failed = connection.address, ""
-        self._pool.replace()
+        self.pool.replace()
         await self.fetch(NO_LOOKUP, "")
 
     async def _follows(self, fetch: Callable[[], Awaitable[Result]]) -> bool:
@@ -246,7 +241,7 @@ class Database:
         connection.terminate()
         if self._was_not_answered:
             self._was_not_answered = False
-            self._pool.drop_idle()
+            self.pool.drop_idle()
 
     async def fetch(self, sql: str, value: str | list[str]) -> Result:
         """Run a lookup, or one for several values, which may raise `TimeoutError`.
@@ -258,7 +253,7 @@ class Database:
         One that is cancelled closes its connection at once: the server, or the way to it, hangs
         then, and to return the connection to the pool would mean to wait for a response.
         """
-        pool = self._pool
+        pool = self.pool
         connection = await pool.acquire()
         # Of a batch some rows may be missing.
         is_batch = isinstance(value, list)
@@ -276,14 +271,6 @@ class Database:
             raise
         finally:
             pool.release(connection)
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._pool.close()
-
-    def terminate(self) -> None:
-        """Close every connection at once; running lookups fail."""
-        self._pool.terminate()
 
     async def _query(
         self, connection: Connection, sql: str, value: str | list[str], limit: float | None

@@ -17,8 +17,7 @@ from typing import Any
 from asyncpg import Connection
 
 from idv_postgres.errors import REPLACED
-from idv_postgres.options import PostgresOptions
-from idv_postgres.quoting import quoted, quoted_table
+from idv_postgres.options import PostgresOptions, quoted
 from idv_postgres.relation import SET_SEARCH_PATH, Condition, Relation, require_logged, resolve
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
@@ -172,7 +171,12 @@ async def _of_table(
     relation, warnings = await resolve(connection, options, before, conditions[ByNickname])
     has_at_signs = any(each.startswith("@") for each in relation.sample)
     if has_at_signs:
-        warnings.append(_at_sign_warning(options))
+        column = quoted(names.nickname)
+        repair = f"UPDATE {options.quoted_table} SET {column} = substr({column}, 2)"  # noqa: S608 - quoted
+        warnings.append(
+            "some nicknames are stored with @ in front, and their users are answered 503; "
+            f"this repairs them: {repair} WHERE {column} COLLATE \"C\" LIKE '@%'"
+        )
     warnings += await _unique_warnings(connection, options, columns)
     # True if the name still means this relation, and else an error. It is evaluated when the
     # statement is planned, which is repeated after each change of the relation.
@@ -225,7 +229,7 @@ def select_users(
     options: PostgresOptions, columns: Collection[str], table: str | None = None
 ) -> str:
     """Return the SELECT of all rows as `to_user` takes them, from the table as ``u``."""
-    table = table or quoted_table(options.table)
+    table = table or options.quoted_table
     names, url = options.columns, options.columns.profile_url or "profile_url"
     own = [f"u.{quoted(names.plan)}::text"]
     # A collation is an error for a number, which a column may have become: its zeros are lost.
@@ -237,7 +241,7 @@ def select_users(
 
 async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:
     """Return the columns of the table; raises `Broken` for one that is missing or not text."""
-    table, names = quoted_table(options.table), options.columns
+    table, names = options.quoted_table, options.columns
     if await connection.fetchval("SELECT to_regclass($1::text) IS NULL", table):
         raise Broken(f"there is no table {table}, or the user of the dsn cannot see it")
     rows = await connection.fetch(_COLUMNS, table)
@@ -284,7 +288,7 @@ async def _unique_warnings(
     connection: Connection, options: PostgresOptions, columns: Mapping[str, Column]
 ) -> list[str]:
     """Return the statements that make two rows for one query impossible, unless they are."""
-    table, names = quoted_table(options.table), options.columns
+    table, names = options.quoted_table, options.columns
     query = "SELECT relkind::text FROM pg_class WHERE oid = $1::text::regclass"
     # The key of a partitioned table may allow no unique index.
     if await connection.fetchval(query, table) != "r":
@@ -308,11 +312,3 @@ async def _unique_warnings(
 def _plain(key: str) -> str:
     """Reduce an index key, as the server prints it, to its function and column."""
     return re.sub(r'::("[^"]*"|\w+)|COLLATE "C"|[()"\s]', "", key)
-
-
-def _at_sign_warning(options: PostgresOptions) -> str:
-    table, column = quoted_table(options.table), quoted(options.columns.nickname)
-    has_at_sign = f"{column} COLLATE \"C\" LIKE '@%'"
-    repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {has_at_sign}"  # noqa: S608 - quoted
-    warning = "some nicknames are stored with @ in front, and their users are answered 503"
-    return f"{warning}; this repairs them: {repair}"

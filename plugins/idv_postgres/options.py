@@ -23,6 +23,17 @@ from tornado_idv import (
     WholeNumber,
 )
 
+
+def quoted(name: str) -> str:
+    """Quote a name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quoted_table(table: str) -> str:
+    """Quote ``name`` or ``schema.name``."""
+    return ".".join(map(quoted, table.split(".")))
+
+
 _ROLES = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
 _HOST = r"(?:\[[^\]@/?#,]*\]|[^@/?#,:\[\]]*)(?::[0-9]{0,5})?"
 _URI = re.compile(
@@ -170,6 +181,11 @@ class PostgresOptions(BackendOptions):
                 "not pass notifications on; write notify.dsn, the URI of the server itself"
             )
         return self
+
+    @property
+    def quoted_table(self) -> str:
+        """The table, quoted as an SQL identifier."""
+        return quoted_table(self.table)
 
     @property
     def primary_dsn(self) -> SecretStr:

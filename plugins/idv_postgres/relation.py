@@ -13,8 +13,7 @@ from typing import TypeAlias
 
 from asyncpg import Connection
 
-from idv_postgres.options import PostgresOptions
-from idv_postgres.quoting import quoted, quoted_table
+from idv_postgres.options import PostgresOptions, quoted
 from tornado_idv import Broken
 
 SET_SEARCH_PATH = """
@@ -74,7 +73,7 @@ async def resolve(
     ``equals`` is for nicknames. Raises `Broken` for a relation that may not replace ``before``,
     and for an ambiguous name of an empty one.
     """
-    table, column = quoted_table(options.table), f"{quoted(options.columns.nickname)}::text"
+    table, column = options.quoted_table, f"{quoted(options.columns.nickname)}::text"
     value = f'lower({column} COLLATE "C")' if options.folds_nicknames else column
     # This locks the relation, so that the name means no other one from now on.
     rows = await connection.fetch(f"SELECT {value} FROM {table} LIMIT {_SAMPLE}")  # noqa: S608 - quoted

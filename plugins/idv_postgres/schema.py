@@ -5,31 +5,12 @@ Every statement may be run again.
 
 from __future__ import annotations
 
-from idv_postgres.options import NotifyOptions, PostgresOptions
-from idv_postgres.quoting import quoted, quoted_table
+from idv_postgres.options import NotifyOptions, PostgresOptions, quoted, quoted_table
 
 _MAX_ROWS = 100
 """Rows of one statement that are notified one by one; more purge everything."""
-
-
-def script(options: PostgresOptions) -> str:
-    """Return the statements, as one transaction.
-
-    An index by another collation than "C" may miss rows after an update of the operating system.
-    """
-    columns = options.columns
-    table = quoted_table(options.table)
-    nickname, card, plan = (
-        quoted(name) for name in (columns.nickname, columns.card_number, columns.plan)
-    )
-    url = quoted(columns.profile_url or "profile_url")
-    nickname_key, suffix = (
-        (f"lower({nickname})", "_lower") if options.folds_nicknames else (nickname, "")
-    )
-    base = options.table.rpartition(".")[2]
-    nickname_index = quoted(f"{base}_{columns.nickname}{suffix}")
-    card_index = quoted(f"{base}_{columns.card_number}")
-    return f"""\
+# An index by another collation than "C" may miss rows after an update of the operating system.
+_TABLE = """\
 BEGIN;
 CREATE TABLE IF NOT EXISTS {table} (
     {nickname} text COLLATE "C" NOT NULL,
@@ -37,40 +18,16 @@ CREATE TABLE IF NOT EXISTS {table} (
     {plan} text NOT NULL,
     {url} text
 );
-{_unique_index(nickname_index, f"{table} ({nickname_key})")}\
-{_unique_index(card_index, f"{table} ({card})")}\
-{_notifications(options, table, nickname, card)}COMMIT;
 """
-
-
-def _unique_index(name: str, of: str) -> str:
-    """Return the statement for an index, which is unique unless a partition key forbids that."""
-    return f"""\
+# An index is unique unless a partition key forbids that.
+_INDEX = """\
 DO $idv$ BEGIN
-    CREATE UNIQUE INDEX IF NOT EXISTS {name} ON {of};
+    CREATE UNIQUE INDEX IF NOT EXISTS {index} ON {table} ({key});
 EXCEPTION WHEN feature_not_supported THEN
-    CREATE INDEX IF NOT EXISTS {name} ON {of};
+    CREATE INDEX IF NOT EXISTS {index} ON {table} ({key});
 END $idv$;
 """
-
-
-def _notifications(options: PostgresOptions, table: str, nickname: str, card: str) -> str:
-    """Return the statements for a notification of each user that a statement changes.
-
-    Triggers of statements, not of rows: a change of a million rows is one notification. But they
-    do not fire for statements on a partition: so a partitioned table has one of rows, too, which
-    each partition inherits. The server combines its notifications to one for each transaction.
-    """
-    schema, dot, base = options.table.rpartition(".")
-    function = quoted_table(f"{schema}{dot}{base}_notify")
-    channel = (options.notify or NotifyOptions()).channel.replace("'", "''")
-    return _notify_function(function, channel, nickname, card) + _notify_triggers(
-        function, table, base
-    )
-
-
-def _notify_function(function: str, channel: str, nickname: str, card: str) -> str:
-    return f"""\
+_FUNCTION = """\
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $idv$
 DECLARE
     payloads text[];
@@ -82,14 +39,14 @@ BEGIN
     IF TG_OP IN ('UPDATE', 'DELETE') THEN
         SELECT array_agg(payload) INTO payloads FROM (
             SELECT unnest(ARRAY[{nickname}::text, 'card:' || {card}::text]) AS payload
-            FROM old_rows LIMIT {_MAX_ROWS * 2 + 1}) AS changed;
+            FROM old_rows LIMIT {more}) AS changed;
     END IF;
     IF TG_OP IN ('INSERT', 'UPDATE') THEN
         SELECT payloads || array_agg(payload) INTO payloads FROM (
             SELECT unnest(ARRAY[{nickname}::text, 'card:' || {card}::text]) AS payload
-            FROM new_rows LIMIT {_MAX_ROWS * 2 + 1}) AS changed;
+            FROM new_rows LIMIT {more}) AS changed;
     END IF;
-    IF cardinality(payloads) > {_MAX_ROWS * 2} THEN
+    IF cardinality(payloads) > {most} THEN
         PERFORM pg_notify('{channel}', '*');
     ELSE
         PERFORM pg_notify('{channel}',
@@ -98,28 +55,24 @@ BEGIN
     END IF;
     RETURN NULL;
 END $idv$;
-"""  # noqa: S608 - quoted
-
-
-def _notify_triggers(function: str, table: str, base: str) -> str:
-    lines = ""
-    rows = {
-        "insert": "REFERENCING NEW TABLE AS new_rows ",
-        "update": "REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows ",
-        "delete": "REFERENCING OLD TABLE AS old_rows ",
-        "truncate": "",
-    }
-    # ALWAYS: also where session_replication_role is replica.
-    for event, referencing in rows.items():
-        trigger = quoted(f"{base}_notify_{event}")
-        lines += f"""\
+"""
+# Triggers of statements, not of rows: a change of a million rows is one notification. But they do
+# not fire for statements on a partition: so a partitioned table has one of rows, too, which each
+# partition inherits. The server combines its notifications to one for each transaction.
+# ALWAYS: also where session_replication_role is replica.
+_TRIGGER = """\
 DROP TRIGGER IF EXISTS {trigger} ON {table};
-CREATE TRIGGER {trigger} AFTER {event.upper()} ON {table} {referencing}
+CREATE TRIGGER {trigger} AFTER {event} ON {table} {rows}
     FOR EACH STATEMENT EXECUTE FUNCTION {function}();
 ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger};
 """
-    trigger, name = quoted(f"{base}_notify_row"), table.replace("'", "''")
-    return f"""{lines}\
+_ROWS = {
+    "insert": "REFERENCING NEW TABLE AS new_rows ",
+    "update": "REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows ",
+    "delete": "REFERENCING OLD TABLE AS old_rows ",
+    "truncate": "",
+}
+_ROW_TRIGGER = """\
 DROP TRIGGER IF EXISTS {trigger} ON {table};
 DO $idv$ BEGIN
     IF (SELECT relkind = 'p' FROM pg_class WHERE oid = '{name}'::regclass) THEN
@@ -128,4 +81,35 @@ DO $idv$ BEGIN
         ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger};
     END IF;
 END $idv$;
-"""  # noqa: S608 - quoted
+"""
+
+
+def script(options: PostgresOptions) -> str:
+    """Return the statements, as one transaction."""
+    columns, (schema, dot, base) = options.columns, options.table.rpartition(".")
+    names = {
+        "table": options.quoted_table,
+        "nickname": quoted(columns.nickname),
+        "card": quoted(columns.card_number),
+        "plan": quoted(columns.plan),
+        "url": quoted(columns.profile_url or "profile_url"),
+        "function": quoted_table(f"{schema}{dot}{base}_notify"),
+        "channel": (options.notify or NotifyOptions()).channel.replace("'", "''"),
+        "name": options.quoted_table.replace("'", "''"),
+        "most": _MAX_ROWS * 2,
+        "more": _MAX_ROWS * 2 + 1,
+    }
+    parts = [_TABLE.format_map(names)]
+    for column, folds in (
+        (columns.nickname, options.folds_nicknames),
+        (columns.card_number, False),
+    ):
+        index = quoted(f"{base}_{column}{'_lower' if folds else ''}")
+        key = f"lower({quoted(column)})" if folds else quoted(column)
+        parts.append(_INDEX.format(index=index, key=key, table=names["table"]))
+    parts.append(_FUNCTION.format_map(names))
+    for event, rows in _ROWS.items():
+        trigger = quoted(f"{base}_notify_{event}")
+        parts.append(_TRIGGER.format(**names, trigger=trigger, event=event.upper(), rows=rows))
+    parts.append(_ROW_TRIGGER.format(**names, trigger=quoted(f"{base}_notify_row")))
+    return f"{''.join(parts)}COMMIT;\n"

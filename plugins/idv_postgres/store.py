@@ -7,15 +7,8 @@ see the old rows until its commit: nothing is truncated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -23,17 +16,9 @@ from asyncpg.transaction import Transaction
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
-from idv_postgres.lookups import read_columns, select_users, to_user
-from idv_postgres.options import PostgresOptions
-from idv_postgres.quoting import quoted, quoted_table
-from tornado_idv import (
-    Broken,
-    StoredRow,
-    Unavailable,
-    User,
-    UserStore,
-    UserTransaction,
-)
+from idv_postgres.lookups import Column, read_columns, select_users, to_user
+from idv_postgres.options import PostgresOptions, quoted
+from tornado_idv import Broken, StoredRow, Unavailable, User, UserStore, UserTransaction
 
 T = TypeVar("T")
 
@@ -80,31 +65,18 @@ class PostgresUserStore(UserStore):
 
     def count(self) -> int:
         """Return the number of rows."""
-
-        async def count() -> int:
-            async with self._reading() as connection:
-                await read_columns(connection, self.options)
-                table = quoted_table(self.options.table)
-                return int(await connection.fetchval(f"SELECT count(*) FROM {table}"))  # noqa: S608 - quoted
-
-        with asyncio.Runner() as runner, _mapped_errors():
-            return runner.run(count())
+        with self._reading() as (runner, connection, _):
+            query = f"SELECT count(*) FROM {self.options.quoted_table}"  # noqa: S608 - quoted
+            return int(runner.run(connection.fetchval(query)))
 
     def records(self) -> Iterator[User]:
         """Yield all users, from one transaction."""
-
-        async def chunks() -> AsyncGenerator[list[asyncpg.Record], None]:
-            options = self.options
-            async with self._reading() as connection:
-                columns = await read_columns(connection, options)
-                key = f'u.{quoted(options.columns.nickname)}::text COLLATE "C"'
-                order = f"lower({key})" if options.folds_nicknames else key
-                select = f"{select_users(options, columns)} ORDER BY {order}"
-                async for rows in _chunks(connection, select):
-                    yield rows
-
-        with asyncio.Runner() as runner, _mapped_errors():
-            yield from map(to_user, _run_all(runner, chunks()))
+        options = self.options
+        key = f'u.{quoted(options.columns.nickname)}::text COLLATE "C"'
+        order = f"lower({key})" if options.folds_nicknames else key
+        with self._reading() as (runner, connection, columns):
+            select = f"{select_users(options, columns)} ORDER BY {order}"
+            yield from map(to_user, _rows(runner, connection, select))
 
     @contextmanager
     def transaction(self, *, in_place: bool) -> Iterator[PostgresTransaction]:  # noqa: ARG002
@@ -121,15 +93,16 @@ class PostgresUserStore(UserStore):
                 runner.get_loop().set_exception_handler(lambda *_: None)
                 connection.terminate()
 
-    @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[asyncpg.Connection]:
-        connection, transaction = await self._begin(readonly=True)
-        try:
-            yield connection
-            await transaction.commit()
-            await _close(connection)
-        finally:
-            connection.terminate()
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[asyncio.Runner, asyncpg.Connection, dict[str, Column]]]:
+        with asyncio.Runner() as runner, _mapped_errors():
+            connection, transaction = runner.run(self._begin(readonly=True))
+            try:
+                yield runner, connection, runner.run(read_columns(connection, self.options))
+                runner.run(transaction.commit())
+                runner.run(_close(connection))
+            finally:
+                connection.terminate()
 
     async def _begin(self, *, readonly: bool = False) -> tuple[asyncpg.Connection, Transaction]:
         connection = await self._connector.connect()
@@ -158,7 +131,7 @@ class PostgresTransaction(UserTransaction):
         self._store, self._runner = store, runner
         self._connection, self._transaction = connection, transaction
         options, names = store.options, store.options.columns
-        self._table = quoted_table(options.table)
+        self._table = options.quoted_table
         columns = self._run(read_columns(connection, options))
         self._run(connection.execute(_BEGIN.format(self._table)))
         own = (names.nickname, names.card_number, names.plan, names.profile_url or "profile_url")
@@ -180,7 +153,7 @@ class PostgresTransaction(UserTransaction):
         values = [self._texts.get(field, "NULL") for field in _FIELDS]
         query = f"SELECT {', '.join(values)}, {self._key} FROM {self._table} AS u"  # noqa: S608 - quoted
         with _mapped_errors(self._store.options.table):
-            yield from _run_all(self._runner, _chunks(self._connection, query))
+            yield from _rows(self._runner, self._connection, query)
 
     def delete(self, keys: Iterable[object]) -> int:
         """Delete rows by one statement."""
@@ -262,23 +235,15 @@ class PostgresTransaction(UserTransaction):
             return self._runner.run(change)
 
 
-async def _chunks(
-    connection: asyncpg.Connection, select: str
-) -> AsyncGenerator[list[asyncpg.Record], None]:
-    cursor = await (await connection.prepare(select)).cursor()
-    while rows := await cursor.fetch(_ROWS_AT_ONCE):
-        yield rows
-
-
-def _run_all(
-    runner: asyncio.Runner, chunks: AsyncGenerator[list[asyncpg.Record], None]
+def _rows(
+    runner: asyncio.Runner, connection: asyncpg.Connection, select: str
 ) -> Iterator[asyncpg.Record]:
-    with suppress(StopAsyncIteration):
-        try:
-            while True:
-                yield from runner.run(chunks.__anext__())
-        finally:
-            runner.run(chunks.aclose())
+    async def open_cursor() -> Any:
+        return await (await connection.prepare(select)).cursor()
+
+    cursor = runner.run(open_cursor())
+    while rows := runner.run(cursor.fetch(_ROWS_AT_ONCE)):
+        yield from rows
 
 
 async def _close(connection: asyncpg.Connection) -> None:

@@ -37,3 +37,9 @@ class SqliteOptions(BackendOptions):
     """Connections for lookups; more than one helps only where queries are slow."""
     max_removed: Percentage = "2%"
     """The share of the users that ``tornado-idv users import`` may remove."""
+
+    @property
+    def column_names(self) -> dict[str, str]:
+        """The name of the column of each field."""
+        url = self.columns.profile_url or "profile_url"
+        return {**self.columns.model_dump(), "profile_url": url}

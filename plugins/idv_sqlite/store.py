@@ -21,19 +21,11 @@ from idv_sqlite.errors import to_write_failed
 from idv_sqlite.openfile import OpenFile
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import read_only_uri
-from idv_sqlite.table import Table, quoted, to_user
-from tornado_idv import (
-    StartError,
-    StoredRow,
-    Unavailable,
-    User,
-    UserStore,
-    UserTransaction,
-)
+from idv_sqlite.table import FIELDS, Table, quoted, to_user
+from tornado_idv import StartError, StoredRow, Unavailable, User, UserStore, UserTransaction
 
 _BUSY_TIMEOUT = 10.0
 """Seconds to wait for another writer, or for a reader at the commit."""
-_FIELDS = ("nickname", "card_number", "plan", "profile_url")
 _ROWS_AT_ONCE = 1000
 _CACHE = -64 * 1024
 """Of pages, in KiB."""
@@ -138,7 +130,6 @@ class SqliteUserStore(UserStore):
     def __init__(self, options: SqliteOptions) -> None:
         self.options = options
         self.max_removed = options.max_removed
-        self._columns = options.columns
         self._table = quoted(options.table)
 
     def count(self) -> int:
@@ -150,13 +141,11 @@ class SqliteUserStore(UserStore):
     def records(self) -> Iterator[User]:
         """Yield all users, from one read transaction."""
         with self._reading() as (connection, table):
-            columns, url = self._columns, table.profile_url
-            names = (columns.plan, columns.card_number, columns.nickname)
-            selected = ", ".join([*map(quoted, names), quoted(url) if url else "NULL"])
+            selected = ", ".join(table.columns.get(field, "NULL") for field in FIELDS)
             collation = "NOCASE" if self.options.folds_nicknames else "BINARY"
             rows = connection.execute(
                 f"SELECT {selected} FROM {self._table} "  # noqa: S608 - quoted
-                f"ORDER BY {quoted(columns.nickname)} COLLATE {collation}"
+                f"ORDER BY {table.columns['nickname']} COLLATE {collation}"
             )
             rows.arraysize = _ROWS_AT_ONCE
             while chunk := rows.fetchmany():
@@ -208,10 +197,9 @@ class SqliteTransaction(UserTransaction):
         self._path, self._target = path, target
         options = store.options
         self._table, self._is_new = quoted(options.table), table is None
-        url = table.profile_url if table else options.columns.profile_url or "profile_url"
-        self.has_profile_url = url is not None
-        names = {**options.columns.model_dump(), "profile_url": url}
-        self._columns = {field: quoted(name) for field, name in names.items() if name}
+        new = {field: quoted(name) for field, name in options.column_names.items()}
+        self._columns = table.columns if table else new
+        self.has_profile_url = "profile_url" in self._columns
         connection.execute(f"PRAGMA cache_size = {_CACHE}")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -240,7 +228,7 @@ class SqliteTransaction(UserTransaction):
 
     def stored(self) -> Iterator[StoredRow]:
         """Yield all rows, from within the transaction."""
-        nickname, card_number, plan, url = (self._columns.get(each, "NULL") for each in _FIELDS)
+        plan, card_number, nickname, url = (self._columns.get(each, "NULL") for each in FIELDS)
         # A nickname in bytes is a user's, too, but not served: such a row differs from any other.
         plan = f"iif(typeof({nickname}) = 'blob', NULL, {plan})"
         names = f"CAST({nickname} AS TEXT), {card_number}, {plan}, {url}, {self._key}"

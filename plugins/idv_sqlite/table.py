@@ -7,7 +7,7 @@ is not a column as a string, and the result would be "no such user".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -18,20 +18,21 @@ from idv_sqlite.lookup import Lookup
 from idv_sqlite.options import SqliteOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
 
-_NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
+FIELDS = ("plan", "card_number", "nickname", "profile_url")
+"""Those of a `User`, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A validated table; ``warnings`` are sentences for the log, about speed and uniqueness.
 
-    ``profile_url`` is the name of the column of profile URLs, ``None`` if it has none.
+    ``columns`` are the quoted names of the columns by field, ``profile_url`` only if it is there.
     """
 
     lookups: dict[type[Query], Lookup]
-    warnings: tuple[str, ...]
+    warnings: Sequence[str]
     is_view: bool
-    profile_url: str | None
+    columns: Mapping[str, str]
 
 
 async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> Table:
@@ -49,31 +50,24 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
         raise Unavailable(f"there is no table {_listed(table, [name for name, _ in rows])}")
     is_view = kinds[_folded(table)] == "view"
     types = await _column_types(connection, options)
-    columns = options.columns
-    profile_url = columns.profile_url or "profile_url"
-    selected = ", ".join(
-        f"{f'u.{quoted(column)}' if _folded(column) in types else 'NULL'} AS {name}"
-        for name, column in (
-            ("plan", columns.plan),
-            ("card_number", columns.card_number),
-            ("nickname", columns.nickname),
-            ("profile_url", profile_url),
-        )
-    )
+    names = options.column_names
+    columns = {field: quoted(name) for field, name in names.items() if _folded(name) in types}
+    values = {field: f"u.{columns[field]}" if field in columns else "NULL" for field in FIELDS}
+    selected = ", ".join(f"{value} AS {field}" for field, value in values.items())
     select = f"SELECT {selected} FROM {quoted(table)} AS u"  # noqa: S608 - quoted
     ((encoding,),) = await connection.execute_fetchall("PRAGMA encoding")
     lookups: dict[type[Query], Lookup] = {}
     slow = []
-    for query, name, column, folds in (
-        (ByNickname(""), "nickname", columns.nickname, options.folds_nicknames),
-        (ByCard(""), "card_number", columns.card_number, False),
+    for query, field, folds in (
+        (ByNickname(""), "nickname", options.folds_nicknames),
+        (ByCard(""), "card_number", False),
     ):
         lookup = Lookup.by(
-            f"u.{quoted(column)}",
+            values[field],
             select,
-            name,
+            field,
             # What a view says of its columns' types need not hold for each of its rows.
-            is_text=not is_view and _affinity(types[_folded(column)]) == "text",
+            is_text=not is_view and _affinity(types[_folded(names[field])]) == "text",
             is_utf16=encoding != "UTF-8",
             is_view=is_view,
             folds=folds,
@@ -82,17 +76,13 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
         # A lookup that takes long shares no statement.
         alone = replace(lookup, batches={1: lookup.batches[1]})
         lookups[type(query)] = alone if is_view or is_slow else lookup
-        if is_slow:
-            slow.append(_NAMES[type(query)])
-    warnings = []
-    if slow:
-        names = " or ".join(slow)
-        warnings.append(f"a lookup by {names} reads the whole table; an index is missing")
+        slow += [field.replace("_", " ")] * is_slow
+    reads_all = f"a lookup by {' or '.join(slow)} reads the whole table; an index is missing"
+    warnings = [reads_all] if slow else []
     if not is_view:
         warnings += await _unique_index_warnings(connection, options)
         await _reject_at_signs(connection, options)
-    has_url = _folded(profile_url) in types
-    return Table(lookups, tuple(warnings), is_view, profile_url if has_url else None)
+    return Table(lookups, warnings, is_view, columns)
 
 
 def to_user(row: Sequence[Any]) -> User:

@@ -39,7 +39,8 @@ class Database:
         self.lookups: Lookups | Exception = Lookups({ByNickname: "nickname", ByCard: "card"})
         self.rows: Any = [ROW]
         self.probing: Exception | None = None
-        self.has_connections = True
+        self.connections = True
+        self.pool = self
         self.calls: list[str] = []
 
     async def open(self) -> Lookups:
@@ -67,7 +68,7 @@ class Database:
 
     @property
     def servers(self) -> list[tuple[str, str]]:
-        return [("127.0.0.1:1", "primary")] if self.has_connections else []
+        return [("127.0.0.1:1", "primary")] if self.connections else []
 
     problem = wanted_role = None
 
@@ -306,7 +307,7 @@ async def test_backend_is_down_if_the_probe_is_lost_or_no_connection_is_left(
 ) -> None:
     async with serving() as harness:
         harness.database.rows, harness.database.probing = REFUSED, error
-        harness.database.has_connections = has_connections
+        harness.database.connections = has_connections
         await outcome(harness.backend)
         await asyncio.sleep(0)
         harness.database.rows = [ROW]
@@ -376,7 +377,7 @@ async def test_check_that_fails_takes_the_backend_down_only_without_connections(
     """A wrong table closes them; a password that has changed does not."""
     async with serving() as harness:
         harness.database.lookups = Broken("another table")
-        harness.database.has_connections = has_connections
+        harness.database.connections = has_connections
         await harness.advance(11)
         ended = await outcome(harness.backend)
         assert ended == ("found" if has_connections else "broken: another table")
@@ -439,7 +440,7 @@ async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_seco
         async def inspect() -> Lookups:
             harness.database.calls.append("inspect")
             await asyncio.sleep(3)
-            harness.database.has_connections = False
+            harness.database.connections = False
             raise Broken("wrong table")
 
         harness.database.inspect = inspect  # type: ignore[method-assign]
