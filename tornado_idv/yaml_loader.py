@@ -59,15 +59,12 @@ class FileText(Text):
 class Mapping(dict[Text, Any]):
     """A YAML mapping, whose keys have their own marks. It is never changed after loading."""
 
-    __slots__ = ("_keys", "mark")
-    _keys: dict[str, Text]
+    __slots__ = ("mark",)
     mark: Mark
 
     def key(self, name: str) -> Text | None:
         """Return a key with its mark."""
-        if not hasattr(self, "_keys"):
-            self._keys = {key: key for key in self}
-        return self._keys.get(name)
+        return next((key for key in self if key == name), None)
 
 
 class Items(list[Any]):

@@ -73,7 +73,7 @@ class YamlBackend(Backend[YamlOptions]):
     @property
     def user_count(self) -> int:
         """The number of users of the last valid fixture."""
-        return self._fixture.user_count
+        return len(self._fixture.users) // 2
 
     @property
     def problem(self) -> str | None:
@@ -116,7 +116,11 @@ class YamlBackend(Backend[YamlOptions]):
         try:
             digest, fixture = await DaemonThread("fixture")(self._load)
         except StartError as error:
-            problem = _summary(error)
+            problem = str(error)
+            if isinstance(error, ConfigError):
+                more = len(error.problems) - _MAX_PROBLEMS
+                problem = "; ".join(map(str, error.problems[:_MAX_PROBLEMS]))
+                problem += f"; and {more} more" if more > 0 else ""
             if problem != self._problem:
                 self._problem = problem
                 text = "backend %s: fixture rejected, keeping the old users: %s"
@@ -125,7 +129,7 @@ class YamlBackend(Backend[YamlOptions]):
         self._problem = None
         if digest != self._digest:
             self._digest, self._fixture = digest, fixture
-            _log.info("backend %s: fixture reloaded, %d users", self.name, fixture.user_count)
+            _log.info("backend %s: fixture reloaded, %d users", self.name, self.user_count)
             self.notify_changed()
 
     def _load(self) -> tuple[str, Fixture]:
@@ -133,8 +137,7 @@ class YamlBackend(Backend[YamlOptions]):
 
         It takes 14 s for 300,000 users, or returns the present ones if the content is the same.
         """
-        options = self.options
-        path = options.path
+        path = self.options.path
         try:
             if path.exists() and not path.is_file():
                 raise StartError(f"{path}: not a file")
@@ -148,8 +151,8 @@ class YamlBackend(Backend[YamlOptions]):
             content,
             str(path),
             counted=self._fixture.counted,
-            folds_nicknames=options.folds_nicknames,
-            allows_faults=options.allows_faults,
+            folds_nicknames=self.options.folds_nicknames,
+            allows_faults=self.options.allows_faults,
         )
 
     async def _watch(self) -> None:
@@ -157,10 +160,8 @@ class YamlBackend(Backend[YamlOptions]):
         changes = 1
         while True:
             try:
-                last, before = (
-                    before,
-                    await DaemonThread("fixture")(FileSignature.find, self.options.path),
-                )
+                last = before
+                before = await DaemonThread("fixture")(FileSignature.find, self.options.path)
                 changes += before != last
                 if changes and (before == last or changes > _MAX_CHANGES):
                     changes = int(before != last)
@@ -170,11 +171,3 @@ class YamlBackend(Backend[YamlOptions]):
                 text = "backend %s: fixture not reloaded:\n%s"
                 _log.error(text, self.name, format_traceback(error))
             await asyncio.sleep(_CHECK_INTERVAL)
-
-
-def _summary(error: StartError) -> str:
-    if not isinstance(error, ConfigError):
-        return str(error)
-    more = len(error.problems) - _MAX_PROBLEMS
-    listed = "; ".join(str(problem) for problem in error.problems[:_MAX_PROBLEMS])
-    return f"{listed}; and {more} more" if more > 0 else listed

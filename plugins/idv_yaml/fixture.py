@@ -39,11 +39,6 @@ class Fixture:
     faults: Mapping[Query | None, Fault] = field(repr=False)
     counted: bool
 
-    @property
-    def user_count(self) -> int:
-        """The number of users."""
-        return len(self.users) // 2
-
 
 _MEMBERS = ("count", "fault", "users")
 _FIELDS = {
