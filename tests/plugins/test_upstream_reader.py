@@ -54,20 +54,9 @@ def failure(of: ResponseReader, received: Response) -> LookupFailed:
     return caught.value
 
 
-def test_user_is_read() -> None:
-    assert reader().read(QUERY, response()) == ALICE
-
-
 @pytest.mark.parametrize("status", [204, 404, 410])
 def test_status_that_means_not_found(status: int) -> None:
     assert reader().read(QUERY, response(status, b"", "text/html")) is None
-
-
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 599])
-def test_status_that_means_unavailable(status: int) -> None:
-    error = failure(reader(), response(status))
-    assert isinstance(error, Unavailable)
-    assert error.reason == f"temporarily unavailable (status {status})"
 
 
 @pytest.mark.parametrize(("sent", "seconds"), [("30", 30), ("900", 60), ("0", 1), ("soon", 1)])
@@ -78,28 +67,6 @@ def test_failure_has_the_retry_after_of_the_response(
     """At most as long as no request is sent."""
     read = reader({404: Outcome.UNAVAILABLE})
     assert failure(read, response(status, Retry_After=sent)).retry_after == seconds
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirect_is_broken(status: int) -> None:
-    error = failure(reader(), response(status))
-    assert isinstance(error, Broken)
-    assert error.reason == f"a redirect (status {status}), which is not followed"
-
-
-@pytest.mark.parametrize("status", [201, 206, 304, 400, 405, 418, 451])
-def test_any_other_status_is_broken(status: int) -> None:
-    error = failure(reader(), response(status))
-    assert isinstance(error, Broken)
-    assert error.reason == f"unexpected status {status}"
-
-
-@pytest.mark.parametrize("status", [401, 403, 407])
-def test_refused_credentials_are_broken(status: int) -> None:
-    """They are ours: the client never gets that 401."""
-    error = failure(reader(), response(status))
-    assert isinstance(error, Broken)
-    assert error.reason == f"our credentials are refused (status {status})"
 
 
 @pytest.mark.parametrize("status", [401, 403, 407])
@@ -127,7 +94,7 @@ def test_status_may_be_configured_to_be_a_failure() -> None:
 
 @pytest.mark.parametrize(
     "content_type",
-    ["application/json; charset=utf-8", "Application/JSON", "application/scim+json"],
+    ["application/json", "Application/JSON; charset=utf-8", "application/scim+json"],
 )
 def test_any_media_type_of_json_is_read(content_type: str) -> None:
     assert reader().read(QUERY, response(content_type=content_type)) == ALICE
@@ -246,29 +213,20 @@ def test_no_store_is_found_in_any_line(lines: list[str]) -> None:
     assert reader(hints=False).read(QUERY, received) == ALICE
 
 
-def test_max_age_of_zero_is_storable() -> None:
-    """It may be served stale."""
-    answer = reader().read(QUERY, response(Cache_Control="max-age=0"))
-    assert isinstance(answer, BackendResult)
-    assert (answer.ttl, answer.storable) == (0, True)
-
-
 @pytest.mark.parametrize(("age", "seconds"), [("20", 40), ("90", 0), ("x", 60), ("-5", 60)])
 def test_age_of_a_response_is_subtracted(age: str, seconds: float) -> None:
     assert freshness(CIMultiDict({"cache-control": "max-age=60", "age": age}))[0] == seconds
 
 
-def test_cache_control_is_passed_on_with_the_answer() -> None:
-    assert reader().read(QUERY, response(Cache_Control="max-age=60")) == BackendResult(
-        ALICE, ttl=60.0
-    )
+@pytest.mark.parametrize("seconds", [60, 0])
+def test_cache_control_is_passed_on_with_the_answer(seconds: int) -> None:
+    """With 0 it may still be served stale."""
+    control = f"max-age={seconds}"
     for received, user in (
-        (response(Cache_Control="max-age=60"), ALICE),
-        (response(404, b"", Cache_Control="max-age=60"), None),
+        (response(Cache_Control=control), ALICE),
+        (response(404, b"", Cache_Control=control), None),
     ):
-        answer = reader().read(QUERY, received)
-        assert isinstance(answer, BackendResult)
-        assert (answer.user, answer.ttl) == (user, 60)
+        assert reader().read(QUERY, received) == BackendResult(user, ttl=seconds, storable=True)
 
 
 def test_cache_control_may_be_ignored() -> None:

@@ -364,14 +364,6 @@ def test_ttl_of_the_backend_overrides_that_of_the_cache(try_: Try, directory: Di
     assert try_.record("@alice")["cache_ttl_s"] == 7
 
 
-def test_not_found_is_no_failure(try_: Try, directory: Directory) -> None:
-    directory.reply = Reply(404, b"{}", {})
-    result = try_("@alice")
-    assert result.exit_code == 1
-    assert "asked crm: not known here" in result.stdout
-    assert "  cached for at most 20 s" in result.stdout
-
-
 FAILURES = {
     "a number where text is wanted": (
         {"user": {"level": 1, "card": 12, "login": "alice"}},
@@ -402,14 +394,6 @@ def test_reason_of_a_failure_is_shown(
     assert reported in record["backends"][0]["outcome"]
 
 
-def test_invalid_card_number_is_rejected(try_: Try, directory: Directory) -> None:
-    """The service would reject it from any backend."""
-    document = {"user": {"level": 1, "card": "1" * 33, "login": "alice"}}
-    directory.reply = Reply(200, json.dumps(document).encode(), {})
-    reason = try_.record("@alice")["reason"]
-    assert reason.endswith("a user whose nickname or card number is not in a valid format")
-
-
 def test_upstream_that_is_down_is_a_failure(try_: Try, directory: Directory) -> None:
     directory.server_close()
     result = try_("@alice")
@@ -420,29 +404,10 @@ def test_upstream_that_is_down_is_a_failure(try_: Try, directory: Directory) -> 
     assert "response" not in steps
 
 
-@pytest.mark.parametrize(
-    ("name", "who", "reported"),
-    [
-        ("no_user", "@alice", "no backend has the name no_user; there are: people, crm"),
-        ("crm", "alice", "did you mean @alice?"),
-        ("crm", "0012", "crm does not serve this kind of query"),
-    ],
-)
-def test_wrong_use_is_reported(try_: Try, name: str, who: str, reported: str) -> None:
-    result = try_(who, name=name)
+def test_query_of_a_kind_that_is_not_served_is_wrong_use(try_: Try) -> None:
+    result = try_("0012")
     assert result.exit_code == 2
-    assert reported in result.stderr
-
-
-def test_wrong_expression_in_the_file_is_reported_with_its_line(try_: Try) -> None:
-    text = try_.config.read_text(encoding="utf-8").replace(
-        "card_number: card", "card_number: card["
-    )
-    try_.config.write_text(text, encoding="utf-8")
-    result = try_("@alice")
-    assert result.exit_code == 3
-    assert "config.yaml:14:" in result.stderr
-    assert "card[" in result.stderr
+    assert "crm does not serve this kind of query" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -554,37 +519,12 @@ def test_users_in_a_list_are_not_all_shown(
         assert "select            users  ->  a list of 90" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("document", "note"),
-    [
-        ({"data": {}}, " (missing: data.user)"),
-        ({"data": {"user": None}}, ""),
-        ({}, " (missing: data.user)"),
-    ],
-)
-def test_missing_member_is_distinguished_from_null(
-    try_: Try, directory: Directory, document: Any, note: str
-) -> None:
-    select(try_, "data.user")
-    directory.reply = Reply(200, json.dumps(document).encode(), {})
-    assert f"select            data.user  ->  null{note}\n" in try_("@alice").stdout
-    step = steps_of(try_.record("@alice"))[-1]
-    assert step.get("note", "") == note.strip(" ()")
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 500])
-def test_message_of_an_error_is_shown(try_: Try, directory: Directory, status: int) -> None:
+def test_message_of_an_error_is_shown_without_secrets(try_: Try, directory: Directory) -> None:
     select(try_, "user\n      error: message")
-    said = f"permission denied for table users; token {CANARY} of alice"
-    directory.reply = Reply(status, json.dumps({"message": said}).encode(), {})
-    record = try_.record("@alice")
-    assert record["reason"].endswith(
-        f"(status {status}): permission denied for table users; token … of …"
-        if status != 400
-        else "unexpected status 400: permission denied for table users; token … of …"
-    )
-    directory.reply = Reply(status, b"<html>", {"Content-Type": "text/html"})
-    assert f"status {status}" in try_.record("@alice")["reason"]
+    message = f"permission denied for table users; token {CANARY} of alice"
+    directory.reply = Reply(401, json.dumps({"message": message}).encode(), {})
+    reason = "(status 401): permission denied for table users; token … of …"
+    assert try_.record("@alice")["reason"].endswith(reason)
 
 
 ABSENT = Reply(404, b'{"error": "no user"}', {})

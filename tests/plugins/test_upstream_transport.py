@@ -399,22 +399,30 @@ async def test_connection_timeout_is_unavailable(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "invalid",
+    ("method", "url"),
     [
-        Request("GET", "/", {"X": "a\r\nX-Evil: 1"}, None, repeatable=True),
-        Request("GET", "http://host:99999/", {}, None, repeatable=True),
-        Request("GET", "http:///canary", {}, None, repeatable=True),
-        Request("G\nT", "/", {}, None, repeatable=True),
+        *(("GET", url) for url in ("/a b", "/a#b", "/\r\nX-Evil: 1", "/\x00", "/é")),
+        *(("GET", url) for url in ("http://host/a b", "http://host:99999/", "http:///canary")),
+        *((method, "/") for method in ("GÉT", "G T", "GET /", "G\nT")),
+        ("HEADER", "/"),
     ],
-    ids=["header", "port", "host", "method"],
+    ids=repr,
 )
-async def test_invalid_request_is_broken(invalid: Request) -> None:
-    """It is not sent."""
+async def test_invalid_request_is_not_sent(method: str, url: str) -> None:
+    headers = {"X": "a\r\nX-Evil: 1"} if method == "HEADER" else {}
     async with asked(GOOD) as (upstream, made):
-        failure = await failure_of(made, invalid)
+        failure = await failure_of(made, Request(method, url, headers, None, repeatable=True))
     assert isinstance(failure, Broken)
     assert failure.reason == "the request cannot be sent"
     assert upstream.requests == []
+
+
+@pytest.mark.parametrize("status", [b"099", b"000"])
+async def test_status_below_100_is_a_final_response(status: bytes) -> None:
+    """Not an interim one, behind which another would follow."""
+    answer = b"HTTP/1.1 " + status + b" Canary\r\nContent-Length: 0\r\n\r\n"
+    async with asked(answer) as (_, made):
+        assert (await ask(made)).status == int(status)
 
 
 # What is leaked
