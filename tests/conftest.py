@@ -73,6 +73,7 @@ def handle_signals() -> None:
     """Handle signals as a new process does; a command that has made a change ignores them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # `serve` blocks it for its start
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         # Processes that tests start do not inherit a handler; that of nohup stays effective here.
         signal.signal(signal.SIGHUP, lambda *_: None)

@@ -111,7 +111,7 @@ async def test_unexpected_exception_leaves_the_old_configuration_in_force(
 ) -> None:
     async with reloadable(tmp_path, config(A)) as harness:
         with monkeypatch.context() as patch:
-            patch.setattr("tornado_idv.service.http_parts.TrustedProxies", lambda _: 1 / 0)
+            patch.setattr("tornado_idv.service.service.TrustedProxies", lambda _: 1 / 0)
             result = await harness.reload(config(B, server="trusted_proxies: [127.0.0.1]"))
         assert (result.code, result.problems) == (
             FAILED,

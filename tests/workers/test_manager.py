@@ -117,7 +117,7 @@ async def managed(
     file, plugins = ConfigFile.read(folder / "config.yaml"), plugin_manager()
     kinds = installed_kinds(plugins)
     settings = file.load(kinds, {})
-    limiters = make_limiters(settings.limits, 1)
+    limiters = make_limiters(settings.limits)
     current = Configuration(file, settings, plugins, kinds, limiters)
     harness = Harness(file.path, workers)
     async with AsyncExitStack() as stack:

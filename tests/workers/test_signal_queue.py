@@ -11,7 +11,6 @@ from contextlib import closing
 
 import pytest
 
-from tornado_idv.service.signals import hold_hangups
 from tornado_idv.workers.child import fork
 from tornado_idv.workers.signals import SignalQueue
 
@@ -77,11 +76,11 @@ def test_signals_that_were_blocked_by_the_parent_are_received() -> None:
 
 @pytest.mark.parametrize("is_sent", [False, True])
 def test_hangup_before_the_queue_is_known(*, is_sent: bool) -> None:
-    with hold_hangups():
-        if is_sent:
-            signal.raise_signal(signal.SIGHUP)
-        with closing(SignalQueue(NUMBERS)) as queue:
-            assert queue.read() == [signal.SIGHUP] * is_sent
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    if is_sent:
+        signal.raise_signal(signal.SIGHUP)
+    with closing(SignalQueue(NUMBERS)) as queue:
+        assert queue.read() == [signal.SIGHUP] * is_sent
 
 
 def exit_code(queue: SignalQueue, run: Callable[[], int]) -> int:

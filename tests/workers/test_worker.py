@@ -97,7 +97,7 @@ class Worker:
         manager = plugin_manager(plugins=[Plugin()])
         file = ConfigFile.read(path)
         settings = file.load(installed_kinds(manager), {})
-        kinds, limiters = installed_kinds(manager), make_limiters(settings.limits, 1)
+        kinds, limiters = installed_kinds(manager), make_limiters(settings.limits)
 
         def play(control: ControlEnd) -> list[Message]:
             try:

@@ -1,9 +1,9 @@
 """The limits of keys: requests, and misses, which are lookups of users that do not exist.
 
 Each key id has its place in a table of fixed size, found by a hash, so every process finds the same
-one. A place is never given to another key id. When the table is full (65,536 key ids since the
-start, or twice those at the start), a further key id has a place outside of it: its limits then
-apply in each process separately.
+one. A place is never given to another key id. When the table is full (262,144 key ids since the
+start), a further key id has a place outside of it: its limits then apply in each process
+separately.
 
 Where other machines have the same limits (`exchange.py`), each process also counts what keys use.
 """
@@ -27,8 +27,8 @@ from tornado_idv.units import Rate, format_rate
 
 _log = logging.getLogger(__name__)
 
-MIN_CAPACITY = 65_536
-"""Key ids for which there are places, at least."""
+_CAPACITY = 262_144
+"""Key ids for which there are places; the system allocates those that are used."""
 _MAX_PROBES = 1024
 """Places that are tried for a key id; all are taken only when the table is nearly full."""
 _FIELDS = 3
@@ -176,7 +176,7 @@ class KeyLimiter:
         misses: Rate | None = None,
         *,
         misses_log_only: bool = False,
-        capacity: int = MIN_CAPACITY,
+        capacity: int = _CAPACITY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._general = requests, misses, misses_log_only

@@ -10,7 +10,7 @@ import pluggy
 
 from tornado_idv.config.settings import LimitSettings, Settings
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
-from tornado_idv.limits.key_limits import MIN_CAPACITY, KeyLimiter
+from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.limits.limit_exchange import LimitExchange
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, load_class
@@ -38,10 +38,9 @@ class Limiters:
         self.failed_auth.configure(limits.failed_auth)
 
 
-def make_limiters(limits: LimitSettings, key_count: int) -> Limiters:
-    """Return the limits, with places for twice the keys that there are now."""
-    keys = KeyLimiter(capacity=max(MIN_CAPACITY, 2 * key_count))
-    limiters = Limiters(keys, FailedAuthLimiter(None))
+def make_limiters(limits: LimitSettings) -> Limiters:
+    """Return the limits, of which nothing is used up."""
+    limiters = Limiters(KeyLimiter(), FailedAuthLimiter(None))
     limiters.configure(limits)
     return limiters
 

@@ -9,19 +9,25 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
+from functools import partial
 
 import pluggy
 
 from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.double.handlers import HANDLERS
 from tornado_idv.double.state import Double
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
+from tornado_idv.http.serving import Serving
+from tornado_idv.http.trusted_proxies import TrustedProxies
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.directories import Directories, open_directories
-from tornado_idv.service.http_parts import SharedParts, make_http
 from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.limiters import Limiters, exchanging, make_limiters
 from tornado_idv.service.reload import (
@@ -34,7 +40,11 @@ from tornado_idv.service.reload import (
 )
 from tornado_idv.service.sockets import bind, port_of, tls_context, url_of
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.access_log import AccessLog, RequestLog
+from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.docs import make_docs
+from tornado_idv.web.known_heads import KnownHeads
+from tornado_idv.web.lookups import Services
 
 _MIN_DRAIN = 0.1
 """Seconds in which a service without requests in flight can stop, whatever is configured."""
@@ -58,6 +68,17 @@ class ListeningService:
 
 
 _NO_MANAGER = Notifier()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """Parts that outlast a configuration: keys, counts of limits, counters, log, test double."""
+
+    ring: KeyRing
+    limiters: Limiters
+    counters: Counters
+    access_log: RequestLog | None
+    double: Double | None = None
 
 
 @dataclass(eq=False)
@@ -125,6 +146,47 @@ class Service(ListeningService):
         except TimeoutError:
             return False
         return True
+
+
+def make_http(
+    settings: Settings, directory: Directory, shared: SharedParts, *, stopping: bool = False
+) -> Serving:
+    """Return an application that looks users up in ``directory``, and its limits.
+
+    Each configuration has its own known heads. A service that is ``stopping`` fails its health
+    check and closes each connection after a response.
+    """
+    server = settings.server
+    services = Services(
+        directory,
+        settings.make_identifiers(),
+        shared.ring,
+        shared.access_log,
+        shared.limiters.keys,
+        failed_auth=shared.limiters.failed_auth,
+        counters=shared.counters,
+        logs_health_checks=settings.logging.health_checks,
+        stopping=stopping,
+    )
+    docs = make_docs(settings) if server.docs else {}
+    double = shared.double
+    handlers = HANDLERS if double else ()
+    api = make_api(services, server.base_path, server.health_path, docs, handlers, double=double)
+    excludes = partial(double.concerns, directory) if double else None
+    fast_paths = KnownHeads(services, server.max_body, excludes)
+    return Serving(
+        app=api,
+        reject=make_reject(services.access_log, shared.counters),
+        limits=HttpLimits(
+            max_body=server.max_body,
+            idle_timeout=server.idle_timeout,
+            body_timeout=server.body_timeout,
+            max_connections=server.max_connections,
+        ).within_descriptors(),
+        fast_paths=fast_paths if server.packet_cache and not stopping else None,
+        proxies=TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
+        keep_alive=not stopping,
+    )
 
 
 @asynccontextmanager
@@ -200,7 +262,7 @@ async def serving(
         Keys(installed_kinds(manager)).opened(settings.auth) as keys,
         open_directories(settings, manager, counters) as directories,
         exchanging(
-            common or make_limiters(settings.limits, len(keys.ring.ids)),
+            common or make_limiters(settings.limits),
             settings,
             manager,
             counters,

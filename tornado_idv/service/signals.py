@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 KILLED_BY = 128
 """What a shell adds to the number of the signal that ended a process, for its exit code."""
 _STOP = (signal.SIGTERM, signal.SIGINT)
-
-
-@contextmanager
-def hold_hangups() -> Iterator[None]:
-    """Block SIGHUP, which would end the process, until the service handles it.
-
-    To be entered before a thread is started, which then blocks it, too.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-    try:
-        yield
-    finally:
-        if signal.SIGHUP in signal.sigpending():  # nothing has handled it
-            signal.sigwait([signal.SIGHUP])
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Signals:

@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
-
-_log = logging.getLogger(__name__)
-
-
-@contextmanager
-def stop_at_once() -> Iterator[None]:
-    """End the process with exit code 0 at SIGTERM or SIGINT, while it only prepares to serve."""
-
-    def stop(*_: object) -> NoReturn:
-        _log.info("stopped during the start")
-        sys.exit()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class SignalQueue:

@@ -6,17 +6,13 @@ import gc
 import logging
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import chain
 
 import pluggy
 
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import AuthSettings, Settings
-from tornado_idv.errors import KeyStoreError, StartError
-from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.keys.store_file import locate_store
+from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import installed_kinds
 from tornado_idv.service.limiters import make_limiters
@@ -27,7 +23,6 @@ from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Slot
 from tornado_idv.workers.configuration import Configuration
 from tornado_idv.workers.manager import run_manager
-from tornado_idv.workers.signals import stop_at_once
 from tornado_idv.workers.supervisor import MANAGER, Supervisor
 from tornado_idv.workers.worker import run_worker
 
@@ -52,9 +47,7 @@ def supervise(
     public = bind_each("server", server.host, file.port_for(settings), workers)
     admin_sockets = bind("admin", admin.host, admin.port) if admin else []
     kinds = installed_kinds(manager)
-    with stop_at_once():
-        key_count = _count_keys(settings.auth, kinds)
-    limiters = make_limiters(settings.limits, key_count)
+    limiters = make_limiters(settings.limits)
     current = Configuration(file, settings, manager, kinds, limiters)
 
     def on_ready(key_count: int) -> None:
@@ -84,21 +77,6 @@ def supervise(
         release=partial(_close, list(chain(*public))),
     )
     _audit.info("stopped", extra={"drained": supervisor.run()})
-
-
-def _count_keys(auth: AuthSettings, kinds: Kinds) -> int:
-    """Return the number of keys; raises `StartError` if the key store cannot be read."""
-    count = len(auth.keys)
-    if auth.store is not None:
-        try:
-            with (
-                closing(locate_store(auth.store, kinds)) as location,
-                location.opened(read_only=True) as store,
-            ):
-                count += store.count()
-        except KeyStoreError as error:
-            raise StartError(f"auth.store: {error}") from None
-    return count
 
 
 def _close(sockets: Iterable[socket.socket]) -> None:

@@ -184,7 +184,7 @@ class Simulation:
         kinds = installed_kinds(plugins)
         file = ConfigFile.read(self.path)
         settings = file.load(kinds, {})
-        limiters = make_limiters(settings.limits, 1)
+        limiters = make_limiters(settings.limits)
         self.current = Configuration(file, settings, plugins, kinds, limiters)
         self._is_over = False
         self._limit = math.inf

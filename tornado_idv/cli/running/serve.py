@@ -35,7 +35,6 @@ from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.cpus import worker_count
 from tornado_idv.service.run import run
 from tornado_idv.service.service import ListeningService
-from tornado_idv.service.signals import hold_hangups
 
 _log = logging.getLogger(__name__)
 _STANDARD_ERROR = 2
@@ -106,8 +105,9 @@ def serve(
     if ready_file is not None:
         with suppress(OSError):  # or else it is an error when it is written
             _remove_stale(ready_file)
+    # Before a thread is started: SIGHUP would end the process until the service handles it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     with (
-        hold_hangups(),
         exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
         _read_config(config_path, fixture, port) as file,
     ):
