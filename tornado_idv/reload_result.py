@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 INVALID = "invalid_configuration"
 FAILED = "reload_failed"
@@ -17,7 +18,7 @@ class ReloadResult:
     is still in force: ``code`` is `INVALID` or `FAILED`, and ``problems`` say what is wrong.
     """
 
-    at: float
+    at: float = field(default_factory=time.time)
     needs_restart: tuple[str, ...] = ()
     code: str | None = None
     problems: tuple[str, ...] = ()

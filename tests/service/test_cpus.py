@@ -12,7 +12,7 @@ from tornado_idv.errors import SettingError
 from tornado_idv.service.cpus import usable_cpus, worker_count
 
 V2 = "0::/service"
-V1 = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1\n3:memory:/docker/1\n0::/"
+MIXED = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1\n0::/service"
 
 
 @pytest.mark.parametrize(
@@ -28,17 +28,11 @@ V1 = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1\n3:memory:/docker/1\n0::/"
         ("0::/", {"cpu.max": "300000 100000"}, 3),
         ("0::/../x", {"cpu.max": "300000 100000"}, 3),
         (V2, {"service/cpu.max": "garbage"}, 8),
-        (V1, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-        (V1, {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
-        (
-            V1,
-            {"cpu/docker/1/cpu.cfs_quota_us": "5000", "cpu/docker/1/cpu.cfs_period_us": "10000"},
-            1,
-        ),
+        (MIXED, {"service/cpu.max": "200000 100000"}, 2),
         ("", {}, 8),
     ],
     ids=[
-        "version 2 without a quota file",
+        "without a quota file",
         "no limit",
         "two CPUs",
         "rounded up",
@@ -48,9 +42,7 @@ V1 = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1\n3:memory:/docker/1\n0::/"
         "the root as a container sees it",
         "outside of the mount",
         "not a quota",
-        "version 1 without a limit",
-        "version 1 with the path of the host",
-        "version 1",
+        "beside version 1",
         "no cgroups",
     ],
 )

@@ -66,7 +66,7 @@ def reloader_of(path: Path, apply: Apply, counters: Counters) -> Reloader:
     def end(result: ReloadResult, audited: Audited) -> None:
         record(result, counters, audited)
 
-    return Reloader(ConfigFile.read(path), apply, lambda _: None, end, clock=lambda: 1000.0)
+    return Reloader(ConfigFile.read(path), apply, lambda _: None, end)
 
 
 async def end(task: Awaitable[ReloadResult]) -> ReloadResult:
@@ -135,7 +135,7 @@ async def test_failure_is_counted_logged_and_audited(
     applied.error = error
     with caplog.at_level(logging.INFO):
         result = await end(reloader.reload("admin", client="::1", key=None))
-    assert result == ReloadResult(1000.0, code=code, problems=(problem,)) == reloader.last
+    assert result == ReloadResult(result.at, code=code, problems=(problem,)) == reloader.last
     assert counters.reloads == {"ok": 0, "failed": 1}
     assert counters.last_reload_success == counters.started_at
     assert f"the old one stays in force:\n{problem}" in caplog.text

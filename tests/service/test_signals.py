@@ -13,8 +13,7 @@ from tornado_idv.logs.folding import Folding
 from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.service.run import abort
-from tornado_idv.service.signals import Signals
+from tornado_idv.service.run import Signals, abort
 from tornado_idv.web.access_log import AccessLog, Request, record_response
 from tornado_idv.web.response import Result
 

@@ -9,8 +9,7 @@ import socket
 import pytest
 
 from tornado_idv.errors import StartError
-from tornado_idv.workers.channel import Connection
-from tornado_idv.workers.peers import connected, listening
+from tornado_idv.workers.channel import Connection, connected, listening
 
 
 async def echo(connection: Connection) -> None:

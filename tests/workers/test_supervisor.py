@@ -223,14 +223,6 @@ def test_process_that_has_closed_its_connection_and_does_not_end_is_replaced(
     assert not service.worker().has_ended
 
 
-def test_process_that_sends_garbage_is_replaced(service: Simulation) -> None:
-    process = service.worker()
-    process.send_raw(b"\xff\n")
-    service.advance(0.1)
-    assert process.has_ended
-    assert not service.worker().has_ended
-
-
 # Replacement
 
 

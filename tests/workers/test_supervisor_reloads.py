@@ -56,18 +56,19 @@ def test_configuration_that_all_have_committed_replaces_no_process(service: Simu
     assert service.counters.reloads == {"ok": 1, "failed": 0}
 
 
-def test_commit_is_seen_though_it_is_read_after_the_end_of_the_reload(service: Simulation) -> None:
+def test_commit_that_is_sent_just_before_the_end_of_the_reload_is_seen(service: Simulation) -> None:
     service.use(OTHER)
     late = service.worker(1)
 
     def commit_late() -> None:
         late.before_reap = lambda: None
         commit(late)
+        service.manager.send("reloaded", result=ReloadResult(5.0))
 
     late.before_reap = commit_late
     commit(service.worker(2), service.manager)
-    service.end_reload(ReloadResult(5.0))
     service.advance(10.0)
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
     assert len(service.processes) == 3
 
 
@@ -101,7 +102,7 @@ def test_worker_that_is_started_before_the_commit_has_the_new_configuration(
 
 
 def test_failed_reload_replaces_no_process(service: Simulation) -> None:
-    service.manager.send("reloading", audited={"trigger": "admin"}, hangups=0)
+    service.manager.send("reloading", audited={"trigger": "admin"})
     service.end_reload(ReloadResult(5.0, code="reload_failed", problems=("no file",)))
     service.advance(10.0)
     assert (len(service.processes), site(service)) == (3, "https://profiles.example")
@@ -119,7 +120,7 @@ def test_manager_that_ends_before_the_commit_leaves_the_old_configuration(
     service: Simulation, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = service.manager
-    old.send("reloading", audited={"trigger": "admin"}, hangups=0)
+    old.send("reloading", audited={"trigger": "admin"})
     service.advance(0.1)
     old.exit(-signal.SIGKILL)
     service.advance(10.0)
@@ -156,7 +157,7 @@ def test_hangup_that_no_reload_has_begun_for_is_passed_on_to_the_next_manager(
     service.manager.serve()
     service.advance(0.1)
     assert service.manager.operations == ["hangup"]
-    service.manager.send("reloading", audited={"trigger": "signal"}, hangups=1)
+    service.manager.send("reloading", audited={"trigger": "signal"})
     service.end_reload(ReloadResult(5.0))
     service.prepare = FakeProcess.serve
     service.manager.exit(-signal.SIGKILL)
@@ -164,11 +165,8 @@ def test_hangup_that_no_reload_has_begun_for_is_passed_on_to_the_next_manager(
     assert service.manager.operations == []
 
 
-@pytest.mark.parametrize("name", ["worker 1", "manager"])
-def test_process_may_be_silent_for_a_minute_while_it_prepares(
-    service: Simulation, name: str
-) -> None:
-    (process,) = service.of(name)
+def test_worker_may_be_silent_for_a_minute_while_it_prepares(service: Simulation) -> None:
+    process = service.worker()
     process.update(preparing=True)
     service.advance(0.1)
     process.is_hung = True
@@ -181,14 +179,15 @@ def test_process_may_be_silent_for_a_minute_while_it_prepares(
     assert process.has_ended
 
 
-def test_stop_during_a_reload_uses_no_other_configuration(service: Simulation) -> None:
-    service.worker().ignored = {"drain"}
+def test_reload_that_a_stop_ends_has_failed(
+    service: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.manager.send("reloading", audited={"trigger": "admin"})
+    service.advance(0.1)
     signal.raise_signal(signal.SIGTERM)
     service.advance(0.1)
-    assert service.manager.operations == ["stopping"]
-    assert service.use(OTHER)["result"]["problems"] == ["the service is stopping"]
-    service.worker().exit()
+    assert service.manager.operations[0] == "stopping"
     assert service.run()
-    assert site(service) == "https://profiles.example"
     assert service.counters.reloads == {"ok": 0, "failed": 1}
-    assert service.notifier.sent[-2:] == ["STOPPING", "RELOADING"]
+    assert "the service is stopping" in caplog.text
+    assert service.notifier.sent[-2:] == ["RELOADING", "STOPPING"]

@@ -27,10 +27,9 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.reload import Configuration
 from tornado_idv.service.sockets import bind, port_of
-from tornado_idv.workers.channel import Connection, Message
-from tornado_idv.workers.configuration import Configuration
-from tornado_idv.workers.peers import connected
+from tornado_idv.workers.channel import Connection, Message, connected
 from tornado_idv.workers.worker import run_worker
 
 CONFIG = f"""\

@@ -42,18 +42,12 @@ def _quotas(cgroups: Path, mount: Path) -> Iterator[float]:
 
     In a container, the path may be that on the host, and only the uppermost folder is there.
     """
-    for line in _read(cgroups).splitlines():
-        _, controllers, path = line.split(":", 2)
-        names = ["cpu.max"]
-        if controllers:  # version 1
-            if "cpu" not in controllers.split(","):
-                continue
-            path, names = f"cpu{path}", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
-        folder = mount / path.lstrip("/")
-        for each in (folder, *folder.parents):
-            values = " ".join(_read(each / name) for name in names).split()
-            if len(values) > 1 and all(map(str.isdigit, values)):  # otherwise there is no limit
-                yield int(values[0]) / int(values[1])
+    path = _read(cgroups).rpartition("0::")[2].strip()  # that of version 2
+    folder = mount / path.lstrip("/")
+    for each in (folder, *folder.parents):
+        values = _read(each / "cpu.max").split()
+        if len(values) > 1 and all(map(str.isdigit, values)):  # otherwise there is no limit
+            yield int(values[0]) / int(values[1])
 
 
 def _read(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import takewhile
@@ -50,11 +50,7 @@ async def open_directories(
     settings: Settings, manager: pluggy.PluginManager, counters: Counters
 ) -> AsyncIterator[Directories]:
     """Yield the directory of these settings in force; raises `StartError`."""
-
-    def count(call: BackendCall) -> None:
-        counters.count_backend_call(call.backend, call.result, call.outcome, call.seconds)
-
-    directories = Directories(manager, counters, count)
+    directories = Directories(manager, counters)
     async with AsyncExitStack() as stack:
         if (options := settings.shared_cache) is not None:  # for as long as the process runs
             cache = load_class(installed_kinds(manager).shared_caches[options.kind])(options)
@@ -69,22 +65,16 @@ class Directories:
     """Puts directories in force; backends with equal options are not opened again.
 
     ``current`` is the directory in force, once there is one, and ``shared`` the shared cache of
-    all. ``on_backend_result`` is called with each call of a backend.
+    all. ``counters`` get each call of a backend.
     """
 
     current: Directory
 
-    def __init__(
-        self,
-        manager: pluggy.PluginManager,
-        counters: Counters,
-        on_backend_result: Callable[[BackendCall], None] | None = None,
-    ) -> None:
+    def __init__(self, manager: pluggy.PluginManager, counters: Counters) -> None:
         self.shared: SharedTier | None = None
         self._manager = manager
         self._kinds = installed_kinds(manager)
         self._counters = counters
-        self._on_backend_result = on_backend_result
         self._settings: Settings | None = None
         self._replaced: dict[Directory, asyncio.Task[None]] = {}
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -171,10 +161,13 @@ class Directories:
             encode,
             accepts=identifiers.accepts,
             timeout=settings.server.request_timeout,
-            on_backend_result=self._on_backend_result,
+            on_backend_result=self._count,
             previous=previous,
             shared=answers,
         )
+
+    def _count(self, call: BackendCall) -> None:
+        self._counters.count_backend_call(call.backend, call.result, call.outcome, call.seconds)
 
     async def _close_replaced(
         self, directory: Directory, after: Directory, max_wait: float

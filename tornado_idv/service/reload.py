@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import pluggy
 from pydantic import BaseModel
 
 from tornado_idv.config.load import ConfigFile
@@ -22,6 +22,7 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
+from tornado_idv.service.limiters import Limiters
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
@@ -95,7 +96,6 @@ class Reloader:
 
     ``apply`` puts that of a file in force, or leaves everything as it was, which its result says
     or an exception. ``begin`` is called before the file is read, and ``end`` with the result.
-    ``clock`` returns Unix time in seconds.
     """
 
     def __init__(
@@ -104,14 +104,12 @@ class Reloader:
         apply: Callable[[ConfigFile], Awaitable[ReloadResult]],
         begin: Callable[[Audited], object],
         end: Callable[[ReloadResult, Audited], object],
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.last: ReloadResult | None = None
         self._watch = Watch(file)
         self._apply = apply
         self._begin = begin
         self._end = end
-        self._clock = clock
         self._in_thread = DaemonThread("configuration")
         self._lock = asyncio.Lock()
         self._next: asyncio.Task[ReloadResult] | None = None
@@ -134,7 +132,7 @@ class Reloader:
         task = self.start(trigger, **audited)
         await asyncio.wait([task])
         if task.cancelled():
-            return failure(StartError(STOPPING), self._clock())
+            return failure(StartError(STOPPING))
         return task.result()
 
     async def watch(self, is_enabled: Callable[[], bool]) -> None:
@@ -171,16 +169,16 @@ class Reloader:
 
     async def _attempt(self) -> ReloadResult:
         if self._stopped:
-            return failure(StartError(STOPPING), self._clock())
+            return failure(StartError(STOPPING))
         try:
             async with asyncio.timeout(PREPARE_TIMEOUT):
                 file = await self._in_thread(self._watch.read)
             return await self._apply(file)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            return failure(error, self._clock())
+            return failure(error)
 
 
-def failure(error: Exception, at: float) -> ReloadResult:
+def failure(error: Exception) -> ReloadResult:
     """Return the result of a reload that ended with this error."""
     problems: tuple[str, ...] = (f"unhandled exception: {type(error).__name__}",)
     code = FAILED
@@ -193,7 +191,7 @@ def failure(error: Exception, at: float) -> ReloadResult:
             problems = (f"not everything could be opened within {PREPARE_TIMEOUT:g} s",)
         case _:
             _log.error("unhandled exception:\n%s", format_traceback(error))
-    return ReloadResult(at, code=code, problems=problems)
+    return ReloadResult(code=code, problems=problems)
 
 
 def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
@@ -259,3 +257,32 @@ def applicable(
             values[name], inner = applicable(before, after, f"{path}.")
             names += inner
     return settings.model_copy(update=values), tuple(names)
+
+
+@dataclass
+class Configuration:
+    """A file and its settings, the plugins, and the rate limits, whose counts all share.
+
+    Processes with another ``generation`` have another configuration.
+    """
+
+    file: ConfigFile
+    settings: Settings
+    plugins: pluggy.PluginManager
+    kinds: Kinds
+    limiters: Limiters
+    generation: int = 0
+
+    def use(self, content: str, signature: list[int]) -> ReloadResult:
+        """Start processes with another content of the file from now on, if it is valid."""
+        read = FileSignature(*signature)
+        file = replace(self.file, content=content.encode(), signature=read, named={})
+        try:
+            settings = file.load(self.kinds, os.environ)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            return failure(error)
+        self.settings, needs_restart = applicable(self.settings, settings)
+        self.file = file
+        self.limiters.configure(self.settings.limits)
+        self.generation += 1
+        return ReloadResult(needs_restart=needs_restart)

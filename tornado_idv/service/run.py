@@ -6,9 +6,11 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import pluggy
 import uvloop
@@ -17,13 +19,15 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.service.service import ListeningService, listening
-from tornado_idv.service.signals import KILLED_BY, Signals
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.service.watchdog import watched_loop
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 _GC_THRESHOLD = 20_000
+KILLED_BY = 128
+"""What a shell adds to the number of the signal that ended a process, for its exit code."""
+_STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(
@@ -73,6 +77,37 @@ def run(
         skip_last_collection()
 
     uvloop.run(serve())
+
+
+class Signals:
+    """Handles SIGTERM, SIGINT and SIGHUP, from creation until the loop is closed.
+
+    The first SIGTERM or SIGINT cancels ``task`` while the service starts, and sets ``stop``
+    from `ready` on. The second one calls ``abort`` with its number, in every phase: what
+    happens then must not depend on anything that may hang. SIGHUP is handled from `ready` on.
+    """
+
+    def __init__(self, task: asyncio.Task[Any] | None, abort: Callable[[int], object]) -> None:
+        self.stop = asyncio.Event()
+        self._starting = task
+        self._abort = abort
+        loop = asyncio.get_running_loop()
+        for number in _STOP:
+            loop.add_signal_handler(number, self._on_stop, number)
+
+    def ready(self, on_hangup: Callable[[], object]) -> None:
+        """The start is over: from here on a stop is a drain, and SIGHUP calls ``on_hangup``."""
+        self._starting = None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+
+    def _on_stop(self, number: int) -> None:
+        if self.stop.is_set():
+            self._abort(number)
+            return
+        self.stop.set()
+        if self._starting is not None:
+            self._starting.cancel()
 
 
 def tune_gc() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -216,7 +215,7 @@ async def listening(
 
         async def apply(file: ConfigFile) -> ReloadResult:
             (await prepare_file(file, kinds, service.prepare)).commit()
-            return ReloadResult(time.time(), applicable(settings, service.settings)[1])
+            return ReloadResult(needs_restart=applicable(settings, service.settings)[1])
 
         def end(result: ReloadResult, audited: Audited) -> None:
             notifier.ready()

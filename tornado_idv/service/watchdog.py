@@ -22,9 +22,10 @@ _log = logging.getLogger(__name__)
 _BEAT = 0.1
 _LIMIT = 1.0
 """Seconds without a heartbeat after which the loop counts as blocked."""
-_LATE = 0.5
-"""A check that is so many seconds late says nothing: the whole process was stopped, or code that
-holds the GIL kept this thread waiting, too."""
+_INTERVAL = 0.25
+_LATE = 0.75
+"""A check so many seconds after the last one says nothing: the whole process was stopped, or code
+that holds the GIL kept this thread waiting, too."""
 
 
 class Watchdog:
@@ -41,8 +42,7 @@ class Watchdog:
     ) -> None:
         self._frame = frame
         self._timer = timer
-        self._beat_at = timer()
-        self._due = self._beat_at + _LIMIT
+        self._beat_at = self._checked_at = timer()
         self._reported: float | None = None
 
     def beat(self) -> None:
@@ -53,20 +53,15 @@ class Watchdog:
         if blocked > _LIMIT:
             _log.warning("event loop no longer blocked; it was for %.1f s", blocked)
 
-    def check(self) -> float:
-        """Log the stack, once per block, and return the seconds until the next check."""
+    def check(self) -> None:
+        """Log the stack, once per block."""
         now, beat_at = self._timer(), self._beat_at
-        was_late = now - self._due > _LATE
-        self._due = (now if was_late else beat_at) + _LIMIT
-        if self._due <= now:
-            if self._reported != beat_at:
-                self._reported = beat_at
-                blocked = now - beat_at
-                # Files, functions and lines of code; no values of variables.
-                stack = "".join(traceback.format_stack(self._frame())).rstrip()
-                _log.warning("event loop blocked for more than %.0f s, in:\n%s", blocked, stack)
-            self._due = now + _LIMIT
-        return self._due - now
+        was_late, self._checked_at = now - self._checked_at > _LATE, now
+        if now - beat_at >= _LIMIT and self._reported != beat_at and not was_late:
+            self._reported = beat_at
+            # Files, functions and lines of code; no values of variables.
+            stack = "".join(traceback.format_stack(self._frame())).rstrip()
+            _log.warning("event loop blocked for more than 1 s, in:\n%s", stack)
 
 
 @contextmanager
@@ -87,8 +82,8 @@ def watched_loop(counters: Counters) -> Iterator[None]:
         timer = loop.call_later(_BEAT, beat)
 
     def watch() -> None:
-        while not stop.wait(watchdog.check()):
-            pass
+        while not stop.wait(_INTERVAL):
+            watchdog.check()
 
     timer = loop.call_later(_BEAT, beat)
     thread = threading.Thread(target=watch, name="watchdog", daemon=True)

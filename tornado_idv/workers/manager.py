@@ -25,14 +25,14 @@ from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.reload import (
     PREPARE_TIMEOUT,
     Audited,
+    Configuration,
     Prepared,
     Reloader,
+    applicable,
     failure,
     prepare_file,
 )
-from tornado_idv.workers.channel import STOPPED, Channel, Connection, Message, supervised
-from tornado_idv.workers.configuration import Configuration
-from tornado_idv.workers.peers import connected
+from tornado_idv.workers.channel import STOPPED, Channel, Connection, Message, connected, supervised
 
 _log = logging.getLogger(__name__)
 _PAUSE = 0.02
@@ -77,11 +77,7 @@ class Manager:
         self._keys = keys
         self._channel = channel
         self._kinds = current.kinds
-        self._hangups = 0
         self._max_lag = 0.0
-        # A reload does not change these two.
-        self._has_admin = current.settings.admin is not None
-        self._has_shared_cache = current.settings.shared_cache is not None
         self._adopt(current.settings)
 
     async def report(self, *, take_lag: bool = False) -> Report:
@@ -111,7 +107,7 @@ class Manager:
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
         delivered = any(each.get("result", False) for each in replies)
-        return delivered or not self._has_shared_cache
+        return delivered or self.settings.shared_cache is None
 
     async def explain(self, query: Record) -> Record:
         for worker in await self._workers():
@@ -160,11 +156,8 @@ class Manager:
 
     async def _prepare(self, settings: Settings) -> Prepared:
         """Open the key store of these settings, if it is another one; raises `StartError`."""
-        self._channel.update(preparing=True)
-        try:
-            keys = await self._keys.prepare(settings.auth if self._has_admin else AuthSettings())
-        finally:
-            self._channel.update(preparing=False)
+        settings, _ = applicable(self.settings, settings)
+        keys = await self._keys.prepare(settings.auth if settings.admin else AuthSettings())
 
         def commit() -> None:
             keys.commit()
@@ -178,15 +171,13 @@ class Manager:
         self.backends = [each.name for each in settings.backends]
 
     def _begin_reload(self, audited: Audited) -> None:
-        self._channel.send(op="reloading", audited=audited, hangups=self._hangups)
-        self._hangups = 0
+        self._channel.send(op="reloading", audited=audited)
 
     def _end_reload(self, result: ReloadResult, _: Audited) -> None:
         self._channel.send(op="reloaded", result=result)
 
     def _on_message(self, message: Message) -> None:
         if message["op"] == "hangup":
-            self._hangups += 1
             self.reloader.start("signal")
         else:
             self.reloader.stop()
@@ -254,5 +245,5 @@ async def _prepare_in(worker: Message, content: bytes, stack: AsyncExitStack) ->
     reply = await connection.receive() or {"error": "ended while it prepared the configuration"}
     if "error" in reply:
         text = f"{worker['name']} (pid {worker['pid']}): {reply['error']}"
-        return failure(StartError(text), time.time())
+        return failure(StartError(text))
     return convert(reply["result"], ReloadResult | None) or connection

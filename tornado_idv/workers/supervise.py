@@ -16,12 +16,12 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import installed_kinds
 from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.reload import Configuration
 from tornado_idv.service.run import start_summary
 from tornado_idv.service.service import ListeningService
 from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Slot
-from tornado_idv.workers.configuration import Configuration
 from tornado_idv.workers.manager import run_manager
 from tornado_idv.workers.supervisor import MANAGER, Supervisor
 from tornado_idv.workers.worker import run_worker

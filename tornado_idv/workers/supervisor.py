@@ -20,12 +20,11 @@ from tornado_idv.errors import StartError
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
-from tornado_idv.service.reload import STOPPING, Audited, failure, record
-from tornado_idv.service.signals import KILLED_BY
+from tornado_idv.service.reload import STOPPING, Audited, Configuration, failure, record
+from tornado_idv.service.run import KILLED_BY
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.channel import Message, State
 from tornado_idv.workers.child import Child, Slot, fork
-from tornado_idv.workers.configuration import Configuration
 from tornado_idv.workers.signals import SignalQueue
 
 _log = logging.getLogger(__name__)
@@ -80,8 +79,8 @@ class Supervisor:
         self._children: list[Child] = []
         self._restarts = 0
         self._announced = self._stopping = False
-        self._hangups = self._passed_on = 0
-        """SIGHUPs that the manager is to be sent, and was sent without a reload since."""
+        self._hangup_due = False
+        """Whether no reload has begun since SIGHUP."""
         self._last_reload: ReloadResult | None = None
         self._reloading: Audited | None = None
         """The cause of the reload that runs."""
@@ -108,20 +107,18 @@ class Supervisor:
     def _step(self) -> None:
         self._start_due()
         self._wait()
-        now, was_reloading = self._clock(), self._reloading is not None
+        now = self._clock()
         for number in self._signals.read():
             self._on_signal(number)
-        for child in tuple(self._children):
+        # The end of a reload is read before the commits, which have been sent by then.
+        for child in sorted(self._children, key=lambda each: each.name != MANAGER):
             child.flush()
             self._receive(child, now)
             if (code := child.reap()) is not None:
                 self._on_exit(child, code, now)
         self._check_start()
-        self._pass_hangups_on()
         self._kill_overdue(now)
-        # A commit may be read after the end of the reload, but not later than in the next step.
-        is_reloading = was_reloading or self._reloading is not None
-        self._replace_outdated(now, is_reloading=is_reloading)
+        self._replace_outdated(now)
         if self._stopping and not self._workers():  # the manager responds until the end
             for child in self._children:
                 self._drain(child, delay=False)
@@ -185,12 +182,10 @@ class Supervisor:
             case "overview":
                 manager.send("reply", **self._overview())
             case "reloading":
-                self._passed_on -= message["hangups"]
-                self._reloading = message["audited"]
+                self._hangup_due, self._reloading = False, message["audited"]
                 self._notifier.reloading()
             case "use":
-                refused = failure(StartError(STOPPING), time.time()) if self._stopping else None
-                result = refused or self._current.use(message["content"], message["signature"])
+                result = self._current.use(message["content"], message["signature"])
                 self._used = result if result.code is None else None
                 manager.send("reply", result=result, generation=self._current.generation)
             case "reloaded":
@@ -204,18 +199,16 @@ class Supervisor:
         record(result, self.counters, audited)
 
     def _on_manager_exit(self, manager: Child) -> None:
-        """End its reload, and pass SIGHUP on again unless a reload had begun."""
-        self._hangups, self._passed_on = self._hangups + self._passed_on, 0
+        """End its reload."""
         if self._reloading is not None:
             reason = STOPPING if self._stopping else f"{manager} ended during the reload"
-            self._on_reloaded(self._used or failure(StartError(reason), time.time()))
+            self._on_reloaded(self._used or failure(StartError(reason)))
 
-    def _pass_hangups_on(self) -> None:
+    def _pass_hangup_on(self) -> None:
+        """Have the manager reload; also a successor of one that ends before it has begun."""
         manager = self._slots[MANAGER].child
-        if self._announced and manager is not None and manager.ready_at is not None:
-            for _ in range(self._hangups):
-                manager.send("hangup")
-            self._hangups, self._passed_on = 0, self._passed_on + self._hangups
+        if self._announced and self._hangup_due and manager and manager.phase == "ready":
+            manager.send("hangup")
 
     def _on_ready(self, child: Child) -> None:
         slot = self._slots[child.name]
@@ -224,6 +217,8 @@ class Supervisor:
         if child.phase == "starting":
             child.phase = "ready"
         slot.error = None
+        if child.name == MANAGER:
+            self._pass_hangup_on()
         for other in self._children:  # one that it replaces has served until now
             if other.name == child.name and other is not child:
                 self._drain(other, delay=False)
@@ -240,8 +235,9 @@ class Supervisor:
             self._announced = True
             self._notifier.ready()
             self._on_all_ready(max(each.state.keys or 0 for each in self._children))
+            self._pass_hangup_on()
 
-    def _replace_outdated(self, now: float, *, is_reloading: bool) -> None:
+    def _replace_outdated(self, now: float) -> None:
         """Start another process in the place of each, and let it serve until that one does.
 
         During a reload, processes may have either configuration.
@@ -251,7 +247,7 @@ class Supervisor:
             if child is None or self._stopping:
                 continue
             is_unlike = child.state.generation != self._current.generation
-            if child.state.retiring or (is_unlike and not is_reloading):
+            if child.state.retiring or (is_unlike and self._reloading is None):
                 _log.info("%s is replaced", child)
                 slot.child, slot.start_at = None, now
                 if child.phase == "starting":
@@ -305,7 +301,8 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            self._hangups += 1
+            self._hangup_due = True
+            self._pass_hangup_on()
         elif number in (signal.SIGTERM, signal.SIGINT):
             if self._stopping:  # end without clean-up: a thread or a backend could hold that up
                 _log.warning("second signal: exiting now, requests in flight are aborted")

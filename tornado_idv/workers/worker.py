@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 import socket
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
@@ -16,7 +15,7 @@ import uvloop
 from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.errors import format_traceback
 from tornado_idv.logs.handlers import configure_logging
-from tornado_idv.service.reload import failure, prepare_file
+from tornado_idv.service.reload import Configuration, failure, prepare_file
 from tornado_idv.service.run import tune_gc
 from tornado_idv.service.service import Service, serving
 from tornado_idv.service.watchdog import watched_loop
@@ -26,10 +25,9 @@ from tornado_idv.workers.channel import (
     Channel,
     Connection,
     Message,
+    listening,
     supervised,
 )
-from tornado_idv.workers.configuration import Configuration
-from tornado_idv.workers.peers import listening
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +134,7 @@ class _Requests:
             return
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             decided.cancel()
-            connection.send(result=failure(error, time.time()))
+            connection.send(result=failure(error))
             return
         connection.send(result=None)
         if (commit := await decided) is None:

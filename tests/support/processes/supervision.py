@@ -21,10 +21,10 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.reload import Configuration
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.channel import Message, State, encode
 from tornado_idv.workers.child import Child, Slot
-from tornado_idv.workers.configuration import Configuration
 from tornado_idv.workers.supervisor import MANAGER, Supervisor
 
 CONFIG = """\
@@ -87,9 +87,6 @@ class FakeProcess:
 
     def send(self, op: str, **more: Any) -> None:
         self._socket.sendall(encode({"op": op, **more}))
-
-    def send_raw(self, data: bytes) -> None:
-        self._socket.sendall(data)
 
     def report(self) -> None:
         """Report what it has counted."""
@@ -271,7 +268,7 @@ class Simulation:
 
     def use(self, text: str, signature: FileSignature = _SIGNATURE) -> Message:
         """Have the manager begin a reload with this content; return the reply."""
-        self.manager.send("reloading", audited={"trigger": "admin"}, hangups=0)
+        self.manager.send("reloading", audited={"trigger": "admin"})
         return self.ask("use", content=text, signature=signature)
 
     def end_reload(self, result: ReloadResult) -> None:
