@@ -14,7 +14,7 @@ from support.processes.admin import ask_admin
 from support.processes.process import eventually
 from support.processes.service import Client
 from tornado_idv.admin.handlers import FILE_ROUTES
-from tornado_idv.admin.history import History, Sample, quantile, sampled
+from tornado_idv.admin.history import History, Sample, percentile, sampled
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
 from tornado_idv.metrics.counters import BOUNDS
@@ -207,20 +207,20 @@ def test_latency_of_a_backend_is_that_of_the_last_minute(service: Service) -> No
 
 
 @pytest.mark.parametrize(
-    ("buckets", "share", "expected"),
+    ("buckets", "percent", "expected"),
     [
-        ({}, 0.5, None),
-        ({0: 4}, 0.5, 25e-6),
-        ({4: 100}, 0.5, 0.00075),
-        ({4: 90, 9: 10}, 0.9, 0.001),
-        ({4: 90, 9: 10}, 0.95, 0.0375),
-        ({len(BOUNDS): 1}, 0.99, 2.5),
-        ({0: 1, len(BOUNDS): 1}, 0.99, 2.5),
+        ({}, 50, None),
+        ({0: 4}, 50, 0.025),
+        ({4: 100}, 50, 0.75),
+        ({4: 90, 9: 10}, 90, 1.0),
+        ({4: 90, 9: 10}, 95, 37.5),
+        ({len(BOUNDS): 1}, 99, 2500.0),
+        ({0: 1, len(BOUNDS): 1}, 99, 2500.0),
     ],
     ids=["none", "first", "one", "bound", "between", "above", "above and below"],
 )
 def test_percentiles_are_estimated_from_buckets(
-    buckets: dict[int, int], share: float, expected: float | None
+    buckets: dict[int, int], percent: int, expected: float | None
 ) -> None:
     counts = [buckets.get(i, 0) for i in range(len(BOUNDS) + 1)]
-    assert quantile(counts, share) == pytest.approx(expected)
+    assert percentile(counts, percent) == pytest.approx(expected)

@@ -261,8 +261,7 @@ def test_config_only_summarizes_settings_that_need_no_missing_secret(
     result = invoke("check", "-c", path, "--config-only")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "listens on     http://127.0.0.1:8080\n" in result.stdout
-    assert result.stdout.count("not resolved") == 11
-    assert result.stdout.endswith("not resolved   and 2 more\n")
+    assert result.stdout.count("not resolved") == 12
 
 
 def test_config_only_reports_other_problems(invoke: Invoke, config: Callable[..., Path]) -> None:

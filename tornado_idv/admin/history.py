@@ -16,24 +16,6 @@ from tornado_idv.admin.status import cache_lookups
 from tornado_idv.metrics.counters import BOUNDS, sum_buckets
 from tornado_idv.web.errors import ApiError
 
-
-def quantile(buckets: Sequence[int], share: float) -> float | None:
-    """Return the seconds within which a share of the events ended, ``None`` without events.
-
-    As Prometheus does, events are taken as evenly spread within their bucket, and those above the
-    last bound as equal to it.
-    """
-    rank = share * sum(buckets)
-    if rank <= 0:
-        return None
-    below = 0
-    for lower, upper, count in zip((0.0, *BOUNDS), BOUNDS, buckets, strict=False):
-        if below + count >= rank:
-            return lower + (upper - lower) * (rank - below) / count
-        below += count
-    return BOUNDS[-1]
-
-
 INTERVAL = 1
 """Seconds between two samples."""
 WINDOW = 5
@@ -112,9 +94,9 @@ class History:
                 requests=rate(statuses.total()),
                 errors=rate(sum(n for status, n in statuses.items() if status >= _SERVER_ERROR)),
                 **{f"status_{code}": rate(statuses[code]) for code in (401, 403, 404, 429)},
-                p50=_percentile(buckets, 50),
-                p95=_percentile(buckets, 95),
-                p99=_percentile(buckets, 99),
+                p50=percentile(buckets, 50),
+                p95=percentile(buckets, 95),
+                p99=percentile(buckets, 99),
                 hit_ratio=round(lookups["hit"] / total, 4) if total else None,
                 stale=rate(lookups["stale"]),
             )
@@ -137,7 +119,7 @@ class History:
             return {"p50": None, "p99": None}
         before, now = (self._totals[i].backends.get(name, sum_buckets(())) for i in (0, -1))
         buckets = _difference(now, before)
-        return {f"p{each}": _percentile(buckets, each) for each in (50, 99)}
+        return {f"p{each}": percentile(buckets, each) for each in (50, 99)}
 
 
 @asynccontextmanager
@@ -177,6 +159,18 @@ def _difference(now: list[int], before: list[int]) -> list[int]:
     return [a - b for a, b in zip(now, before, strict=True)]
 
 
-def _percentile(buckets: list[int], percent: int) -> float | None:
-    seconds = quantile(buckets, percent / 100)
-    return None if seconds is None else round(seconds * 1000, 3)
+def percentile(buckets: Sequence[int], percent: int) -> float | None:
+    """Return the milliseconds within which so many events ended, ``None`` without events.
+
+    As Prometheus does, events are taken as evenly spread within their bucket, and those above the
+    last bound as equal to it.
+    """
+    rank = sum(buckets) * percent / 100
+    if rank <= 0:
+        return None
+    below = 0
+    for lower, upper, count in zip((0.0, *BOUNDS), BOUNDS, buckets, strict=False):
+        if below + count >= rank:
+            return round(1000 * (lower + (upper - lower) * (rank - below) / count), 3)
+        below += count
+    return BOUNDS[-1] * 1000

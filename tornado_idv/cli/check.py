@@ -53,8 +53,6 @@ from tornado_idv.service.cpus import worker_count
 from tornado_idv.service.sockets import tls_context
 from tornado_idv.web.openapi import describe_api
 
-_MAX_ABSENT = 10
-
 
 @click.command(epilog=examples("check --config config.yaml", "check --config-only --json"))
 @config_option
@@ -88,9 +86,7 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
         else:
             settings, absent = load(config_path, kinds, os.environ), []
             asyncio.run(result.run(settings, kinds))
-    rows = [("not resolved", f"{each.path}: {each.message}") for each in absent[:_MAX_ABSENT]]
-    if (more := len(absent) - _MAX_ABSENT) > 0:
-        rows.append(("not resolved", f"and {more} more"))
+    rows = [("not resolved", f"{each.path}: {each.message}") for each in absent]
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
         if settings.server.warning is not None:

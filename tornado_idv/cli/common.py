@@ -49,11 +49,11 @@ config_option = click.option(
 
 def complete_backend(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of configured backends that begin like this, for shells."""
-    from tornado_idv.config.parts import BackendsPart, load_part  # noqa: PLC0415 - --help is fast
+    from tornado_idv.config.parts import load_parts  # noqa: PLC0415 - --help is fast
 
     path = context.params.get("config_path") or _find_config()
     try:
-        backends = load_part(BackendsPart, path, os.environ).backends
+        backends = load_parts(path, os.environ, "backends").backends
     except (IdvError, OSError):
         return []
     return [each.name for each in backends if each.name.startswith(incomplete)]

@@ -6,10 +6,9 @@ asks the running service.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -18,10 +17,7 @@ from tornado_idv.config.references import Resolved
 from tornado_idv.config.types import Host
 from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.files import require_file
-from tornado_idv.keys.token import digest, is_token68
 from tornado_idv.options import KeyStoreAddress, Options, WholeNumber
-
-PartT = TypeVar("PartT", bound=BaseModel)
 
 
 class AdminSettings(Options):
@@ -33,23 +29,8 @@ class AdminSettings(Options):
     """The port to listen on; 0 takes any free port."""
 
 
-class AdminPart(BaseModel):
-    """The settings that the commands for a running service read."""
-
-    admin: AdminSettings | None = None
-
-
 class _Key(BaseModel):
     id: str = ""
-    sha256: str = Field("", repr=False)
-    token: str = Field("", repr=False)
-
-    @property
-    def digest(self) -> bytes | None:
-        """The digest of the token; ``None`` where it refers to what this user cannot read."""
-        if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
-            return bytes.fromhex(self.sha256)
-        return digest(self.token) if is_token68(self.token) else None
 
 
 class _Auth(BaseModel):
@@ -61,37 +42,33 @@ class _Backend(BaseModel):
     name: str = ""
 
 
-class BackendsPart(BaseModel):
-    """The names of the backends."""
-
-    backends: tuple[_Backend, ...] = ()
-
-
 class _Logging(BaseModel):
     format: Literal["auto", "console", "json"] = "auto"
 
 
-class KeyStoreSettings(BaseModel):
-    """The settings that the commands for keys read."""
+class Parts(BaseModel):
+    """The settings that commands read without the others."""
 
+    admin: AdminSettings | None = None
     auth: _Auth = _Auth()
+    backends: tuple[_Backend, ...] = ()
     logging: _Logging = _Logging()
 
 
-def load_part(part: type[PartT], path: Path, environ: Mapping[str, str]) -> PartT:
-    """Return these settings of the file at ``path``.
+def load_parts(path: Path, environ: Mapping[str, str], *names: str) -> Parts:
+    """Return the settings with these names of the file at ``path``; others have their defaults.
 
     Raises `ConfigError` if the file is not YAML, or ``auth.store`` is one of them and refers to
     what is missing, and `StartError` if it cannot be read or these settings are not valid.
     """
     resolved = Resolved(yaml_loader.read(require_file(path), str(path)), path, environ)
-    names = [*part.model_fields]
     if "auth" in names:
         wrong = (*resolved.absent, *resolved.invalid)
         if problems := [each for each in wrong if each.path == "auth.store"]:
             raise ConfigError(*problems)
     try:
-        return part.model_validate(resolved.tree, context={"base_dir": resolved.base_dir})
-    except ValidationError:
+        parts = {name: resolved.tree[name] for name in names if name in resolved.tree}
+        return Parts.model_validate(parts, context={"base_dir": resolved.base_dir})
+    except (ValidationError, TypeError):
         name = " or ".join(names)
         raise StartError(f"{path}: {name} is not valid; see tornado-idv check") from None

@@ -20,7 +20,7 @@ import click
 from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
 from tornado_idv.cli.running.admin_client import AdminListener
 from tornado_idv.cli.standard_streams import print_message
-from tornado_idv.config.parts import KeyStoreSettings, load_part
+from tornado_idv.config.parts import load_parts
 from tornado_idv.errors import IdvError, UncertainChangeError
 from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.interfaces.command_tools import Exit
@@ -51,8 +51,6 @@ class Target:
     log_format: LogFormat = "auto"
     configured: frozenset[str] = frozenset()
     """The ids of the keys in config.yaml."""
-    configured_digests: frozenset[bytes] = frozenset()
-    """The digests of their tokens, as far as this user can read them."""
     admin: AdminListener | None = None
 
     def create(self) -> None:
@@ -125,13 +123,10 @@ class Target:
                 if i % 1000 == 0:  # the buffer of the log is bounded
                     logs.writer.flush()
 
-    def check_new(self, key: KeyRecord) -> None:
-        """Raise `RefusedError` for the id or the token of a key in config.yaml."""
-        if key.id in self.configured:
-            raise RefusedError(f"config.yaml has a key {key.id} in auth.keys; use another id")
-        if any(token.digest in self.configured_digests for token in key.tokens):
-            text = f"config.yaml has the token of {key.id} in auth.keys; remove one of them"
-            raise RefusedError(text)
+    def check_new(self, key_id: str) -> None:
+        """Raise `RefusedError` for the id of a key in config.yaml."""
+        if key_id in self.configured:
+            raise RefusedError(f"config.yaml has a key {key_id} in auth.keys; use another id")
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
@@ -177,7 +172,7 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
                 "--store: must be a file; set a URL, which may hold a password, as auth.store"
             )
         return Target(KeyStoreFile(store_path), as_json, time.time())
-    settings = load_part(KeyStoreSettings, config_path, os.environ)
+    settings = load_parts(config_path, os.environ, "auth", "logging")
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
         raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
@@ -189,7 +184,6 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
         time.time(),
         settings.logging.format,
         frozenset(key.id for key in keys),
-        frozenset(filter(None, (key.digest for key in keys))),
         AdminListener(config_path, None, as_json),
     )
 

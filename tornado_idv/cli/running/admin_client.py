@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, show
-from tornado_idv.config.parts import AdminPart, load_part
+from tornado_idv.config.parts import load_parts
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import require_file
 from tornado_idv.interfaces.command_tools import Exit
@@ -51,7 +51,7 @@ class AdminListener:
         rejects it. Raises `StartError` where it names no admin listener, `WrongRequest`, and
         `AdminUnavailable`, also if there is no response within ``timeout`` seconds.
         """
-        settings = load_part(AdminPart, self.config_path, os.environ).admin
+        settings = load_parts(self.config_path, os.environ, "admin").admin
         if settings is None:
             advice = "add: admin: {port: 8081}, and restart the service"
             raise StartError(f"{self.config_path} has no admin listener; {advice}")

@@ -28,8 +28,6 @@ from tornado_idv.units import parse_percentage
 
 _LISTED_PLANS = 20
 """Plans that are listed: more of them may be values of users in the wrong column."""
-_COMMON = 1000
-"""Users of all plans, beside which a plan of one user looks misspelt or cut."""
 
 
 class Result(NamedTuple):
@@ -181,13 +179,8 @@ class Import:
                 f"{staging.held} who are not in the list; correct or delete them."
             )
         plans = staging.plans()
-        if len(plans) > _LISTED_PLANS:
-            yield f"Plans: {len(plans)} different ones."
-            return
-        yield f"Plans: {', '.join(f'{plan} {count:,}' for plan, count, _ in plans)}."
-        for plan, count, line in plans:
-            if count == 1 and result.imported > _COMMON:
-                yield f"Warning: only line {line} has the plan {plan}; see if it is spelt right."
+        listed = ", ".join(f"{plan} {count:,}" for plan, count in plans)
+        yield f"Plans: {listed if len(plans) <= _LISTED_PLANS else f'{len(plans)} different ones'}."
 
 
 def with_progress(rows: Iterator[Row], source: IO[str]) -> Generator[Row]:

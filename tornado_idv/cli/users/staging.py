@@ -187,11 +187,10 @@ class Staging:
         )
         return stored, removed, kept
 
-    def plans(self) -> list[tuple[str, int, int]]:
-        """Return each plan, the number of rows that have it, and the line of the first one."""
+    def plans(self) -> list[tuple[str, int]]:
+        """Return each plan, and the number of rows that have it."""
         return self._run(
-            "SELECT plan, count(*), min(line) FROM listed WHERE reason IS NULL GROUP BY plan "
-            "ORDER BY 2"
+            "SELECT plan, count(*) FROM listed WHERE reason IS NULL GROUP BY plan ORDER BY 2"
         ).fetchall()
 
     def changes(self) -> Iterator[str]:
