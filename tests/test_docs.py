@@ -63,9 +63,7 @@ ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(enc
 PERFORMANCE = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
 YOUR_USERS = (ROOT / "docs" / "tutorial" / "your-users.md").read_text(encoding="utf-8")
 KEYS = (ROOT / "docs" / "guide" / "keys.md").read_text(encoding="utf-8")
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")],
-)
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")])
 
 
 def first_cells(text: str) -> set[str]:
@@ -195,11 +193,7 @@ def test_the_documents_have_configurations() -> None:
 def test_documented_plugin_is_the_example() -> None:
     plugin, suite = code_blocks(PLUGINS, "python")
     (project,) = code_blocks(PLUGINS, "toml")
-    documented = {
-        "idv_example.py": plugin,
-        "test_idv_example.py": suite,
-        "pyproject.toml": project,
-    }
+    documented = {"idv_example.py": plugin, "test_idv_example.py": suite, "pyproject.toml": project}
     for name, block in documented.items():
         text = (EXAMPLE / name).read_text(encoding="utf-8")
         assert all(part in text for part in re.split(r"\n{3,}", block)), name

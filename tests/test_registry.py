@@ -252,11 +252,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_point: str, mod
     ],
 )
 def test_an_unsuitable_installed_plugin_is_reported_by_package_and_entry_point(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    entry_point: str,
-    module: str,
-    reported: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry_point: str, module: str, reported: str
 ) -> None:
     install(tmp_path, monkeypatch, entry_point, module)
     with pytest.raises(StartError) as caught:

@@ -123,8 +123,7 @@ def test_no_command_shows_a_url_with_a_mistyped_scheme(
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["host=a password=Zeugma", "postgresql:/a:Zeugma", "a:Zeugma@b?://c", "1://a:Zeugma@b"],
+    "text", ["host=a password=Zeugma", "postgresql:/a:Zeugma", "a:Zeugma@b?://c", "1://a:Zeugma@b"]
 )
 def test_no_command_shows_what_is_neither_a_path_nor_a_url(
     reported: Callable[..., str], text: str

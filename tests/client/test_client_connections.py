@@ -24,15 +24,7 @@ from support.http.clients import (
     error,
     found,
 )
-from support.http.scripted_server import (
-    REQUEST_ID,
-    Said,
-    a_request,
-    header,
-    http,
-    reset,
-    serving,
-)
+from support.http.scripted_server import REQUEST_ID, Said, a_request, header, http, reset, serving
 from tornado_idv.client import (
     AsyncClient,
     Client,
@@ -338,10 +330,7 @@ async def test_late_response_is_of_no_use_and_ends_its_connection(kind: Kind) ->
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        Said(b"", "drip"),
-        Said(NOT_FOUND.replace(b"Content-Length: ", b"Content-Length: 9"), "drip"),
-    ],
+    [Said(b"", "drip"), Said(NOT_FOUND.replace(b"Content-Length: ", b"Content-Length: 9"), "drip")],
     ids=["head", "body"],
 )
 async def test_deadline_counts_the_whole_response(answer: Said) -> None:

@@ -42,9 +42,7 @@ FILES = TREES | st.fixed_dictionaries(
 @pytest.mark.slow
 @given(tree=FILES)
 @settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_tree_is_settings_or_problems_in_the_order_of_the_file(
     tmp_path: Path, kinds: Kinds, tree: object

@@ -265,19 +265,10 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "demo in doubt": ("demo: maybe", ["3:7: demo: must be true or false"]),
     "demo with two workers": ("demo: true\nserver: {workers: 2}", [f"4:19: {ONE_WORKER}"]),
-    "demo with a worker per core": (
-        "demo: true\nserver: {workers: auto}",
-        [f"4:19: {ONE_WORKER}"],
-    ),
-    "keys empty": (
-        "auth:\n  keys:",
-        ["4:8: auth.keys: must be a list; it is empty"],
-    ),
+    "demo with a worker per core": ("demo: true\nserver: {workers: auto}", [f"4:19: {ONE_WORKER}"]),
+    "keys empty": ("auth:\n  keys:", ["4:8: auth.keys: must be a list; it is empty"]),
     "key without id": (key(sha256=DIGEST), ["4:5: auth.keys[0].id: is missing"]),
-    "key without token": (
-        key(id="shop"),
-        ["4:5: auth.keys[0]: needs sha256, or token in a demo"],
-    ),
+    "key without token": (key(id="shop"), ["4:5: auth.keys[0]: needs sha256, or token in a demo"]),
     "key with both": (
         key(id="a", token=TOKEN, sha256=DIGEST),
         ["4:46: auth.keys[0]: has sha256 and token; leave one out"],
@@ -400,14 +391,8 @@ WHOLE_FILES = {
     "empty": ("", ["1:1: profile_sites: is missing", "1:1: backends: is missing"]),
     "a list": ("- profile_sites", ["1:1: must be a mapping, not a list"]),
     "text": ("profile_sites", ["1:1: must be a mapping, not text"]),
-    "an anchor": (
-        "demo: &on true",
-        ["1:7: anchors and aliases are refused; write the value out"],
-    ),
-    "member twice": (
-        f"{SITE}{SITE}",
-        ["2:1: duplicate member, first on line 1"],
-    ),
+    "an anchor": ("demo: &on true", ["1:7: anchors and aliases are refused; write the value out"]),
+    "member twice": (f"{SITE}{SITE}", ["2:1: duplicate member, first on line 1"]),
     "no sites": (
         GOOD.replace("[https://profiles.example]", "[]"),
         ["1:16: profile_sites: too few items: at least 1, not 0"],
@@ -420,10 +405,7 @@ WHOLE_FILES = {
         GOOD.replace("https://profiles.example", "profiles.example"),
         ["1:17: profile_sites[0]: not a site address; write it like https://profiles.example"],
     ),
-    "no backends": (
-        f"{SITE}backends: []",
-        ["2:11: backends: too few items: at least 1, not 0"],
-    ),
+    "no backends": (f"{SITE}backends: []", ["2:11: backends: too few items: at least 1, not 0"]),
     "backends a mapping": (
         f"{SITE}backends:\n  members: {{kind: table}}",
         ["3:3: backends: must be a list, not a mapping"],
@@ -484,10 +466,7 @@ WHOLE_FILES = {
             "3:82: backends[0].headers: the environment variable NO is not set",
         ],
     ),
-    "no kind": (
-        f"{SITE}backends:\n  - name: a",
-        [f"3:5: backends[0].kind: is missing; {KINDS}"],
-    ),
+    "no kind": (f"{SITE}backends:\n  - name: a", [f"3:5: backends[0].kind: is missing; {KINDS}"]),
     "kind not set": (
         f"{SITE}backends: [{{name: a, kind: '${{env:KIND}}'}}]",
         ["2:28: backends[0].kind: the environment variable KIND is not set"],

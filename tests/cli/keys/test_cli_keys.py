@@ -312,10 +312,7 @@ def test_key_is_disabled_enabled_and_revoked(run: Run, path: Path) -> None:
         assert read(path)["shop"].state(NOW) == state
         if name != "enable":
             result = run(name, "shop")
-            assert (result.exit_code, result.stderr) == (
-                0,
-                f"shop: {state}; nothing was changed\n",
-            )
+            assert (result.exit_code, result.stderr) == (0, f"shop: {state}; nothing was changed\n")
     assert run("enable", "shop").stderr == "shop was revoked, which is final\n"
 
 

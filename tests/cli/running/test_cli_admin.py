@@ -69,11 +69,7 @@ def test_health_is_shown(used: Path, invoke: Invoke) -> None:
 
 
 def test_degraded_service_is_ready_and_says_what_fails(
-    service: Service,
-    used: Path,
-    tmp_path: Path,
-    invoke: Invoke,
-    monkeypatch: pytest.MonkeyPatch,
+    service: Service, used: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "users.yaml").write_text("users:\n", encoding="utf-8")
     service.operations.store = cast(
@@ -120,13 +116,7 @@ def test_cache_is_purged_and_its_figures_shown(
     done = invoke("cache", "stats", "--config", used)
     assert (done.exit_code, "33.3% of 3 lookups were hits" in done.stdout) == (0, True)
     record = json.loads(invoke("cache", "stats", "--config", used, "--json").stdout)
-    assert record["lookups"] == {
-        "hit": 1,
-        "shared": 0,
-        "stale": 0,
-        "coalesced": 0,
-        "miss": 2,
-    }
+    assert record["lookups"] == {"hit": 1, "shared": 0, "stale": 0, "coalesced": 0, "miss": 2}
 
 
 @pytest.mark.parametrize(
