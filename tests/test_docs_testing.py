@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -81,18 +83,36 @@ CALLERS = {
 }
 
 
+@pytest.fixture(scope="module")
+def drills(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
+    """Drills of all callers at once: most of their time they wait for a timeout."""
+    folder = tmp_path_factory.mktemp("callers")
+
+    def drill(caller: str) -> subprocess.CompletedProcess[str]:
+        command = [*CALLERS[caller], f"examples/callers/{caller}"]
+        if command[0] == "go":
+            program = str(folder / "safe")
+            build = ["go", "build", "-o", program, command[-1]]
+            done = run(build, ROOT, GOCACHE=str(folder / "go"))
+            assert done.returncode == 0, done.stderr
+            command = [program]
+        return run(["tornado-idv", "drill", "--json", "--", *command], ROOT)
+
+    with ThreadPoolExecutor() as threads:
+        installed = [each for each, line in CALLERS.items() if shutil.which(line[0])]
+        yield {each: threads.submit(drill, each) for each in installed}
+
+
 @pytest.mark.parametrize("caller", CALLERS)
-def test_drill_tells_safe_callers_from_unsafe_ones(caller: str, tmp_path: Path) -> None:
+def test_drill_tells_safe_callers_from_unsafe_ones(
+    caller: str, drills: dict[str, Future[subprocess.CompletedProcess[str]]]
+) -> None:
     """A safe one comes to each right conclusion, and an unsafe one takes all faults for "gone"."""
-    command = [*CALLERS[caller], f"examples/callers/{caller}"]
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed; `make test-tools` does it")
-    if command[0] == "go":
-        program = str(tmp_path / "safe")
-        done = run(["go", "build", "-o", program, command[-1]], ROOT, GOCACHE=str(tmp_path / "go"))
-        assert done.returncode == 0, done.stderr
-        command = [program]
-    done = run(["tornado-idv", "drill", "--json", "--", *command], ROOT)
+    if caller not in drills:
+        pytest.skip(f"{CALLERS[caller][0]} is not installed; `make test-tools` does it")
+    done = drills[caller].result()
     runs = {each["scenario"]: each["conclusion"] for each in json.loads(done.stdout)["runs"]}
     faults = {"503", "no response", "connection reset", "body cut", "HTML 404 of a proxy"}
     faults |= {"401 after a rotation", "429"}
@@ -102,20 +122,17 @@ def test_drill_tells_safe_callers_from_unsafe_ones(caller: str, tmp_path: Path) 
     assert done.returncode == (0 if caller.startswith("safe") else 1)
 
 
-@pytest.mark.parametrize("identifier", ["@ann", "https://profiles.example/m/ann"])
-def test_fault_is_set_by_nickname_or_profile_url(identifier: str) -> None:
-    with IdentityService.start() as service:
-        service.add(client.User("Free", "4111", "@ann"))
-        service.slow(identifier, 0.001)
-        with service.client() as caller:
+def test_double_has_users_and_faults_by_each_form_of_a_name() -> None:
+    """Faults by a nickname or a profile URL, users with an own profile URL or without ``@``."""
+    with IdentityService.start() as service, service.client() as caller:
+        for identifier in ("@ann", "https://profiles.example/m/ann"):
+            service.add(client.User("Free", "4111", "@ann"))
+            service.slow(identifier, 0.001)
             assert caller.find(identifier) is not None
             service.fail(identifier, status=500)
             with pytest.raises(client.Undetermined):
                 caller.find(identifier)
-
-
-def test_user_is_added_with_its_profile_url_or_without_at() -> None:
-    with IdentityService.start() as service, service.client() as caller:
+            service.reset()
         url = "https://other.example/ann"
         service.add(client.User("Free", "4111", "@ann", url))
         assert caller.get("@ann").profile_url == url

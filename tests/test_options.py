@@ -22,32 +22,10 @@ SIZE: TypeAdapter[int] = TypeAdapter(Size)
 WHOLE: TypeAdapter[int] = TypeAdapter(WholeNumber)
 PATH: TypeAdapter[Path] = TypeAdapter(ConfigPath)
 
-GOOD_DURATIONS = {
-    "0s": 0,
-    "250ms": 0.25,
-    "0.5s": 0.5,
-    "30s": 30,
-    "007s": 7,
-    "5m": 300,
-    "1.5h": 5400,
-    "7d": 604800,
-}
-BAD_DURATIONS = [
-    "",
-    "5",
-    "s",
-    "5 s",
-    " 5s",
-    "5s\n",
-    "-5s",
-    "+5s",
-    "5S",
-    "5sec",
-    ".5s",
-    "5.s",
-    "1e3s",
-]
-BAD_DURATIONS += ["1h30m", "inf", "nan", "\u0665s"]
+GOOD_DURATIONS = {"0s": 0, "250ms": 0.25, "0.5s": 0.5, "30s": 30, "007s": 7, "5m": 300}
+GOOD_DURATIONS |= {"1.5h": 5400, "7d": 604800}
+BAD_DURATIONS = ["", "5", "s", "5 s", " 5s", "5s\n", "-5s", "+5s", "5S", "5sec", ".5s", "5.s"]
+BAD_DURATIONS += ["1e3s", "1h30m", "inf", "nan", "\u0665s"]
 
 GOOD_SIZES = {"0B": 0, "512B": 512, "16KiB": 16384, "1MiB": 1048576, "2GiB": 2147483648}
 BAD_SIZES = ["", "16", "KiB", "16 KiB", "16KB", "16kib", "1.5KiB", "-1B", "1B\n", "\u0661B", "0x1B"]

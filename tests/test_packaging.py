@@ -63,17 +63,6 @@ runpy.run_module("tornado_idv", run_name="__main__")
 """
 
 
-VALIDATE = """\
-import sys
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-version, path = sys.argv[1:]
-validator = JsonStrictValidator(SchemaVersion.from_version(version))
-error = validator.validate_str(open(path).read())
-assert error is None, error
-"""
-
-
 @dataclass(frozen=True)
 class Built:
     """The archives: a source archive, a wheel of the tree, and one of the source archive."""
@@ -191,23 +180,6 @@ def test_the_wheel_runs_far_from_the_tree(python: str, tmp_path: Path) -> None:
     assert json.loads(found)["nickname"] == "@alice"
 
 
-def test_two_builds_are_equal(built: Built, tmp_path: Path) -> None:
-    """Of the same files, written years later by a user with another umask."""
-    before = os.umask(0o077)
-    try:
-        shutil.copytree(ROOT, tmp_path / "tree", ignore=NOT_SOURCE, copy_function=copy_late)
-        sdist, wheel = build(tmp_path, "sdist", "wheel_of_sdist")
-    finally:
-        os.umask(before)
-    assert sdist.read_bytes() == built.sdist.read_bytes()
-    assert wheel.read_bytes() == built.wheel_of_sdist.read_bytes()
-
-
-def copy_late(source: str, target: str) -> None:
-    shutil.copyfile(source, target)
-    os.utime(target, (2_000_000_000, 2_000_000_000))
-
-
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of ``make dist``, in a repository whose one commit is of the tree."""
@@ -263,12 +235,10 @@ def test_lock_has_every_requirement_with_digests(built: Built) -> None:
     assert "index-url" not in (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
-def test_bill_of_materials_is_valid_and_lists_the_lock(built: Built, dist: Path) -> None:
-    """That it is valid has been checked by cyclonedx-py, in four seconds, before writing it."""
+def test_bill_of_materials_lists_the_lock(built: Built, dist: Path) -> None:
+    """That it is valid is checked by cyclonedx-py before it writes it."""
     version = built.wheel.name.split("-")[1]
-    path = dist / f"tornado_idv-{version}.cdx.json"
-    bom = json.loads(path.read_text(encoding="utf-8"))
-    run(str(TOOLS / "python"), "-c", VALIDATE, bom["specVersion"], str(path), cwd=dist)
+    bom = json.loads((dist / f"tornado_idv-{version}.cdx.json").read_text(encoding="utf-8"))
     root = bom["metadata"]["component"]
     assert (root["name"], root["version"]) == ("tornado-idv", version)
     assert bom["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")

@@ -5,18 +5,14 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pluggy
 import pytest
 from pydantic import BaseModel
 
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.errors import ConfigError, DegradedStartError, Problem, StartError, Unavailable
-from tornado_idv.interfaces import hookspecs
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.model import Answer, Query, User
@@ -146,11 +142,6 @@ def test_a_manager_without_entry_points_knows_no_kind() -> None:
     assert installed_kinds(plugin_manager(entry_points=False)) == Kinds()
 
 
-def test_no_two_managers_share_their_plugins() -> None:
-    plugin_manager(entry_points=False, plugins=[Offering(fake=Recorder)])
-    assert installed_kinds(plugin_manager(entry_points=False)) == Kinds()
-
-
 def test_classes_of_installed_plugins_are_found_by_their_entry_points() -> None:
     kinds = installed_kinds(plugin_manager())
     for classes, expected in [
@@ -161,13 +152,6 @@ def test_classes_of_installed_plugins_are_found_by_their_entry_points() -> None:
     ]:
         names = {load_class(each).__name__.removesuffix("Backend") for each in classes.values()}
         assert names == {*expected.split()}
-
-
-def test_every_hook_says_what_it_is_for() -> None:
-    manager = plugin_manager(entry_points=False)
-    for name in ("idv_kinds", "idv_identify", "idv_lookup_finished"):
-        assert hasattr(manager.hook, name)
-        assert getattr(hookspecs, name).__doc__
 
 
 def test_kinds_of_all_plugins_come_in_the_order_of_the_plugins() -> None:
@@ -202,22 +186,6 @@ def test_plugin_with_an_unsuitable_hook_stops_the_start(plugin: object, reported
     with pytest.raises(StartError, match="a plugin cannot be loaded") as caught:
         plugin_manager(entry_points=False, plugins=[Plain(), plugin])
     assert reported in str(caught.value)
-
-
-def test_an_observer_that_is_a_plain_function_is_taken() -> None:
-    manager = plugin_manager(entry_points=False, plugins=[Plain()])
-    assert len(manager.hook.idv_lookup_finished.get_hookimpls()) == 1
-
-
-def test_an_installed_plugin_that_cannot_be_imported_stops_the_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def load(self: EntryPoint) -> ModuleType:
-        raise ImportError("no module named gone")
-
-    monkeypatch.setattr(EntryPoint, "load", load)
-    with pytest.raises(StartError, match=r"a plugin cannot be loaded: .*no module named gone"):
-        plugin_manager()
 
 
 SUITABLE = """
@@ -456,14 +424,6 @@ async def test_error_while_opening_is_reported_without_its_message(
     assert secret not in caplog.text
 
 
-async def test_backends_are_closed_when_the_service_fails() -> None:
-    log: list[str] = []
-    with pytest.raises(RuntimeError, match="while serving"):
-        async with open_backends([Recorder(options("a"), log)]):
-            raise RuntimeError("while serving")
-    assert log == ["open a", "close a"]
-
-
 async def test_a_backend_that_fails_to_close_is_logged_and_the_others_are_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -496,7 +456,3 @@ async def test_a_failure_to_close_does_not_hide_a_failure_to_open() -> None:
         async with open_backends(backends):
             pass
     assert caught.value is error
-
-
-def test_a_manager_is_pluggy_s_own() -> None:
-    assert isinstance(plugin_manager(entry_points=False), pluggy.PluginManager)

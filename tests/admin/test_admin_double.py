@@ -16,15 +16,12 @@ import pytest
 
 from support.processes.admin import WITH_ADMIN, AdminReply, ask_admin
 from support.processes.process import eventually
-from support.processes.service import CONFIG, KEY, Client, Reply, lookup_request, serving
-from tornado_idv.config.load import ConfigFile
+from support.processes.service import KEY, Client, Reply, lookup_request, serving
 from tornado_idv.double.admin import ROUTES
 from tornado_idv.double.fault import Fault
 from tornado_idv.double.state import Double as DoubleState
-from tornado_idv.errors import ConfigError
 from tornado_idv.log_format import json_lines
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog, Ids, Request, make_subject_of, record_response
 from tornado_idv.web.response import Result
@@ -329,19 +326,6 @@ def test_no_endpoint_exists_without_demo(tmp_path: Path, path: str, method: str)
         record = {"status": 503} if method == "PUT" else None
         reply = ask_admin(service, path, record, method=method)
         assert (reply.status, reply.json["code"]) == (404, "no_such_route")
-
-
-def test_demo_with_several_workers_is_an_error(tmp_path: Path) -> None:
-    """What is set would be set in one of them only."""
-    path = tmp_path / "config.yaml"
-    users = "  - {name: users, kind: yaml, path: users.yaml}\n"
-    text = CONFIG.replace("{port: 0,", "{workers: 2, port: 0,") + users
-    path.write_text(f"{text}demo: true\n", encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
-        ConfigFile.read(path).load(installed_kinds(plugin_manager()), {})
-    (problem,) = caught.value.problems
-    assert (problem.line, problem.path) == (2, "server.workers")
-    assert problem.message.startswith("demo: true needs workers: 1")
 
 
 def test_every_member_endpoint_and_field_is_documented(double: Double) -> None:

@@ -31,11 +31,6 @@ def test_service_is_alive_and_ready(service: Service) -> None:
     assert ask_admin(service, "/health/ready").json == {"status": "ready", "degraded": []}
 
 
-def test_root_leads_to_the_status_page(service: Service) -> None:
-    reply = ask_admin(service, "/")
-    assert (reply.status, reply.headers["Location"]) == (302, "status")
-
-
 def test_status_gives_an_overview(service: Service) -> None:
     Client(service.port).by_input("@alice")
     status = ask_admin(service, "/status.json").json
@@ -100,10 +95,6 @@ def test_liveness_of_the_public_listener(tmp_path: Path) -> None:
         assert (wrong.status, wrong.headers["allow"]) == (405, "GET, HEAD")
         wrong = client.send("GET", "/x/api/v1/identify/url", {"Host": "x"})
         assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
-
-
-def test_public_listener_has_no_health_path_by_default(service: Service) -> None:
-    assert Client(service.port).send("GET", "/healthz", {"Host": "x"}).code == "no_such_route"
 
 
 @pytest.mark.parametrize(

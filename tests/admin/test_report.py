@@ -127,12 +127,6 @@ def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
     assert report.max_lag == 0.75
 
 
-def test_key_store_fails_if_one_worker_cannot_read_it() -> None:
-    good, bad = PartReport(None, 1.0), PartReport("the key store is gone", 2.0)
-    report = merge([ProcessReport(parts={"key store": each}) for each in (good, bad, good)])
-    assert report.parts == {"key store": bad}
-
-
 def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
     good = BackendReport(SHARED_CACHE, "redis", "closed", 0, None, None, None, 0.0)
     bad = BackendReport(SHARED_CACHE, "redis", "closed", 1, None, None, "x", 9.0, "a purge")
@@ -144,9 +138,10 @@ def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
     assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["shared cache"]
 
 
-def test_shared_limits_fail_if_one_worker_cannot_exchange() -> None:
+def test_part_fails_if_it_fails_in_one_worker() -> None:
     good, bad = PartReport(None, 1.0), PartReport("no response in time", 2.0)
     process = merge([ProcessReport(parts={"shared limits": each}) for each in (good, bad, good)])
+    assert process.parts == {"shared limits": bad}
     report = Report("ready", 1, 0.0, process, Counters())
     assert report.parts == report.degraded() == ["shared limits"]
 

@@ -18,7 +18,6 @@ from support.http.certificate import ENCRYPTED_KEY, OTHER_KEY, SELF_SIGNED
 from support.processes.editor import as_editor_reads
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process import Invoke
-from tornado_idv.keys.token import issue
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "config.schema.json"
@@ -51,14 +50,6 @@ def test_a_valid_file_is_summarized(invoke: Invoke, config: Callable[..., Path])
     assert all(re.match(r"[a-z0-9 ]{14} \S", row) for row in rows)
     assert "listens on     http://127.0.0.1:4711" in rows
     assert any("users (yaml)" in row for row in rows)
-
-
-def test_a_valid_file_is_summarized_as_json(invoke: Invoke, config: Callable[..., Path]) -> None:
-    path = config("name: users, kind: yaml, path: users.yaml")
-    result = invoke("check", "-c", path, "--json")
-    record = json.loads(result.stdout)
-    assert (result.exit_code, record["ok"]) == (0, True)
-    assert ["listens on", "http://127.0.0.1:8080"] in record["summary"]
 
 
 def test_every_problem_is_reported_with_its_position(invoke: Invoke, tmp_path: Path) -> None:
@@ -124,18 +115,6 @@ def test_a_missing_file_is_reported_as_json(invoke: Invoke, tmp_path: Path) -> N
     }
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)], ids=["for people", "for scripts"])
-def test_a_key_after_a_missing_space_is_not_printed(
-    invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
-) -> None:
-    key = issue("canary")
-    path = config(USERS, more=f"auth: {{keys: [{{id: a, token:{key}}}]}}\n")
-    result = invoke("check", "-c", path, *options)
-    assert result.exit_code == 1
-    assert "a space is missing after the colon of" in result.output
-    assert key.split("_")[2] not in result.output
-
-
 WRONG_FIXTURE = "users:\n  - {nickname: alice, plan: Free}\n  - {nickname: bob, plan: Free}\n"
 GONE = "name: gone, kind: yaml, path: gone.yaml"
 WRONG = "name: wrong, kind: yaml, path: wrong.yaml"
@@ -155,24 +134,6 @@ def test_backends_that_cannot_be_opened_are_reported(
         f"{path}:5:5: backends[2]: {wrong}:2:5: users[0].card_number: missing",
         f"{path}:5:5: backends[2]: {wrong}:3:5: users[1].card_number: missing",
     ]
-
-
-def test_a_backend_that_cannot_be_opened_is_reported_as_json(
-    invoke: Invoke, config: Callable[..., Path]
-) -> None:
-    path = config(USERS, GONE)
-    result = invoke("check", "-c", path, "--json")
-    assert (result.exit_code, result.stderr) == (1, "")
-    record = json.loads(result.stdout)
-    (problem,) = record["problems"]
-    assert (record["ok"], record["warnings"]) == (False, [])
-    assert [problem[name] for name in ("file", "line", "column", "path")] == [
-        str(path),
-        4,
-        5,
-        "backends[1]",
-    ]
-    assert "gone.yaml: cannot be read" in problem["message"]
 
 
 TLS = "server: {tls: {cert_file: cert.pem, key_file: key.pem}}\n"

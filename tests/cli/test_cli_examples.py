@@ -91,17 +91,6 @@ def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
     assert (done.stdout.split(), done.stderr) == (["plain,crm", "plain,cards"], "")
 
 
-@pytest.mark.parametrize(
-    ("words", "suggestion"), [(("chek",), "'check'"), (("keys", "isue"), "'issue'")]
-)
-def test_mistyped_command_is_suggested(
-    invoke: Invoke, words: tuple[str, ...], suggestion: str
-) -> None:
-    done = invoke(*words)
-    assert done.exit_code == 2
-    assert re.search(f"Did you mean.*{suggestion}", done.stderr)
-
-
 def test_port_of_the_command_line_is_used_and_a_reload_does_not_complain(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     backend = "  - {name: users, kind: yaml, path: users.yaml}\nadmin: {port: 0}\n"
@@ -133,12 +122,3 @@ def test_configuration_is_found_by_option_variable_folder_and_etc(
     monkeypatch.setenv("TORNADO_IDV_CONFIG", str(variable))
     assert shown() == f"ok: {variable}"
     assert shown("--config", str(named)) == f"ok: {named}"
-
-
-def test_message_of_a_missing_configuration_names_init(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = invoke("check")
-    assert done.exit_code == 1
-    assert done.stderr.endswith("write one with: tornado-idv init\n")

@@ -7,12 +7,11 @@ import re
 import subprocess
 import sys
 from functools import partial
-from importlib.metadata import version
 
 import click
 import pytest
 
-from support.processes.process import COMMAND, TIMEOUT, Invoke, command
+from support.processes.process import COMMAND, TIMEOUT, Invoke
 from tornado_idv import hookimpl
 from tornado_idv.cli import main
 from tornado_idv.cli.commands import Commands
@@ -111,12 +110,6 @@ def test_summary_in_the_list_is_the_first_sentence_of_the_help(invoke: Invoke) -
         assert f"  {name:14}  {command_of(name).get_short_help_str(limit=100)}\n" in listed
 
 
-def test_exit_codes_are_in_the_help(invoke: Invoke) -> None:
-    text = " ".join(invoke("--help").stdout.split())
-    for code in ("0 done", "1 the answer is no", "2 wrong use", "3 could not be determined"):
-        assert code in text
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(invoke: Invoke, name: str) -> None:
     """Also by ``-h``; every option has a text."""
@@ -127,20 +120,6 @@ def test_every_command_has_help(invoke: Invoke, name: str) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 100
     options = [each for each in command_of(name).params if isinstance(each, click.Option)]
     assert all(option.help and option.help.endswith(".") for option in options)
-
-
-@pytest.mark.parametrize("arguments", [["--no-such"], ["no-such"], ["serve", "more"]])
-def test_wrong_use_prints_the_usage(invoke: Invoke, arguments: list[str]) -> None:
-    result = invoke(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("Usage: ")
-
-
-@pytest.mark.slow
-def test_version_is_printed() -> None:
-    """By the module, which has the command's name."""
-    result = command("--version")
-    assert result.stdout == f"tornado-idv {version('tornado-idv')}\n"
 
 
 def test_the_module_is_the_command() -> None:
@@ -174,12 +153,3 @@ def test_a_plugin_that_cannot_be_loaded_is_reported(
     result = invoke(name)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("a plugin cannot be loaded: ")
-
-
-def test_a_plugin_that_cannot_be_loaded_is_reported_as_json(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "idv_yaml", None)
-    result = invoke("plugins", "--json")
-    assert (result.exit_code, result.stderr) == (1, "")
-    assert json.loads(result.stdout)["ok"] is False

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.processes.forked_commands import start
-from support.processes.process import Invoke, command
+from support.processes.process import Invoke
 from support.processes.service import Client, serving
 from tornado_idv.keys.token import check_token
 
@@ -35,25 +35,7 @@ def test_init_writes_files_and_prints_the_key(invoke: Invoke, tmp_path: Path) ->
     assert not any(key.encode() in path.read_bytes() for path in folder.iterdir())
 
 
-def test_each_init_makes_another_key(invoke: Invoke, tmp_path: Path) -> None:
-    keys = {key_in(invoke("init", tmp_path / name).stdout) for name in "ab"}
-    assert len(keys) == 2
-
-
-@pytest.mark.slow
-def test_the_default_is_the_current_folder(tmp_path: Path) -> None:
-    result = command("init", cwd=tmp_path)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
-
-
-def test_the_files_pass_check(invoke: Invoke, tmp_path: Path) -> None:
-    invoke("init", tmp_path)
-    result = invoke("check", "--config", tmp_path / "config.yaml")
-    assert (result.exit_code, result.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres", "ldap", "upstream"])
+@pytest.mark.parametrize("kind", ["yaml", "sqlite", "postgres", "ldap", "upstream"])
 def test_example_of_a_kind_passes_check(invoke: Invoke, tmp_path: Path, kind: str) -> None:
     """With the secret in the file that it names."""
     invoke("init", "--from", kind, tmp_path)

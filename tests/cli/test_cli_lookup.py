@@ -137,11 +137,6 @@ def test_wrong_use_is_reported_as_json(invoke: Invoke, config: Config) -> None:
     assert record["message"].endswith("; did you mean @alice?")
 
 
-@pytest.mark.parametrize("arguments", [(), ("@alice", "@bob"), ("@alice", "--no-such")])
-def test_what_click_cannot_read_is_wrong_use(invoke: Invoke, arguments: tuple[str, ...]) -> None:
-    assert invoke("lookup", *arguments).exit_code == 2
-
-
 def test_each_backend_that_was_asked_is_explained_in_order(
     invoke: Invoke, config: Config, folder: Path
 ) -> None:
@@ -169,12 +164,6 @@ def test_a_failure_is_explained(invoke: Invoke, config: Config) -> None:
     assert "  asked origin: " in result.stdout
 
 
-def test_a_backend_that_cannot_be_opened_fails_the_lookup(invoke: Invoke, config: Config) -> None:
-    result = invoke("lookup", "@alice", "-c", config("name: gone, kind: yaml, path: gone.yaml"))
-    assert (result.exit_code, result.stdout) == (3, "")
-    assert "gone.yaml" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("backend", "line"),
     [("name: users, kind: yml", 3), ("name: gone, kind: yaml, path: gone.yaml", None)],
@@ -197,32 +186,6 @@ def test_a_failure_is_printed_once(config: Config) -> None:
     result = command("lookup", "@alice", "-c", str(config(NOBODY_LISTENS)))
     assert (result.returncode, result.stderr) == (3, "")
     assert len(result.stdout.splitlines()) == 2
-
-
-def test_an_invalid_configuration_fails_the_lookup(invoke: Invoke, config: Config) -> None:
-    path = config("name: users, kind: yml")
-    result = invoke("lookup", "@alice", "-c", path)
-    assert (result.exit_code, result.stdout) == (3, "")
-    assert result.stderr.startswith(f"{path}:3:")
-
-
-@pytest.mark.parametrize(
-    ("backend", "who", "code"),
-    [
-        (USERS, "@alice", 0),
-        (USERS, "@nobody", 1),
-        (USERS, "nobody", 2),
-        (NOBODY_LISTENS, "@alice", 3),
-    ],
-    ids=["found", "not found", "wrong use", "undetermined"],
-)
-def test_the_exit_code_is_the_answer(
-    invoke: Invoke, config: Config, backend: str, who: str, code: int
-) -> None:
-    """Errors are sentences."""
-    result = invoke("lookup", who, "--config", config(backend))
-    assert result.exit_code == code
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("option", ["--explain", "--steps"])

@@ -165,14 +165,6 @@ async def test_other_failures_are_not_tried_again(kind: Kind, failing: bytes | S
     assert len(server.requests) == 1
 
 
-async def test_a_pause_beyond_the_deadline_is_not_waited_for(kind: Kind) -> None:
-    limited = error(429, "rate_limited", "Retry-After: 11")
-    async with serving(limited, NOT_FOUND) as server, calling(kind, server.address) as call:
-        with pytest.raises(RateLimited) as caught:
-            await call("find", "@alice")
-    assert (caught.value.retry_after, len(server.requests)) == (11, 1)
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -203,23 +195,6 @@ async def test_connection_is_kept(kind: Kind) -> None:
         for _ in range(3):
             assert await call("find", "@alice") == ALICE
     assert len(server.connections) == 1
-
-
-async def test_kept_connection_that_the_server_closed_costs_no_lookup(kind: Kind) -> None:
-    """Also where the close arrives only after the request was sent."""
-    answers = found(), Said(b"", "reset"), found()
-    async with serving(*answers) as server, calling(kind, server.address) as call:
-        assert await call("find", "@alice") == ALICE
-        assert await call("find", "@alice") == ALICE
-    assert len(server.connections) == 2
-
-
-async def test_response_to_an_earlier_request_is_of_no_use(kind: Kind) -> None:
-    """A second response without a request waits on the connection."""
-    stray = NOT_FOUND.replace(b"%REQUEST-ID%", b"earlier")
-    async with serving(found() + stray, found()) as server, calling(kind, server.address) as call:
-        assert await call("find", "@alice") == ALICE
-        assert await call("find", "@alice") == ALICE
 
 
 async def test_traceparent_is_sent_with_each_attempt(kind: Kind) -> None:

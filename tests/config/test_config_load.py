@@ -168,12 +168,6 @@ def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
     assert (crm["name"], crm["kind"], crm["url"]) == ("crm", "remote", "https://crm.example")
 
 
-def test_a_backend_is_built_from_its_options(load_text: Load, kinds: Kinds) -> None:
-    (options,) = load_text(GOOD).backends
-    assert isinstance(options, kinds.backends["table"].options_type)
-    assert kinds.backends["table"](options).name == "members"
-
-
 def test_token_and_sha256_give_the_same_digest(load_text: Load) -> None:
     shop, demo = load_text(EVERY_SETTING).auth.keys
     assert shop.api_key.digest == bytes.fromhex("ab" * 32)

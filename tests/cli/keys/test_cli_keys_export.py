@@ -230,15 +230,6 @@ def test_key_that_was_revoked_in_both_stores_is_updated(
     assert read(tmp_path / "new.db")["rotated"].revoked == CREATED
 
 
-def test_key_that_is_there_is_an_error_without_update(
-    move: Move, old: Path, tmp_path: Path
-) -> None:
-    move("--create")
-    done = move()
-    assert done.exit_code == 1
-    assert f"{tmp_path / 'keys.jsonl'}:1:1: the key disabled exists already" in done.stderr
-
-
 @pytest.mark.parametrize("options", [(), ("--update",)])
 def test_token_of_another_key_is_refused(
     move: Move, old: Path, tmp_path: Path, options: tuple[str, ...]
@@ -288,30 +279,6 @@ def test_key_of_another_system_keeps_its_time_and_its_token(invoke: Invoke, tmp_
     assert (token.digest, read(path)["shop"].created) == (digest("b"), before["shop"].created)
 
 
-WRONG = {
-    "both": ({"sha256": "0" * 64, "tokens": [{"sha256": "1" * 64}]}, "sha256: is one of tokens"),
-    "neither": ({}, "sha256: is missing, or tokens"),
-    "no token": ({"tokens": []}, "tokens: "),
-    "digest": ({"tokens": [{"sha256": "0"}]}, "tokens[0].sha256: must be 64 hexadecimal digits"),
-    "a token": ({"tokens": [{"token": "idv_x"}]}, "tokens[0].sha256: is missing"),
-    "time": ({"sha256": "0" * 64, "revoked": "soon"}, "revoked: not a date and time"),
-    "state": ({"sha256": "0" * 64, "state": "valid"}, "state: is no member of a key"),
-}
-
-
-@pytest.mark.parametrize(("members", "message"), WRONG.values(), ids=WRONG)
-def test_wrong_line_is_reported_and_nothing_is_imported(
-    invoke: Invoke, tmp_path: Path, members: dict[str, object], message: str
-) -> None:
-    file = tmp_path / "keys.jsonl"
-    lines = [{"id": "good", "sha256": digest("good").hex()}, {"id": "x", **members}]
-    file.write_text("\n".join(map(json.dumps, lines)))
-    done = invoke("keys", "import", file, "--store", tmp_path / "new.db", "--create", "--update")
-    assert done.exit_code == 1
-    assert done.stderr.startswith(f"{file}:2:1: {message}")
-    assert not (tmp_path / "new.db").exists()
-
-
 def test_key_of_the_configuration_is_refused(move: Move, old: Path, tmp_path: Path) -> None:
     keys = f"[{{id: rotated, sha256: {digest('x').hex()}}}]"
     (tmp_path / "new.yaml").write_text(f"auth: {{store: new.db, keys: {keys}}}\n")
@@ -324,16 +291,3 @@ def test_key_of_the_configuration_is_refused(move: Move, old: Path, tmp_path: Pa
 def test_file_that_cannot_be_written_is_an_error(invoke: Invoke, old: Path, tmp_path: Path) -> None:
     done = invoke("keys", "export", tmp_path / "none" / "keys.jsonl", "--store", old)
     assert (done.exit_code, "cannot be written" in done.stderr) == (1, True)
-
-
-@pytest.mark.parametrize("command", ["export", "import"])
-def test_missing_store_is_an_error(
-    invoke: Invoke, tmp_path: Path, old: Path, move: Move, command: str
-) -> None:
-    if command == "export":
-        done = invoke("keys", "export", "--store", tmp_path / "new.db")
-    else:
-        done = move("--update")
-    assert done.exit_code == 1
-    assert f"{tmp_path / 'new.db'}: there is no key store" in done.stderr
-    assert not (tmp_path / "new.db").exists()

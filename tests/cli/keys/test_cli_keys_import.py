@@ -69,22 +69,12 @@ def test_keys_are_imported_with_their_attributes(import_lines: Import, path: Pat
     assert (shop.requests, shop.misses) == (Rate(100, 1), Rate(300, 600))
 
 
-def test_file_is_imported(path: Path, tmp_path: Path) -> None:
-    file = tmp_path / "keys.jsonl"
-    file.write_text(line("shop"))
-    arguments = ["keys", "import", str(file), "--create", "--store", str(path), "--json"]
-    with put_back():
-        result = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert json.loads(result.stdout) == {"ok": True, "imported": 1, "updated": 0, "unchanged": 0}
-    assert list(read(path)) == ["shop"]
-
-
 WRONG = {
     "no json": ("shop", "not a line of JSON"),
     "two documents": ("{} {}", "not a line of JSON"),
     "no object": ("[]", "must be an object"),
     "no id": (json.dumps({"sha256": "0" * 64}), "id: is missing"),
-    "no digest": ('{"id": "x"}', "sha256: is missing"),
+    "no digest": ('{"id": "x"}', "sha256: is missing, or tokens"),
     "id": (line("a_b"), "id: must be 1 to 64 letters, digits, . and -"),
     "digest": (line("x", sha256="00"), "sha256: must be 64 hexadecimal digits"),
     "duplicate member": ('{"id": "x", "id": "y"}', "not a line of JSON"),
@@ -115,6 +105,17 @@ WRONG = {
         line("x", not_before="2027-01-01T00:00:00Z", expires="2026-01-01T00:00:00Z"),
         "expires: must be after not_before",
     ),
+    "digest and tokens": (
+        line("x", tokens=[{"sha256": "1" * 64}]),
+        "sha256: is one of tokens already",
+    ),
+    "no token": ('{"id": "x", "tokens": []}', "tokens: "),
+    "token": ('{"id": "x", "tokens": [{}]}', "tokens[0].sha256: is missing"),
+    "digest of a token": (
+        '{"id": "x", "tokens": [{"sha256": "0"}]}',
+        "tokens[0].sha256: must be 64 hexadecimal digits",
+    ),
+    "revoked": (line("x", revoked="soon"), "revoked: not a date and time"),
     "same id": (line("good", sha256="0" * 64), "id: the same as in line 1"),
     "same digest": (line("x", sha256=digest("good").hex()), "sha256: the same as in line 1"),
     "known id": (line("shop"), "the key shop exists already"),
@@ -147,22 +148,12 @@ def test_all_wrong_lines_are_reported(import_lines: Import, path: Path) -> None:
     assert not path.exists()
 
 
-def test_many_keys_are_imported_at_once(import_lines: Import, path: Path) -> None:
-    assert import_lines(*(line(f"key-{i}") for i in range(2500))).exit_code == 0
-    assert len(read(path)) == 2500
-
-
 def test_file_without_keys_is_an_error_and_creates_no_store(
     import_lines: Import, path: Path
 ) -> None:
     result = import_lines("", " ")
     assert (result.exit_code, result.stderr) == (1, "<stdin>: there is no key in it\n")
     assert not path.exists()
-
-
-def test_missing_file_is_wrong_use(path: Path, tmp_path: Path) -> None:
-    arguments = ["keys", "import", str(tmp_path / "none"), "--store", str(path)]
-    assert CliRunner().invoke(main, arguments).exit_code == 2
 
 
 def test_new_store_that_may_not_outlast_a_crash_is_uncertain(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import pwd
 import signal
 import subprocess
@@ -159,21 +158,6 @@ def test_audit_log_has_the_configured_format(path: Path, tmp_path: Path) -> None
     assert done.wait() == 0
     (line,) = (each for each in done.stderr.splitlines() if "key changed" in each)
     assert all(text in line for text in (f"user={USER}", 'command="keys import"', "key=shop"))
-
-
-def test_keys_are_a_table_with_bold_headings_on_a_terminal(path: Path) -> None:
-    make_store(path, "shop")
-    ours, theirs = pty.openpty()
-    try:
-        env = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-        process = fork("keys", "list", "--store", str(path), stdout=theirs, stderr=2, env=env)
-        assert process.wait(TIMEOUT) == 0
-        text = os.read(ours, 65536).decode()
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert "\x1b[1m" in text.splitlines()[0]
-    assert "shop" in text
 
 
 def test_commands_at_once_lose_no_key(path: Path, tmp_path: Path) -> None:

@@ -356,28 +356,6 @@ def test_export_to_a_symbolic_link_replaces_its_target(
     assert (link.readlink(), target.read_text()) == (target, HEADER + ALICE_ROW)
 
 
-def test_two_exports_to_one_file_at_the_same_time_are_both_complete(
-    users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One runs as a whole while the other one is writing; the last one to end has the name."""
-    sqlite_databases.write(path, ALICE, BOB)
-    sqlite_databases.write(folder / "other.db", ALICE)
-    file, sync = folder / "all.csv", os.fsync
-    between: list[str] = []
-
-    def export_meanwhile(descriptor: int) -> None:
-        if not between:
-            between.append("")
-            assert users("export", "--from", "other", file).exit_code == 0
-            between[0] = file.read_text()
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", export_meanwhile)
-    assert users("export", "--from", "people", file).exit_code == 0
-    assert between == [HEADER + ALICE_ROW]
-    assert file.read_text() == HEADER + ALICE_ROW + BOB_ROW
-
-
 def test_export_uses_nothing_that_was_prepared_in_the_folder(
     users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
