@@ -223,9 +223,9 @@ async def test_connections_that_are_configured_are_opened_and_the_table_read_onl
     driver: Driver, make: Callable[..., Database]
 ) -> None:
     database = make(timeout="2s", pool={"min": "2", "max": "3"})
-    assert not database.has_connections
+    assert not database.pool.connections
     await database.open()
-    assert database.has_connections
+    assert database.pool.connections
     done = ["read only", "SHOW row_security", "close", "terminate"]
     assert driver.inspecting.done == done
     assert [each.done for each in driver.connections] == [[], []]
@@ -291,7 +291,7 @@ async def test_opening_that_is_cancelled_leaves_no_connection(
     await asyncio.wait([opening])
     assert opening.cancelled()
     assert [each.ended for each in driver.connections] == [True]
-    assert not database.has_connections
+    assert not database.pool.connections
 
 
 async def test_opening_again_closes_the_pool_before(
@@ -315,8 +315,8 @@ async def test_opening_again_closes_the_pool_before(
     driver.going_on.set()
     await asyncio.gather(*lookups)
     assert len(driver.connections) == 2
-    await database.close()
-    assert not database.has_connections
+    await database.pool.close()
+    assert not database.pool.connections
 
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
