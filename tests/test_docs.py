@@ -47,7 +47,7 @@ from tornado_idv.registry import installed_kinds, load_class, plugin_manager
 from tornado_idv.trace_context import parse_trace
 from tornado_idv.web.access_log import AccessLog, Ids, Request, make_subject_of, record_response
 from tornado_idv.web.errors import ApiError
-from tornado_idv.web.response import Failure, Result
+from tornado_idv.web.response import Result
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -119,8 +119,9 @@ async def test_every_field_of_the_access_log_is_documented() -> None:
     trace = parse_trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     subject = log.subject_of(ByNickname("alice"))
     request = Request("a-1", trace, "POST", "identify/url", "192.0.2.7", "shop", subject)
-    failure = Failure("backend_unavailable", "crm", "no answer within 2 s")
-    record_response(Counters(), log, request, Result(503, b"{}", "", failure, "miss"), 1.0)
+    reason = "no answer within 2 s"
+    result = Result(503, b"{}", "", "backend_unavailable", reason, "miss", "crm")
+    record_response(Counters(), log, request, result, 1.0)
     log.flush()
     example = json.loads(code_blocks(LOGGING, "json")[0])
     assert list(json.loads(written[0])) == list(example)

@@ -13,7 +13,8 @@ from docs_tutorial import ROOT
 from support.processes.service import Client, Service, serving
 from tornado_idv.limits.key_limits import Exceeded, Limit
 from tornado_idv.units import parse_rate
-from tornado_idv.web.errors import REASONS, fields_for, rate_limited
+from tornado_idv.web.errors import REASONS, rate_limited
+from tornado_idv.web.lookups import result_of_error
 
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 REQUEST, RESPONSE = (
@@ -100,4 +101,4 @@ def test_response_over_a_limit_is_as_documented() -> None:
     limit = Limit("requests", parse_rate(re.findall("requests: (.*?) *#", text)[0]))
     status, fields = response.split("\n", 1)
     assert status == "HTTP/1.1 429 Too Many Requests"
-    assert fields_for(rate_limited(Exceeded(limit, 1))) == fields.replace("\n", "\r\n")
+    assert result_of_error(rate_limited(Exceeded(limit, 1))).fields == fields.replace("\n", "\r\n")

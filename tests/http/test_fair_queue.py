@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,6 @@ MS = 1 / 1024
 """About a millisecond, and a number whose sums are exact."""
 
 
-@dataclass(frozen=True)
-class Waiter:
-    """Does something when it is resumed."""
-
-    resume: Callable[[], None]
-
-
 class Harness:
     """A queue on the running loop, and what was resumed."""
 
@@ -32,9 +24,9 @@ class Harness:
         self.queue = FairQueue(asyncio.get_running_loop(), self.timer, budget=budget, rate=rate)
         self.resumed: list[str] = []
 
-    def waiter(self, name: str, seconds: float = 0.0) -> Waiter:
+    def waiter(self, name: str, seconds: float = 0.0) -> Callable[[], None]:
         """One whose request takes so long."""
-        return Waiter(partial(self._resume, name, seconds))
+        return partial(self._resume, name, seconds)
 
     def enqueue(self, *names: str, seconds: float = 0.0, rejected: bool = False) -> None:
         for name in names:
@@ -92,7 +84,11 @@ async def test_a_waiter_is_resumed_at_most_once_per_iteration() -> None:
     """However large the budget is, what else has come is looked at between two of its requests."""
     harness = Harness(budget=100 * MS)
     resumed: list[str] = []
-    endless = Waiter(lambda: (resumed.append("endless"), harness.queue.enqueue(endless))[0])
+
+    def endless() -> None:
+        resumed.append("endless")
+        harness.queue.enqueue(endless)
+
     harness.queue.enqueue(endless)
     harness.enqueue("other")
     assert await harness.iterate() == ["other"]
@@ -136,10 +132,9 @@ async def test_a_rejected_waiter_is_resumed_at_most_once_per_iteration() -> None
 
     def again() -> None:
         resumed.append("rejected")
-        harness.queue.enqueue(rejected, rejected=True)
+        harness.queue.enqueue(again, rejected=True)
 
-    rejected = Waiter(again)
-    harness.queue.enqueue(rejected, rejected=True)
+    harness.queue.enqueue(again, rejected=True)
     harness.enqueue("1", "2", "3")
     assert await harness.iterate() == ["1", "2", "3"]
     assert resumed == ["rejected"]
@@ -150,7 +145,7 @@ async def test_waiter_may_cancel_another() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     harness = Harness(budget=100 * MS)
     other = harness.waiter("other")
-    harness.queue.enqueue(Waiter(lambda: harness.queue.cancel(other)))
+    harness.queue.enqueue(lambda: harness.queue.cancel(other))
     harness.queue.enqueue(other)
     assert await harness.iterate() == []
     assert errors == []
@@ -187,10 +182,10 @@ async def test_waiter_that_enqueues_again_is_last(other_work: float) -> None:
 
     def again() -> None:
         resumed.append("once")
-        harness.queue.enqueue(Waiter(partial(resumed.append, "twice")))
+        harness.queue.enqueue(partial(resumed.append, "twice"))
 
-    harness.queue.enqueue(Waiter(again))
-    harness.queue.enqueue(Waiter(partial(resumed.append, "another")))
+    harness.queue.enqueue(again)
+    harness.queue.enqueue(partial(resumed.append, "another"))
     for _ in range(3):
         await harness.iterate(other_work)
     assert resumed == ["once", "another", "twice"]
@@ -208,7 +203,7 @@ async def test_failing_waiter_does_not_stop_the_next(other_work: float) -> None:
     def fail() -> None:
         raise error
 
-    harness.queue.enqueue(Waiter(fail))
+    harness.queue.enqueue(fail)
     harness.enqueue("next")
     assert await harness.iterate(other_work) == []
     assert await harness.iterate() == ["next"]

@@ -217,44 +217,12 @@ async def test_client_is_refused_at_once_where_no_handshake_makes_room(
     contexts: Contexts,
 ) -> None:
     """All descriptors are those of connections that stay."""
-    loop, (sock, port) = asyncio.get_running_loop(), bind_unused_port()
-    acceptor = TlsAcceptor(loop, contexts[0], asyncio.Protocol, lambda _: False, timeout=60.0)
-    acceptor.listen(sock, 10)
+    sock, port = bind_unused_port()
+    acceptor = TlsAcceptor(sock, contexts[0], asyncio.Protocol, lambda _: False, timeout=60.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await asyncio.wait_for(ended(reader), 5)
     writer.close()
     acceptor.close()
-
-
-async def test_handshakes_that_are_being_aborted_are_bounded(
-    contexts: Contexts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each has a descriptor up to its end; the clients after them wait in the backlog."""
-    loop, (sock, port) = asyncio.get_running_loop(), bind_unused_port()
-    begun, going_on = 0, asyncio.Event()
-
-    async def handshake(_: TlsAcceptor, accepted: socket.socket) -> None:
-        nonlocal begun
-        begun += 1
-        with accepted, suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        await going_on.wait()
-
-    monkeypatch.setattr(TlsAcceptor, "_handshake", handshake)
-    acceptor = TlsAcceptor(loop, contexts[0], asyncio.Protocol, lambda number: number < 1, 60.0)
-    acceptor.listen(sock, 100)
-    clients = []
-    for number in range(1, 41):
-        clients.append(await asyncio.open_connection("127.0.0.1", port))
-        await until(lambda: begun >= min(number, 17))  # noqa: B023 - called at once
-    assert begun == 17
-    going_on.set()
-    *others, (last, _) = clients
-    await asyncio.wait_for(asyncio.gather(*(ended(reader) for reader, _ in others)), 5)
-    acceptor.close()
-    await asyncio.wait_for(ended(last), 5)
-    for _, writer in clients:
-        writer.close()
 
 
 async def ended(reader: asyncio.StreamReader) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByCard, ByNickname, Query
 from tornado_idv.web.access_log import AccessLog, Request, make_subject_of, record_response
-from tornado_idv.web.response import CacheResult, Failure, Result
+from tornado_idv.web.response import Result
 
 ALICE = ByNickname("alice")
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -37,22 +38,19 @@ class Written:
         return "".join(self.texts).splitlines()
 
 
-UNAVAILABLE = Failure("backend_unavailable", "crm", 'says "no",\n\x1b[31m')
+UNAVAILABLE = {"code": "backend_unavailable", "backend": "crm", "reason": 'says "no",\n\x1b[31m'}
 
 
 def note(
     log: AccessLog,
     status: int = 200,
     key_id: str | None = "caller",
-    failure: Failure | None = None,
     *,
     subject: str | None = None,
-    backend: str | None = None,
-    cache: CacheResult | None = None,
+    **result: Any,
 ) -> None:
     request = Request("a-1", None, "POST", "identify/url", "192.0.2.7", key_id, subject)
-    result = Result(status, b"{}", "", failure, cache, backend)
-    record_response(Counters(), log, request, result, 0.0123456)
+    record_response(Counters(), log, request, Result(status, b"{}", **result), 0.0123456)
 
 
 @pytest.mark.parametrize("key_id", ["caller", None])
@@ -91,25 +89,14 @@ async def test_a_line_for_people_is_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "fields"),
-    [
-        (Failure("not_found"), {"code": "not_found"}),
-        (Failure("token", None, "expired"), {"code": "token", "reason": "expired"}),
-        (
-            UNAVAILABLE,
-            {
-                "code": "backend_unavailable",
-                "backend": "crm",
-                "reason": 'says "no",\n\x1b[31m',
-            },
-        ),
-    ],
+    "fields",
+    [{"code": "not_found"}, {"code": "token", "reason": "expired"}, UNAVAILABLE],
     ids=["a code", "a reason", "a backend"],
 )
-async def test_the_line_of_a_failure_says_why(failure: Failure, fields: dict[str, str]) -> None:
+async def test_the_line_of_a_failure_says_why(fields: dict[str, str]) -> None:
     written = Written()
     log = AccessLog(written, json_lines)
-    note(log, 503, failure=failure)
+    note(log, 503, **fields)
     log.flush()
     (line,) = written.lines
     record = json.loads(line)
@@ -119,9 +106,9 @@ async def test_the_line_of_a_failure_says_why(failure: Failure, fields: dict[str
 
 
 @pytest.mark.parametrize(
-    ("failure", "end"),
+    ("fields", "end"),
     [
-        (Failure("not_found"), " code=not_found"),
+        ({"code": "not_found"}, " code=not_found"),
         (
             UNAVAILABLE,
             ' backend=crm code=backend_unavailable reason="says \\"no\\",\\n\\u001b[31m"',
@@ -129,10 +116,10 @@ async def test_the_line_of_a_failure_says_why(failure: Failure, fields: dict[str
     ],
     ids=["a code", "a backend"],
 )
-async def test_text_line_of_a_failure_says_why(failure: Failure, end: str) -> None:
+async def test_text_line_of_a_failure_says_why(fields: dict[str, str], end: str) -> None:
     written = Written()
     log = AccessLog(written, text_lines)
-    note(log, 503, failure=failure)
+    note(log, 503, **fields)
     log.flush()
     (line,) = written.lines
     assert line.endswith(f"request_id=a-1{end}")
@@ -172,7 +159,7 @@ def test_hashed_subject_is_the_same_for_the_same_user_of_one_service_alone() -> 
 
 async def test_line_without_a_query_has_no_subject() -> None:
     log = AccessLog(written := Written(), json_lines, make_subject_of("full"))
-    note(log, 401, failure=Failure("token_invalid_or_expired"))
+    note(log, 401, code="token_invalid_or_expired")
     log.flush()
     assert "subject" not in json.loads(written.lines[0])
 

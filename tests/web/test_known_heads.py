@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.http.in_process import Harness, ask_for, harnesses
+from support.http.in_process import Counted, Harness, ask_for, harnesses
 from tornado_idv import model
 from tornado_idv.http import connection
 from tornado_idv.http.connection_table import HttpLimits
-from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
-from tornado_idv.http.head import parse_head
 from tornado_idv.http.serving import Serving
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.web import known_heads, lookups
+from tornado_idv.web.app import make_api
 from tornado_idv.web.known_heads import KnownHeads
 
 ALICE = ask_for("alice")
@@ -57,18 +56,7 @@ def test_body_is_kept_when_its_answer_is_cached(harness: Harness) -> None:
     assert len(bodies(harness)) == 2
 
 
-def test_a_request_that_is_arriving_keeps_its_limits_at_a_reload(harness: Harness) -> None:
-    client, padded = harness.ask(ALICE), ask_for("alice", pad=500)
-    client.send(padded[:-200])
-    smaller = HttpLimits(max_body=100)
-    harness.server.replace(
-        Serving(harness.app, lambda *_: b"", smaller, KnownHeads(fast_path(harness).services))
-    )
-    client.send(padded[-200:])
-    assert client.statuses == [200, 200]
-
-
-def test_a_client_may_send_ahead_only_after_a_first_response(
+def test_a_client_may_send_no_more_ahead_than_one_request_takes(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.cache.apply(Purge())
@@ -80,12 +68,13 @@ def test_a_client_may_send_ahead_only_after_a_first_response(
 def test_a_longer_body_than_the_service_takes_is_rejected(harness: Harness) -> None:
     """Though its head is known; the limit may be below that of the fast path."""
     heads = KnownHeads(fast_path(harness).services, 25)
-    serving = Serving(harness.app, lambda *_: b"too long", HttpLimits(max_body=25), heads)
-    harness.server.replace(serving)
-    client = harness.ask(ALICE, ALICE)
-    before = harness.app.asked
+    app = Counted(make_api(heads.services, known_heads=heads))
+    limits = HttpLimits(max_body=25)
+    harness.server.replace(Serving(app, lambda *_: b"too long", limits, heads.connect))
+    client = harness.ask(ALICE, ALICE, ALICE)
+    assert app.asked == 2
     client.send(ask_for("alice", pad=7))
-    assert harness.app.asked == before
+    assert app.asked == 2
     assert client.socket.sent.endswith(b"too long")
 
 
@@ -101,16 +90,6 @@ def test_lookup_that_is_cancelled_has_a_response(
         task.cancel()
     harness.loop.settle()
     assert (client.statuses, logged) == ([500], [asyncio.CancelledError])
-
-
-def test_only_what_a_handler_understood_is_learned(harness: Harness) -> None:
-    sink: ResponseSink = harness.call().connection
-    head = parse_head(ask_for("alice", b"X-A: 1")[:-19], 1024)
-    for _ in range(3):
-        exchange = Exchange(sink, head, Peer("192.0.2.7", "http"))
-        exchange.cacheable = "something else"
-        fast_path(harness).learn(exchange)
-    assert len(fast_path(harness).templates) == 1
 
 
 def test_the_oldest_bodies_are_evicted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from tornado_idv.web.errors import ApiError
-from tornado_idv.web.response import build_error, build_response, new_request_id, valid_request_id
+from tornado_idv.web.response import build_response, new_request_id, valid_request_id
 
 DATE = r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
 
@@ -27,18 +26,6 @@ def test_a_response_is_a_status_line_header_fields_and_a_body() -> None:
         "Content-Length: 2\r\n\r\n{}",
         data,
     )
-
-
-@pytest.mark.parametrize("error", ApiError, ids=lambda error: error.name)
-def test_an_error_is_a_response_with_its_own_fields(error: ApiError) -> None:
-    head, _, body = build_error(error, "some-id", "Connection: close\r\n").partition(b"\r\n\r\n")
-    lines = head.decode().split("\r\n")
-    assert lines[0].startswith(f"HTTP/1.1 {error.status} ")
-    assert body == error.body
-    assert f"Content-Length: {len(body)}" in lines
-    assert "Connection: close" in lines
-    assert "X-Request-ID: some-id" in lines
-    assert set(error.fields.split("\r\n")) - {""} <= set(lines)
 
 
 def test_request_ids_are_unique() -> None:

@@ -238,5 +238,5 @@ def test_rejected_request_is_not_cached(harness: Harness) -> None:
 def largest_held(client: FakeClient) -> int:
     """The length of the longest bytes that a connection holds."""
     connection = client.connection
-    held = reachable(vars(connection)["_parser"], vars(connection)["_fast_path"])
+    held = reachable(vars(connection)["_parser"], vars(connection)["_match"])
     return max(len(each) for each in held if isinstance(each, (bytes, bytearray)))

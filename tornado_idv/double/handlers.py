@@ -17,14 +17,16 @@ from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import Services
-from tornado_idv.web.response import ECHOED, Failure, Result
+from tornado_idv.web.response import ECHOED, Result
 
 _PIECES_PER_SECOND = 20
 _ERRORS = {500: ApiError.INTERNAL, 503: ApiError.UNAVAILABLE}
 _ONE_PER_SECOND = Exceeded(Limit("requests", Rate(1, 1.0)), 1.0)
 _PAGE = "<!DOCTYPE html>\n<title>Error {0}</title>\n<h1>Error {0}</h1>\n"
-_SIMULATED = Failure(ApiError.UNAVAILABLE.code, None, "simulated")
-_NO_RESPONSE = Result(ApiError.UNAVAILABLE.status, b"", failure=_SIMULATED)
+_SIMULATED = "simulated"
+_NO_RESPONSE = Result(
+    ApiError.UNAVAILABLE.status, b"", code=ApiError.UNAVAILABLE.code, reason=_SIMULATED
+)
 
 
 class DoubleHandler(IdentifyHandler):
@@ -51,13 +53,13 @@ class DoubleHandler(IdentifyHandler):
             if fault.status == ApiError.RATE_LIMITED.status:
                 raise rate_limited(_ONE_PER_SECOND)
             if fault.status is not None:
-                raise ApiException(_ERRORS[fault.status], reason=_SIMULATED.reason)
+                raise ApiException(_ERRORS[fault.status], reason=_SIMULATED)
             if fault.proxy_status is not None:
                 self.clear_header("X-Request-ID")
                 self.clear_header(ECHOED)
                 self.set_header("Content-Type", "text/html")
                 page = _PAGE.format(fault.proxy_status).encode()
-                return Result(fault.proxy_status, page, failure=_SIMULATED)
+                return replace(_NO_RESPONSE, status=fault.proxy_status, body=page)
         user = double.users.get(query)
         if user is None:
             result = await super()._look_up(query, limits)

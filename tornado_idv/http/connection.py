@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from asyncio import Future, Transport
-from collections.abc import Callable
 from http import HTTPStatus
 from math import inf
 from typing import cast
@@ -21,15 +22,12 @@ from tornado_idv.http.connection_table import (
     READING,
     RESPONDING,
     State,
-    reset,
 )
 from tornado_idv.http.errors import HttpError
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import RequestHead
-from tornado_idv.http.parser import RequestParser
-from tornado_idv.http.read_ahead import ReadAhead, limit_tls_read_buffer
-from tornado_idv.http.serving import FastPath, KnownRequest, Pending, ServerContext
-from tornado_idv.http.trusted_proxies import normalize_address
+from tornado_idv.http.parser import MAX_HEAD, RequestParser
+from tornado_idv.http.serving import KnownRequest, Match, Pending, ServerContext
 
 _MAX_UNSENT = 16 * 1024
 """Bytes of responses buffered for a client that does not read, before its next request waits."""
@@ -43,42 +41,36 @@ class Connection(asyncio.Protocol, ResponseSink):
     """Reads requests one after the other; what a client pipelines waits in the parser.
 
     ``deadline`` is the time, by the loop's clock, at which `on_timeout` is to be called; ``state``
-    is what it is doing. ``current`` returns the server's present context.
+    is what it is doing.
     """
 
-    def __init__(self, current: Callable[[], ServerContext]) -> None:
+    def __init__(self, context: ServerContext) -> None:
         self.deadline = inf
-        self._current = current
-        self._context = context = current()
-        self._limits = limits = context.serving.limits
+        self._context = context
+        self._serving = context.serving
         self._loop = context.loop
         self.state: State = IDLE
-        self._parser = RequestParser(limits.max_body)
-        self._fast_path: FastPath | None = None
+        self._parser = RequestParser(self._serving.limits.max_body)
+        self._match: Match | None = None  # the fast path
         self._awaits_body = False  # of the next request, whose head is known
         self._exchange: Exchange | Pending | None = None
         self._authenticated: bool | None = None  # whether the last request was; None: no response
         self._draining = False
         self._drain_deadline = inf  # for a client whose last request was rejected
         self._eof = False
-        self._writable: Future[None] | None = None  # pending while the client does not read
+        self._reading_paused = False
+        self._blocked = False  # the client does not read
 
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("Transport", transport)
-        self._read_ahead = ReadAhead(self._transport, self._parser)
         self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
-        address = transport.get_extra_info("peername")
-        protocol = "http" if transport.get_extra_info("sslcontext") is None else "https"
-        if protocol == "https":
-            limit_tls_read_buffer(transport)
-        self._peer = Peer(normalize_address(address[0]) if address else "", protocol)
+        self._peer = Peer.of(transport)
         connections = self._context.connections
-        self._draining = connections.draining
-        self.update_context()  # it may be another one than before the handshake
-        self._set_timeout(self._limits.idle_timeout)
-        if self._draining:
+        self.update_serving()  # it may be another one than before the handshake
+        self._set_timeout(self._serving.limits.idle_timeout)
+        if connections.draining:
             self.drain()
         if not connections.register(self):
             self._reject(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -86,8 +78,8 @@ class Connection(asyncio.Protocol, ResponseSink):
                 self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if self.state is IDLE and self._writable is None:
-            known = self._fast_path.match(data) if self._fast_path is not None else None
+        if self.state is IDLE and not self._blocked:
+            known = self._match(data) if self._match is not None else None
             if known is not None and known.size == len(data) and self._respond(known, data):
                 return
         elif self.state in NOT_RECEIVING:
@@ -97,12 +89,12 @@ class Connection(asyncio.Protocol, ResponseSink):
         parser.feed(data)
         if self.state is IDLE and not parser.is_empty:
             self.state = READING
-        self._read_ahead.pause(self._limits.max_body, authenticated=self._authenticated)
+        self._bound_read_ahead()
         if self.state is RESPONDING:
             return
         if not had_started and not parser.has_head and parser.has_started:
-            self._set_timeout(self._limits.idle_timeout)
-        if self._writable is None:
+            self._set_timeout(self._serving.limits.idle_timeout)
+        if not self._blocked:
             self._start_next()
 
     def eof_received(self) -> bool:
@@ -113,7 +105,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._start_next()
         else:
             self.resume()
-        if self.state is QUEUED or (self._writable is not None and self.state is not CLOSING):
+        if self.state is QUEUED or (self._blocked and self.state is not CLOSING):
             return half_open
         if self._exchange is None:
             self.state = CLOSING
@@ -130,14 +122,13 @@ class Connection(asyncio.Protocol, ResponseSink):
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             exchange.on_disconnect()
-        self._wake_writers()
 
     def pause_writing(self) -> None:
-        self._writable = self._loop.create_future()
-        self._set_timeout(self._limits.idle_timeout)
+        self._blocked = True
+        self._set_timeout(self._serving.limits.idle_timeout)
 
     def resume_writing(self) -> None:
-        self._wake_writers()
+        self._blocked = False
         if self.state is RESPONDING:
             self.deadline = inf
         elif self.state not in NOT_RECEIVING:
@@ -148,7 +139,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def send(self, data: bytes) -> Future[None]:
         if self.state not in NOT_RECEIVING:  # uvloop raises after `write_eof`
             self._transport.write(data)
-        return self._writable or self._context.writable
+        return self._context.written
 
     def on_response_complete(self, *, keep_alive: bool) -> None:
         exchange, self._exchange = self._exchange, None
@@ -158,13 +149,15 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._end_response(keep_alive=keep_alive)
 
     def reset(self) -> None:
-        reset(self._transport)
+        sock = self._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
 
     def _end_response(self, *, keep_alive: bool) -> None:
         self.state = IDLE if self._parser.is_empty else READING
         if not keep_alive:
             self._linger_close()
-        elif self._writable is None:
+        elif not self._blocked:
             self._next_request()
 
     # Called by the connection table.
@@ -174,7 +167,7 @@ class Connection(asyncio.Protocol, ResponseSink):
 
         A queued request is tried first: only an incomplete one is the client's fault.
         """
-        if self.state is CLOSING or self._writable is not None:
+        if self.state is CLOSING or self._blocked:
             self._transport.abort()
         elif self.state is IDLE:
             self._linger_close()
@@ -185,20 +178,16 @@ class Connection(asyncio.Protocol, ResponseSink):
             if self.state not in NOT_RECEIVING and self.deadline <= self._loop.time():
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
 
-    def update_context(self) -> None:
-        """Use the server's present context from the next request on.
+    def update_serving(self) -> None:
+        """Serve what the server serves now from the next request on.
 
-        A request in flight completes in its own.
+        A request in flight completes in its own application.
         """
-        if self._awaits_body and self.state is READING and self._parser.head is None:
-            self._parser.read_head()  # within the limits at which it arrived
-        self._context = self._current()
-        serving = self._context.serving
-        self._limits = serving.limits
+        self._serving = serving = self._context.serving
         self._parser.limit_body(serving.limits.max_body)
         self._peer = Peer(self._peer.remote_ip, self._peer.protocol, serving.proxies)
-        paths = None if self._draining else serving.fast_paths
-        self._fast_path = None if paths is None else paths.connect(self._peer)
+        fast_path = None if self._draining else serving.fast_path
+        self._match = None if fast_path is None else fast_path(self._peer)
         if self._exchange is not None and not serving.keep_alive:
             self._exchange.close_after_response()
 
@@ -209,7 +198,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         """
         self._draining = True
         self._drain_deadline = self._loop.time() + _LINGER_TIMEOUT
-        self._fast_path = None  # its responses do not close the connection
+        self._match = None  # its responses do not close the connection
         if self._exchange is not None:
             self._exchange.close_after_response()
         elif self.state is IDLE and self._authenticated is not None:
@@ -228,11 +217,11 @@ class Connection(asyncio.Protocol, ResponseSink):
         if self.state in NOT_READING:
             return
         self.state = READING
-        if self._writable is not None:
+        if self._blocked:
             return
         parser = self._parser
-        fast_path = None if self._eof or parser.head is not None else self._fast_path
-        if fast_path is not None and self._serve_buffered(fast_path):
+        match = None if self._eof or parser.head is not None else self._match
+        if match is not None and self._serve_buffered(match):
             return
         known = parser.head
         try:
@@ -251,21 +240,21 @@ class Connection(asyncio.Protocol, ResponseSink):
             if parser.is_empty:
                 self.state = IDLE
             elif head is not known and not self._awaits_body:
-                self._set_timeout(self._limits.body_timeout)
-            self._resume_reading()
+                self._set_timeout(self._serving.limits.body_timeout)
+            self._bound_read_ahead()
 
-    def _serve_buffered(self, fast_path: FastPath) -> bool:
+    def _serve_buffered(self, match: Match) -> bool:
         """Serve the next request that is buffered, if its head is known; wait for its body."""
         buffer = self._parser.buffer
-        known = fast_path.match(buffer)
+        known = match(buffer)
         if known is None:
             return False
         if known.size <= len(buffer):
             return self._respond(known, bytes(buffer[: known.size]))
         if not self._awaits_body:
             self._awaits_body = True
-            self._set_timeout(self._limits.body_timeout)
-        self._resume_reading()
+            self._set_timeout(self._serving.limits.body_timeout)
+        self._bound_read_ahead()
         return True
 
     def _respond(self, known: KnownRequest, data: bytes) -> bool:
@@ -283,7 +272,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             if is_buffered or not known.keep_alive:
                 self._end_response(keep_alive=known.keep_alive)
             else:  # as nearly always
-                self.deadline = self._loop.time() + self._limits.idle_timeout
+                self.deadline = self._loop.time() + self._serving.limits.idle_timeout
         else:
             self.state = RESPONDING
             self.deadline = inf
@@ -304,35 +293,33 @@ class Connection(asyncio.Protocol, ResponseSink):
         self.state = QUEUED
         context = self._context
         queue = context.pipelined if self._authenticated else context.unauthenticated
-        queue.enqueue(self, rejected=self._authenticated is False)
+        queue.enqueue(self.resume, rejected=self._authenticated is False)
 
     def _leave_queue(self) -> None:
-        self._context.pipelined.cancel(self)
-        self._context.unauthenticated.cancel(self)
+        self._context.pipelined.cancel(self.resume)
+        self._context.unauthenticated.cancel(self.resume)
 
     def _next_request(self) -> None:
         """Continue after a response: with what is buffered, or with what arrives."""
         if self._eof and self.state is IDLE:
             self._linger_close()
             return
-        keep_alive = self._limits.keep_alive_timeout if self.state is IDLE else None
-        self._set_timeout(keep_alive or self._limits.idle_timeout)
-        self._resume_reading()
+        keep_alive = self._serving.limits.keep_alive_timeout if self.state is IDLE else None
+        self._set_timeout(keep_alive or self._serving.limits.idle_timeout)
+        self._bound_read_ahead()
         if self.state is not IDLE:
             self._enqueue()
 
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.state = RESPONDING
         self._awaits_body = False
-        serving = self._context.serving
-        if self._writable is None:  # "100 Continue" may have been more than the client reads
+        if not self._blocked:  # "100 Continue" may have been more than the client reads
             self.deadline = inf
-        learn = serving.fast_paths.learn if serving.fast_paths else None
-        self._exchange = exchange = Exchange(self, head, self._peer, learn)
-        if self._draining or not serving.keep_alive:
+        self._exchange = exchange = Exchange(self, head, self._peer)
+        if self._draining or not self._serving.keep_alive:
             exchange.close_after_response()
         try:
-            exchange.dispatch(serving.app, body)
+            exchange.dispatch(self._serving.app, body)
         except HTTPInputError:  # Tornado does not read the query
             self._exchange = None
             self._reject(HTTPStatus.BAD_REQUEST)
@@ -344,7 +331,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             exchange.close_after_response()
 
     def _reject(self, status: HTTPStatus) -> None:
-        self._transport.write(self._context.serving.reject(status, self._peer.remote_ip))
+        self._transport.write(self._serving.reject(status, self._peer.remote_ip))
         self._linger_close()
 
     def _linger_close(self) -> None:
@@ -353,7 +340,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         self._parser.clear()
         unsent = self._transport.get_write_buffer_size()
         is_short = not unsent or (self._draining and self._authenticated is False)
-        timeout = _LINGER_TIMEOUT if is_short else self._limits.idle_timeout
+        timeout = _LINGER_TIMEOUT if is_short else self._serving.limits.idle_timeout
         self.deadline = self._loop.time() + timeout
         if self._transport.can_write_eof() and not self._eof:
             self._transport.resume_reading()
@@ -361,14 +348,15 @@ class Connection(asyncio.Protocol, ResponseSink):
         else:
             self._transport.close()
 
-    def _wake_writers(self) -> None:
-        """Complete the future of handlers that wait to write, also after a disconnect."""
-        writable, self._writable = self._writable, None
-        if writable is not None:
-            writable.set_result(None)
-
-    def _resume_reading(self) -> None:
-        self._read_ahead.resume(self._limits.max_body, authenticated=self._authenticated)
+    def _bound_read_ahead(self) -> None:
+        """Pause reading while more is buffered than the longest request takes."""
+        is_full = len(self._parser.buffer) > MAX_HEAD + self._serving.limits.max_body
+        if is_full != self._reading_paused:
+            self._reading_paused = is_full
+            if is_full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def _set_timeout(self, seconds: float) -> None:
         self.deadline = self._loop.time() + seconds

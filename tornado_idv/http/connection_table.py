@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-import socket
-import struct
-from asyncio import AbstractEventLoop, Transport
+from asyncio import AbstractEventLoop
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -82,13 +80,6 @@ class HttpLimits:
         return replace(self, max_connections=min(self.max_connections, available))
 
 
-def reset(transport: Transport) -> None:
-    """Close a connection with a TCP reset, which the client sees as an error."""
-    sock = transport.get_extra_info("socket")
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
-
-
 _log = logging.getLogger(__name__)
 
 _MAX_REJECTED = 64
@@ -112,8 +103,8 @@ class TimedConnection(Protocol):
     def on_timeout(self) -> None:
         """The deadline has passed."""
 
-    def update_context(self) -> None:
-        """Use the server's present context from the next request on."""
+    def update_serving(self) -> None:
+        """Serve what the server serves now from the next request on."""
 
     def drain(self) -> None:
         """Close after the current request."""
@@ -155,10 +146,10 @@ class ConnectionTable:
         return not is_full or idle is not None
 
     def update(self, limits: HttpLimits) -> None:
-        """Change the limits, and let each connection use the server's present context."""
+        """Change the limits, and let each connection serve what the server serves now."""
         self._limits = limits
         for connection in self._connections:
-            connection.update_context()
+            connection.update_serving()
 
     def states(self) -> Counter[str]:
         """Return the number of connections by state."""

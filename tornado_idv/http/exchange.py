@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import Future
+from asyncio import BaseTransport, Future
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +16,7 @@ from tornado.httputil import (
 )
 
 from tornado_idv.http.head import RequestHead
-from tornado_idv.http.trusted_proxies import TrustedProxies
+from tornado_idv.http.trusted_proxies import TrustedProxies, normalize_address
 
 _SPELLING = {
     "X-Request-Id": "X-Request-ID",
@@ -34,6 +34,13 @@ class Peer:
     remote_ip: str
     protocol: str
     proxies: TrustedProxies | None = None
+
+    @classmethod
+    def of(cls, transport: BaseTransport) -> Peer:
+        """Return the other end of a transport."""
+        address = transport.get_extra_info("peername")
+        protocol = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        return cls(normalize_address(address[0]) if address else "", protocol)
 
     def client_address(self, forwarded_for: str) -> str:
         """Return the client's address, taken from ``X-Forwarded-For`` as far as it is trusted."""
@@ -53,7 +60,7 @@ class ResponseSink(Protocol):
     """Interface of a connection for its exchange."""
 
     def send(self, data: bytes) -> Future[None]:
-        """Write bytes; the future is done when more may be written."""
+        """Write bytes; the future, which Tornado expects, is done."""
 
     def on_response_complete(self, *, keep_alive: bool) -> None:
         """Continue with the next request, or close the connection."""
@@ -72,22 +79,11 @@ class Exchange(HTTPConnection):
     """Set by the handler that accepted the client's credentials: later requests of the
     connection then do not wait in the fair queue."""
 
-    cacheable: object | None = None
-    """Set by a handler whose request the fast path may answer next time; opaque here."""
-
-    def __init__(
-        self,
-        sink: ResponseSink,
-        head: RequestHead,
-        peer: Peer,
-        learn: Callable[[Exchange], object] | None = None,
-    ) -> None:
+    def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
         self.head = head
-        self._learn = learn
         self.context = peer.behind_proxies(head.headers.get("X-Forwarded-For", ""))
         self._sink = sink
         self._keep_alive = head.keep_alive
-        self._chunked = False
         self._on_close: Callable[[], None] | None = None
 
     def dispatch(self, app: HTTPServerConnectionDelegate, body: bytes) -> None:
@@ -124,8 +120,7 @@ class Exchange(HTTPConnection):
     ) -> Future[None]:
         """Send the head of a response and the first part of its body.
 
-        A body without ``Content-Length`` is sent in chunks, or ends with the connection
-        where the client knows no chunks (RFC 9112, section 6.3).
+        A body without ``Content-Length`` ends with the connection (RFC 9112, section 6.3).
         """
         if not isinstance(start_line, ResponseStartLine):
             raise TypeError("a response starts with a ResponseStartLine")
@@ -136,32 +131,16 @@ class Exchange(HTTPConnection):
         if "Content-Length" not in headers and (
             self.head.start_line.method != "HEAD" and start_line.code not in (204, 304)
         ):
-            self._chunked = not self._is_http_1_0
-            self._keep_alive = self._keep_alive and self._chunked
-            if self._chunked:
-                lines.append("Transfer-Encoding: chunked")
+            self._keep_alive = False
         connection = self.head.connection_field(keep_alive=self._keep_alive).rstrip()
         lines.insert(max(len(lines) - 1, 1), connection)  # before the framing, as always
         head = "\r\n".join(filter(None, lines))
-        return self._sink.send(f"{head}\r\n\r\n".encode("latin-1") + self._framed(chunk or b""))
+        return self._sink.send(f"{head}\r\n\r\n".encode("latin-1") + (chunk or b""))
 
     def write(self, chunk: bytes) -> Future[None]:
         """Send a further part of the body."""
-        return self._sink.send(self._framed(chunk))
+        return self._sink.send(chunk)
 
     def finish(self) -> None:
         """End the response."""
-        if self._chunked:
-            self._sink.send(b"0\r\n\r\n")
-        if self._learn is not None and self.cacheable is not None:
-            self._learn(self)
         self._sink.on_response_complete(keep_alive=self._keep_alive)
-
-    @property
-    def _is_http_1_0(self) -> bool:
-        return self.head.start_line.version == "HTTP/1.0"
-
-    def _framed(self, data: bytes) -> bytes:
-        if not self._chunked or not data:  # an empty chunk would end the body
-            return data
-        return b"%x\r\n%b\r\n" % (len(data), data)

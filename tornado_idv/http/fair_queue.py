@@ -26,7 +26,6 @@ import time
 from asyncio import AbstractEventLoop
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 PIPELINED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
@@ -34,14 +33,9 @@ _MAX_ELAPSED = 0.05
 """Seconds of an iteration that count, also after the process was suspended."""
 
 
-class Waiter(Protocol):
-    """A connection in the queue."""
-
-    def resume(self) -> None:
-        """Start the next request."""
-
-
-_Waiters = OrderedDict[Waiter, None]
+Resume = Callable[[], object]
+"""The method of a connection that starts its next request."""
+_Waiters = OrderedDict[Resume, None]
 
 
 class FairQueue:
@@ -68,19 +62,19 @@ class FairQueue:
         self._scheduled = False
         self._scheduled_at = 0.0
 
-    def enqueue(self, waiter: Waiter, *, rejected: bool = False) -> None:
-        """Resume ``waiter`` once, after all of its class; if it waits, keep its position.
+    def enqueue(self, resume: Resume, *, rejected: bool = False) -> None:
+        """Call ``resume`` once, after all of its class; if it waits, keep its position.
 
         Its class must not change while it waits.
         """
-        self._classes[rejected].setdefault(waiter)
+        self._classes[rejected].setdefault(resume)
         if not self._scheduled:
             self._schedule()
 
-    def cancel(self, waiter: Waiter) -> None:
-        """Remove ``waiter``, if it waits."""
+    def cancel(self, resume: Resume) -> None:
+        """Remove ``resume``, if it waits."""
         for waiters in self._classes:
-            waiters.pop(waiter, None)
+            waiters.pop(resume, None)
 
     def _schedule(self) -> None:
         self._scheduled = True
@@ -94,8 +88,8 @@ class FairQueue:
         try:
             for count, waiters in enumerate(self._turns(), 1):
                 if waiters:  # one that was resumed may have removed others
-                    waiter, _ = waiters.popitem(last=False)
-                    waiter.resume()
+                    resume, _ = waiters.popitem(last=False)
+                    resume()
                 if count >= least and self._timer() >= until:
                     break
         finally:

@@ -8,7 +8,6 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connection_table import ConnectionTable
@@ -41,8 +40,8 @@ class HttpServer:
 
     def __init__(self, serving: Serving, *, timer: Callable[[], float] = time.perf_counter) -> None:
         loop = asyncio.get_running_loop()
-        writable = loop.create_future()
-        writable.set_result(None)
+        written = loop.create_future()
+        written.set_result(None)
         self._connections = ConnectionTable(loop, serving.limits)
         self._context = ServerContext(
             serving=serving,
@@ -50,9 +49,8 @@ class HttpServer:
             connections=self._connections,
             pipelined=FairQueue(loop, timer, budget=PIPELINED_BUDGET),
             unauthenticated=FairQueue(loop, timer, rate=UNAUTHENTICATED_RATE),
-            writable=writable,
+            written=written,
         )
-        self._current_context = lambda: self._context
         self._listeners: list[asyncio.Server | TlsAcceptor] = []
 
     async def listen(
@@ -69,16 +67,14 @@ class HttpServer:
                     listener = await loop.create_server(self.connect, sock=sock, backlog=_BACKLOG)
                     self._listeners.append(listener)
             else:
-                timeout = self._handshake_timeout
-                acceptor = TlsAcceptor(
-                    loop, tls, self.connect, self._has_room_for_handshake, timeout
-                )
-                acceptor.listen(each, _BACKLOG)
-                self._listeners.append(acceptor)
+                each.setblocking(False)  # noqa: FBT003 - the method takes no keyword
+                each.listen(_BACKLOG)
+                room, timeout = self._has_room_for_handshake, self._handshake_timeout
+                self._listeners.append(TlsAcceptor(each, tls, self.connect, room, timeout))
 
     def connect(self) -> Connection:
         """Return the protocol of a new connection."""
-        return Connection(self._current_context)
+        return Connection(self._context)
 
     def replace(self, serving: Serving, tls: ssl.SSLContext | None = None) -> None:
         """Serve another application within other limits, from the next request on.
@@ -86,7 +82,7 @@ class HttpServer:
         Open connections stay open, and requests in flight complete in the old application.
         ``tls``, if given, is for new connections of a server that was started with TLS.
         """
-        self._context = replace(self._context, serving=serving)
+        self._context.serving = serving
         self._connections.update(serving.limits)
         for listener in self._listeners:
             if tls is not None and isinstance(listener, TlsAcceptor):

@@ -11,7 +11,7 @@ from typing import Protocol
 from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.http.connection_table import ConnectionTable, HttpLimits
-from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
+from tornado_idv.http.exchange import Peer, ResponseSink
 from tornado_idv.http.fair_queue import FairQueue
 from tornado_idv.http.trusted_proxies import TrustedProxies
 
@@ -47,23 +47,10 @@ class KnownRequest(Protocol):
         """
 
 
-class FastPath(Protocol):
-    """A shortcut from the bytes of a request to its response; one object for each connection."""
-
-    def match(self, data: bytes | bytearray) -> KnownRequest | None:
-        """Return the request that ``data`` begins with, ``None`` if its head is not known."""
-
-
-class FastPaths(Protocol):
-    """The fast paths of all connections, and what they know."""
-
-    def connect(self, peer: Peer) -> FastPath:
-        """Return the fast path of a new connection."""
-
-    def learn(self, exchange: Exchange) -> None:
-        """Learn from a completed exchange whose `Exchange.cacheable` is set."""
-
-
+Match = Callable[[bytes | bytearray], KnownRequest | None]
+"""Returns the request that bytes begin with, ``None`` if its head is not known."""
+FastPath = Callable[[Peer], Match]
+"""A shortcut from the bytes of a request to its response, for each new connection."""
 Reject = Callable[[HTTPStatus, str], bytes]
 """Renders, and logs, the response to a request that is rejected before the application sees
 it; takes the status and the peer's address."""
@@ -73,22 +60,22 @@ it; takes the status and the peer's address."""
 class Serving:
     """An application and its limits.
 
-    ``reject`` renders and logs what is rejected before the application sees it; ``fast_paths``
-    answer known requests without it. ``keep_alive`` is whether connections stay open after a
+    ``reject`` renders and logs what is rejected before the application sees it; ``fast_path``
+    answers known requests without it. ``keep_alive`` is whether connections stay open after a
     response where the client allows it.
     """
 
     app: HTTPServerConnectionDelegate
     reject: Reject
     limits: HttpLimits
-    fast_paths: FastPaths | None = None
+    fast_path: FastPath | None = None
     proxies: TrustedProxies | None = None
     keep_alive: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServerContext:
-    """The present `Serving`, and the parts that all connections share."""
+    """What is served now, and the parts that all connections share."""
 
     serving: Serving
     loop: AbstractEventLoop
@@ -96,5 +83,5 @@ class ServerContext:
     pipelined: FairQueue
     """Authenticated clients whose next request has arrived already."""
     unauthenticated: FairQueue
-    writable: Future[None]
-    """A completed future: no back-pressure."""
+    written: Future[None]
+    """A completed future: Tornado's handlers do not wait for the client to read."""

@@ -170,9 +170,18 @@ def make_http(
     docs = make_docs(settings) if server.docs else {}
     double = shared.double
     handlers = HANDLERS if double else ()
-    api = make_api(services, server.base_path, server.health_path, docs, handlers, double=double)
     excludes = partial(double.concerns, directory) if double else None
-    fast_paths = KnownHeads(services, server.max_body, excludes)
+    heads = KnownHeads(services, server.max_body, excludes)
+    known_heads = heads if server.packet_cache and not stopping else None
+    api = make_api(
+        services,
+        server.base_path,
+        server.health_path,
+        docs,
+        handlers,
+        known_heads=known_heads,
+        double=double,
+    )
     return Serving(
         app=api,
         reject=make_reject(services.access_log, shared.counters),
@@ -182,7 +191,7 @@ def make_http(
             body_timeout=server.body_timeout,
             max_connections=server.max_connections,
         ).within_descriptors(),
-        fast_paths=fast_paths if server.packet_cache and not stopping else None,
+        fast_path=known_heads.connect if known_heads else None,
         proxies=TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
         keep_alive=not stopping,
     )

@@ -137,18 +137,14 @@ def record_response(
     counters: Counters, log: RequestLog | None, request: Request, result: Result, seconds: float
 ) -> None:
     """Count a response, and log it if there is a ``log``."""
-    failure, cache, backend = result.failure, result.cache, result.backend
-    code = reason = None
+    code, reason, cache = result.code, result.reason, result.cache
+    counters.responses[request.route, code or "ok"].add(seconds)
     if cache is not None:
         counters.cache_lookups[cache] += 1
-    if failure is None:
-        counters.responses[request.route, "ok"].add(seconds)
-    else:
-        code, reason, backend = failure.code, failure.reason, failure.backend or backend
-        counters.responses[request.route, code].add(seconds)
-        if reason is not None and code == ApiError.TOKEN.code:
+    if reason is not None:
+        if code == ApiError.TOKEN.code:
             counters.auth_failures[reason] += 1
-        elif reason is not None and code == ApiError.RATE_LIMITED.code:
+        elif code == ApiError.RATE_LIMITED.code:
             counters.rate_limited[reason] += 1
     if log is not None:
         trace = request.trace
@@ -165,7 +161,7 @@ def record_response(
             request.key,
             request.request_id,
             cache,
-            backend,
+            result.backend,
             code,
             reason,
             request.subject,

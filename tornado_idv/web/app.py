@@ -15,11 +15,12 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import Request, RequestLog, record_response
 from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.docs import File, FileHandler
-from tornado_idv.web.errors import error_for_rejected
+from tornado_idv.web.errors import BY_STATUS
 from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
+from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
-from tornado_idv.web.response import Failure, Result, build_error, new_request_id
+from tornado_idv.web.response import Result, build_response, new_request_id
 
 _NO_DOCS: Mapping[str, File] = MappingProxyType({})
 
@@ -30,11 +31,13 @@ def make_api(
     health_path: str | None = None,
     docs: Mapping[str, File] = _NO_DOCS,
     identify: Sequence[type[IdentifyHandler]] = (),
+    *,
+    known_heads: KnownHeads | None = None,
     **settings: Any,
 ) -> Application:
     """Return the API and ``docs`` below ``base_path``, and ``health_path``.
 
-    ``identify`` are handlers in place of those that look users up.
+    ``identify`` are handlers in place of those that look users up; ``known_heads`` learn from them.
     """
     root = f"{base_path}/api/v1"
     identify = identify or (IdentifyUrlHandler, IdentifyCardHandler)
@@ -51,6 +54,7 @@ def make_api(
         default_handler_args=arguments,
         log_function=lambda _: None,
         files=files,
+        known_heads=known_heads,
         **settings,
     )
 
@@ -60,10 +64,11 @@ def make_reject(access_log: RequestLog | None, counters: Counters | None = None)
     counted = counters or Counters()
 
     def reject(status: HTTPStatus, client_address: str) -> bytes:
-        error = error_for_rejected(status)
+        error = BY_STATUS[status]
         request = Request(new_request_id(), None, "-", "-", client_address)
-        result = Result(error.status, error.body, failure=Failure(error.code))
+        fields = f"{error.fields}Connection: close\r\n"
+        result = Result(error.status, error.body, fields, error.code)
         record_response(counted, access_log, request, result, 0.0)
-        return build_error(error, request.request_id, "Connection: close\r\n")
+        return build_response(error.status, request.request_id, error.body, fields)
 
     return reject

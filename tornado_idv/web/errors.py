@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import enum
 import json
-import math
 from collections.abc import Mapping
 from functools import lru_cache
-from http import HTTPStatus
 
 from tornado.web import HTTPError
 
@@ -18,8 +16,6 @@ _FIELDS: Mapping[int, str] = {
     401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes
     503: "Retry-After: 1\r\n",
 }
-_MAX_RETRY_AFTER = 3600.0
-"""Seconds; a backend of a plugin may ask for more."""
 
 
 class ApiError(enum.Enum):
@@ -85,8 +81,8 @@ _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     Broken: ApiError.BROKEN,
     LookupFailed: ApiError.UNAVAILABLE,
 }
-_BY_STATUS = {error.status: error for error in reversed(ApiError)}
-"""The first of those with a status: 503 is `ApiError.OVERLOADED`."""
+BY_STATUS = {error.status: error for error in reversed(ApiError)}
+"""The errors of requests that the HTTP server rejects: 503 is `ApiError.OVERLOADED`."""
 
 
 def rate_limited(exceeded: Exceeded) -> ApiException:
@@ -96,21 +92,6 @@ def rate_limited(exceeded: Exceeded) -> ApiException:
     """
     fields = _rate_limit_fields(exceeded.limit, exceeded.retry_after)
     return ApiException(ApiError.RATE_LIMITED, fields, exceeded.limit.name)
-
-
-def fields_for(exception: BaseException) -> str:
-    """Return the extra header lines of an error response."""
-    error = error_for(exception)
-    fields, reason = error.fields, None
-    if isinstance(exception, ApiException):
-        fields += exception.fields
-        reason = exception.log_message
-    elif isinstance(exception, InvalidFormat):
-        reason = exception.reason
-    elif isinstance(exception, LookupFailed):
-        seconds = math.ceil(min(max(1.0, exception.retry_after), _MAX_RETRY_AFTER))  # also of NaN
-        fields = f"Retry-After: {seconds}\r\n"
-    return f"{fields}X-Error-Reason: {reason}\r\n" if error in REASONS else fields
 
 
 @lru_cache(maxsize=256)
@@ -132,8 +113,3 @@ def error_for(exception: BaseException) -> ApiError:
         if isinstance(exception, kind):
             return error
     return ApiError.INTERNAL
-
-
-def error_for_rejected(status: HTTPStatus) -> ApiError:
-    """Return the error record for a request that the HTTP server rejects with this status."""
-    return _BY_STATUS[status]

@@ -12,7 +12,7 @@ from tornado_idv.model import Query
 from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.content_negotiation import check_media_types
-from tornado_idv.web.known_heads import Accepted
+from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation, answer
 from tornado_idv.web.response import Result
 
@@ -37,10 +37,15 @@ class IdentifyHandler(AuthenticatedHandler):
             if limits is not None:
                 limits.charge_miss()
             raise
-        connection = self.request.connection
-        if isinstance(connection, Exchange):
-            connection.cacheable = Accepted(self.operation, key)
         self.respond(await self._look_up(query, limits))
+
+    def on_finish(self) -> None:
+        """Let the fast path learn what was accepted."""
+        super().on_finish()
+        heads: KnownHeads | None = self.settings.get("known_heads")
+        connection = self.request.connection
+        if heads and self.query and self.key_id and isinstance(connection, Exchange):
+            heads.learn(connection.head, self.key_id, self.operation)
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         context = RequestContext(self.request_id, self.trace)

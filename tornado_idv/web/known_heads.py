@@ -22,8 +22,9 @@ from time import monotonic
 from msgspec import Struct
 
 from tornado_idv.errors import InvalidFormat
-from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
-from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.http.exchange import Peer, ResponseSink
+from tornado_idv.http.head import RequestHead
+from tornado_idv.http.serving import Match
 from tornado_idv.keys.token import MAX_LENGTH
 from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import Trace, valid_state
@@ -35,13 +36,6 @@ from tornado_idv.web.response import ECHOED, Result, build_response, new_request
 _MAX_BODY = 1024
 _MAX_BODIES = 20_000
 """Bodies of one operation that are kept; each takes at most 1.6 KiB, and usually 0.4 KiB."""
-
-
-class Accepted(Struct, frozen=True):
-    """A request that the handlers accepted, as they understood it."""
-
-    operation: Operation
-    key: ApiKey
 
 
 class _KnownQuery(Struct, frozen=True, gc=False):
@@ -76,17 +70,14 @@ class KnownHeads:
         self.excludes = excludes
         self._queries: defaultdict[str, OrderedDict[bytes, _KnownQuery]] = defaultdict(OrderedDict)
 
-    def connect(self, peer: Peer) -> HeadMatcher:
+    def connect(self, peer: Peer) -> Match:
         """Return the fast path of a new connection."""
-        return HeadMatcher(self, peer)
+        return HeadMatcher(self, peer).match
 
-    def learn(self, exchange: Exchange) -> None:
+    def learn(self, head: RequestHead, key_id: str, operation: Operation) -> None:
         """Learn the head of a request that the handlers accepted."""
-        accepted = exchange.cacheable
-        if isinstance(accepted, Accepted):
-            operation = accepted.operation
-            meaning = _Meaning(operation, self._queries[operation.route])
-            self.templates.learn(exchange.head, accepted.key.id, meaning)
+        meaning = _Meaning(operation, self._queries[operation.route])
+        self.templates.learn(head, key_id, meaning)
 
     def parse(self, operation: Operation, body: bytes) -> _KnownQuery | None:
         """Return the meaning of a body, ``None`` if it is not valid."""

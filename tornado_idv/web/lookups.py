@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from asyncio import CancelledError, Future
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,9 +22,9 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import RequestContext, current_request
 from tornado_idv.web.access_log import RequestLog
-from tornado_idv.web.errors import ApiError, ApiException, error_for, fields_for, rate_limited
+from tornado_idv.web.errors import REASONS, ApiError, ApiException, error_for, rate_limited
 from tornado_idv.web.json_body import parse_field
-from tornado_idv.web.response import CacheResult, Failure, Result
+from tornado_idv.web.response import CacheResult, Result
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class Services:
         return self.access_log.subject_of(query) if self.access_log is not None else None
 
 
-_NOT_FOUND = Failure(ApiError.NOT_FOUND.code)
+_MAX_RETRY_AFTER = 3600.0
+"""Seconds; a backend of a plugin may ask for more."""
 
 
 class Lookup(Struct, frozen=True, eq=False):
@@ -107,10 +109,10 @@ def answer(
 
 def _result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> Result:
     if answer.user is not None:
-        return Result(200, answer.body, "", None, cache, answer.backend)
+        return Result(200, answer.body, "", None, None, cache, answer.backend)
     if limits is not None:
         limits.charge_miss()
-    return Result(404, answer.body, "", _NOT_FOUND, cache, answer.backend)
+    return Result(404, answer.body, "", ApiError.NOT_FOUND.code, None, cache, answer.backend)
 
 
 def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
@@ -132,14 +134,19 @@ def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
 def result_of_error(error: BaseException, cache: CacheResult | None = None) -> Result:
     """Return the response to a request that an exception ended."""
     api_error, backend, reason = error_for(error), None, None
-    if isinstance(error, LookupFailed):
-        backend = error.backend
-    if isinstance(error, LookupFailed | InvalidKey | InvalidFormat):
-        reason = error.reason
-    elif isinstance(error, ApiException):
+    fields = api_error.fields
+    if isinstance(error, ApiException):
+        fields += error.fields
         reason = error.log_message
-    failure = Failure(api_error.code, backend, reason)
-    return Result(api_error.status, api_error.body, fields_for(error), failure, cache)
+    elif isinstance(error, LookupFailed):
+        backend, reason = error.backend, error.reason
+        seconds = math.ceil(min(max(1.0, error.retry_after), _MAX_RETRY_AFTER))  # also of NaN
+        fields = f"Retry-After: {seconds}\r\n"
+    elif isinstance(error, InvalidKey | InvalidFormat):
+        reason = error.reason
+    if api_error in REASONS:
+        fields += f"X-Error-Reason: {reason}\r\n"
+    return Result(api_error.status, api_error.body, fields, api_error.code, reason, cache, backend)
 
 
 def log_unexpected(error: BaseException, request_id: str) -> None:

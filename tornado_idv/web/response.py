@@ -13,8 +13,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-from tornado_idv.web.errors import ApiError
-
 CacheResult = Literal["hit", "shared", "miss", "stale", "coalesced"]
 
 FIELDS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -27,28 +25,18 @@ ECHOED = "X-IDV-Request-ID"
 """Sent back beside ``X-Request-ID``, which proxies may replace."""
 
 
-class Failure(Struct, frozen=True, gc=False):
-    """Why a response is not 200: the ``code`` of its error record.
-
-    ``reason`` is a phrase for the operator, and ``backend`` the one that failed.
-    """
-
-    code: str
-    backend: str | None = None
-    reason: str | None = None
-
-
 class Result(Struct, frozen=True, gc=False):
     """The response to a request; ``fields`` are header lines, each with its line break.
 
-    ``failure``, that of every response but 200, ``cache`` and ``backend``, the one that answered,
-    are for counters and log.
+    The others are for counters and log: the ``code`` of the error record, the ``reason`` of the
+    error for the operator, and the ``backend`` that answered or failed.
     """
 
     status: int
     body: bytes
     fields: str = ""
-    failure: Failure | None = None
+    code: str | None = None
+    reason: str | None = None
     cache: CacheResult | None = None
     backend: str | None = None
 
@@ -85,11 +73,6 @@ def build_response(status: int, request_id: str, body: bytes, fields: str = "") 
     prefix = _prefixes[status]
     head = f"{prefix}{request_id}\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
-
-
-def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:
-    """Return the whole response with an error record."""
-    return build_response(error.status, request_id, error.body, f"{error.fields}{fields}")
 
 
 class _Prefixes(dict[int, str]):

@@ -10,7 +10,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler
@@ -18,9 +18,8 @@ from tornado.web import Application, RequestHandler
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connection_table import HttpLimits
-from tornado_idv.http.exchange import Exchange
 from tornado_idv.http.server import HttpServer
-from tornado_idv.http.serving import FastPaths, Serving
+from tornado_idv.http.serving import FastPath, Serving
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 LIMITS = HttpLimits(max_body=1000, idle_timeout=10.0, body_timeout=5.0)
@@ -40,7 +39,6 @@ class HandlerControl:
         self.may_continue = asyncio.Event()
         self.may_continue.set()
         self.answer = b"{}"
-        self.cacheable = False
         self.asked: list[bytes] = []
 
 
@@ -63,8 +61,6 @@ class Handler(RequestHandler):
             self.control.ended.set()
 
     async def respond(self) -> None:
-        if self.control.cacheable:
-            cast("Exchange", self.request.connection).cacheable = self
         if self.request.path == "/parts":
             self.set_header("Content-Length", 2 * len(self.control.answer))
             self.write(self.control.answer)
@@ -142,14 +138,14 @@ async def connected_client(
     limits: HttpLimits = LIMITS,
     server_tls: ssl.SSLContext | None = None,
     timer: Callable[[], float] = time.perf_counter,
-    fast_paths: FastPaths | None = None,
+    fast_path: FastPath | None = None,
     **connected: Any,
 ) -> AsyncIterator[Client]:
     """A client that is connected; with ``server_tls`` it is to name its own context as ``tls``."""
     control = HandlerControl()
     acts = Handler, {"control": control}
     app = Application([(path, *acts) for path in ("/", "/parts", "/fails")], log_function=ignore)
-    server = HttpServer(Serving(app, reject, limits, fast_paths), timer=timer)
+    server = HttpServer(Serving(app, reject, limits, fast_path), timer=timer)
     sock, port = bind_unused_port()
     await server.listen([sock], server_tls)
     client = Client(app, control, server, port)

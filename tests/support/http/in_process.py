@@ -325,9 +325,10 @@ class Harness:
         services = Services(self.directory, IDENTIFIERS, self.keys, log, limiter, self._failed_auth)
         self.counters = services.counters
         self.fast_path = KnownHeads(services) if self._fast_path else None
-        self.app = Counted(self._app or make_api(services))
+        self.app = Counted(self._app or make_api(services, known_heads=self.fast_path))
+        connect = self.fast_path.connect if self.fast_path else None
         self.server = HttpServer(
-            Serving(self.app, make_reject(log), self._limits, self.fast_path, self._proxies),
+            Serving(self.app, make_reject(log), self._limits, connect, self._proxies),
             timer=self._busy_for,
         )
         self._log = log
