@@ -75,7 +75,7 @@ class Serving:
 
 @dataclass(slots=True)
 class ServerContext:
-    """What is served now, and the parts that all connections share."""
+    """The present `Serving`, and the parts that all connections share."""
 
     serving: Serving
     loop: AbstractEventLoop
