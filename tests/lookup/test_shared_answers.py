@@ -256,7 +256,6 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
     reason: str,
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.01)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.0)
     async with replicas(ticker) as both:
         await both.find_in_first()
         both.cache.error = error
@@ -280,7 +279,7 @@ async def test_many_purges_in_an_outage_are_few_attempts_and_one_purge_of_everyt
     ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is kept of them is bounded, and so is the work for one more."""
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.02)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.02)
     async with replicas(ticker) as both:
         delivered: list[Purge] = []
 
@@ -309,7 +308,7 @@ async def test_a_purge_is_delivered_only_once_the_shared_cache_has_it(
     ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.02)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.01)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.01)
     async with replicas(ticker) as both:
         assert await both.tier.wait_until_purged()
         both.first.purge(Purge())
@@ -439,24 +438,6 @@ async def test_only_a_read_that_fails_is_a_failure_of_the_shared_cache(ticker: T
         both.second.cache.apply(Purge())
         await both.second.find(QUERY)
         assert both.tier.counted.failing_since is None
-
-
-async def test_a_purge_that_fails_is_repeated_after_a_pause_or_with_the_next_one(
-    ticker: Ticker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.0)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 60.0)
-    async with replicas(ticker) as both:
-        both.cache.error = OSError()
-        for attempts in (1, 2):
-            both.first.purge(Purge())
-            for _ in range(50):
-                await asyncio.sleep(0)
-            assert both.tier.counted.results["not_purged"] == attempts
-        both.cache.error = None
-        both.first.purge(Purge())
-        await both.stored()
-        assert both.tier.counted.results["purged"] == 3
 
 
 async def test_a_stale_answer_that_is_purged_while_it_is_read_is_not_kept(ticker: Ticker) -> None:
@@ -597,7 +578,6 @@ async def test_stop_needs_no_purge_that_ends_when_it_is_cancelled(
     ticker: Ticker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.0)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.0)
 
     async def purge(_: Purge) -> None:
         with contextlib.suppress(asyncio.CancelledError):

@@ -157,7 +157,6 @@ async def test_a_purge_is_pending_while_the_server_is_full(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.02)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.02)
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.1)
     async with replicas(server) as (first, second):
         assert [await first.find(), await second.find()] == ["Free", "Free"]
@@ -316,7 +315,6 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.05)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.05)
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.1)
     # No lookup is a probe, however long the test takes.
     stays_open = BreakerOptions(open_for=60.0, open_max=60.0)

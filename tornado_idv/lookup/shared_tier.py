@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -24,10 +24,8 @@ _log = logging.getLogger(__name__)
 _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
 """A probe costs one lookup at most ``timeout``, so it may come often."""
 _PURGE_TIMEOUT = 1.0
-_PURGE_PAUSE = 1.0
-"""Seconds between two attempts to purge, if no further purge comes."""
-_MIN_PURGE_PAUSE = 0.25
-"""Seconds between two attempts to purge, at least."""
+_PURGE_PAUSE = 0.25
+"""Seconds between two attempts to purge."""
 _CLOSE_TIMEOUT = 1.0
 _MAX_QUERIES = 1000
 """Users that one purge may name; more are purged with everything else."""
@@ -35,24 +33,13 @@ _MAX_QUERIES = 1000
 ResultT = TypeVar("ResultT")
 
 
-class _PurgeUnion:
-    """One purge of all that the added ones name, or of everything if that is too much."""
-
-    def __init__(self) -> None:
-        self._everything = False
-        self._backends: dict[str, None] = {}
-        self._queries: dict[Query, None] = {}
-
-    def add(self, purge: Purge) -> None:
-        self._backends.update(dict.fromkeys(purge.backends))
-        self._queries.update(dict.fromkeys(purge.queries))
-        self._everything |= not any(purge) or len(self._queries) > _MAX_QUERIES
-        if self._everything:
-            self._backends.clear()
-            self._queries.clear()
-
-    def purge(self) -> Purge:
-        return Purge(tuple(self._backends), tuple(self._queries))
+def _union(purges: Sequence[Purge]) -> Purge:
+    """Return one purge of all that these name, or of everything if that is too much."""
+    backends = dict.fromkeys(name for each in purges for name in each.backends)
+    queries = dict.fromkeys(query for each in purges for query in each.queries)
+    if not all(map(any, purges)) or len(queries) > _MAX_QUERIES:
+        return Purge()
+    return Purge(tuple(backends), tuple(queries))
 
 
 class SharedTier:
@@ -75,8 +62,7 @@ class SharedTier:
         self.breaker = CircuitBreaker(_BREAKER, timer)
         self._added = 0
         self._delivered = 0
-        self._unsent = _PurgeUnion()
-        self._purge_added = asyncio.Event()
+        self._unsent: list[Purge] = []
         self._purge_delivered = asyncio.Event()
         self._purge_failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,8 +103,7 @@ class SharedTier:
         Until then nothing is read here.
         """
         self._added += 1
-        self._unsent.add(purge)
-        self._purge_added.set()
+        self._unsent.append(purge)
         if self.pending_purges == 1:
             self._start(self._send_purges())
 
@@ -188,14 +173,13 @@ class SharedTier:
         return result
 
     async def _send_purges(self) -> None:
-        sending, purge, last = _PurgeUnion(), Purge(), self._delivered
+        sending, last = list[Purge](), self._delivered
         while self.pending_purges and not is_cancelled():  # a plugin may ignore the cancellation
-            self._purge_added.clear()
-            if last < self._added:  # an attempt that is repeated has the same object
-                sending.add(self._unsent.purge())
-                purge, last, self._unsent = sending.purge(), self._added, _PurgeUnion()
+            if self._unsent:  # otherwise an attempt is repeated with the same object
+                sending, last = [_union([*sending, *self._unsent])], self._added
+                self._unsent = []
             try:
-                await bounded(_PURGE_TIMEOUT, self.cache.purge(purge))
+                await bounded(_PURGE_TIMEOUT, self.cache.purge(sending[0]))
             except Exception as error:  # noqa: BLE001 - as above
                 reason = failure_reason(error)
                 self.counted.results["not_purged"] += 1
@@ -207,14 +191,11 @@ class SharedTier:
                         _PURGE_PAUSE,
                     )
                 self._purge_failure = reason
-                await asyncio.sleep(_MIN_PURGE_PAUSE)
-                with suppress(TimeoutError):
-                    pause = _PURGE_PAUSE - _MIN_PURGE_PAUSE
-                    await asyncio.wait_for(self._purge_added.wait(), pause)
+                await asyncio.sleep(_PURGE_PAUSE)
             else:
                 self.counted.results["purged"] += last - self._delivered
                 self.counted.failing_since = self._purge_failure = None
                 self._delivered = last
                 self._purge_delivered.set()
                 self._purge_delivered = asyncio.Event()
-                sending = _PurgeUnion()
+                sending = []
