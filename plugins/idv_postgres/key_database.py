@@ -232,8 +232,11 @@ class KeyDatabase:
                 self.script(_TABLES + _TRIGGERS)
             yield not has_store
 
-    def servers(self, timeout: float) -> Sequence[tuple[str, str]]:
-        """Return this primary, and the others among the hosts; see `KeyStoreLocation`."""
+    def primaries(self, timeout: float) -> Sequence[str]:
+        """Return this primary, and others to which the hosts lead, with the time of their start.
+
+        One host may be another server by now, as where its name or address moves in a failover.
+        """
         ((own,),) = self.execute(_STARTED)
         found = {own: self._connection.address}
 
@@ -249,10 +252,10 @@ class KeyDatabase:
 
         async def look_at_all() -> None:
             uris = Dsn.parse(self._dsn.get_secret_value()).uris.values()
-            await asyncio.gather(*map(look, uris if len(uris) > 1 else ()))
+            await asyncio.gather(*map(look, uris))
 
         self._run(look_at_all())
-        return [(name, str(started)) for started, name in found.items()]
+        return [f"{name} (started at {started:%H:%M:%S} UTC)" for started, name in found.items()]
 
     def close(self) -> None:
         """Close the connection at once; the server rolls back what is not committed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -45,10 +45,15 @@ class PostgresKeyStore(KeyStoreLocation):
         with self._connected() as database, database.creating() as is_new:
             yield database if is_new else None
 
-    def servers(self, timeout: float) -> Sequence[tuple[str, str]]:
-        """Return the primary that is used, and the others among the hosts of the URI."""
+    def require_one_server(self, timeout: float) -> None:
+        """Raise `KeyStoreError` if a host leads to another primary than the one in use."""
         with self._connected() as database:
-            return database.servers(timeout)
+            names = database.primaries(timeout)
+        if len(names) > 1:
+            raise KeyStoreError(
+                f"{self.name}: {' and '.join(names)} are both primaries, with keys of their own; "
+                "stop one of them, or name one host in auth.store"
+            )
 
     def close(self) -> None:
         """Close the connection."""

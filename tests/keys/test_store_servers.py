@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,11 +16,13 @@ from support.databases.key_stores import make_store, open_store
 from support.databases.postgres_cluster import Cluster, running_cluster
 from support.databases.postgres_server import PostgresServer
 from support.http.repeated_requests import BODY, PATH
+from support.http.tcp_relay import relaying
 from support.processes.admin import ask_admin
 from support.processes.ports import free_port
 from support.processes.process import Invoke, eventually
 from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
 from tornado_idv.keys import follower
+from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.token import issue
 
 pytestmark = pytest.mark.slow
@@ -64,11 +67,11 @@ def split(cluster: Cluster) -> None:
     assert cluster.standby.run("SELECT pg_promote()") == "t"
 
 
-def configured(path: Path, store: str, admin_port: int = 0) -> Path:
+def configured(path: Path, store: str) -> Path:
     (path.parent / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = CONFIG.replace("auth:\n", f"auth:\n  store: {store}\n")
     backends = "  - {name: users, kind: yaml, path: users.yaml}\n"
-    path.write_text(f"{config}{backends}admin: {{port: {admin_port}}}\n", encoding="utf-8")
+    path.write_text(f"{config}{backends}admin: {{port: 0}}\n", encoding="utf-8")
     return path
 
 
@@ -129,30 +132,24 @@ def test_a_host_that_hangs_is_waited_for_seconds_only(
         cluster.standby.resume()
 
 
-def test_commands_refuse_where_the_service_uses_another_server(
-    cluster: Cluster, tmp_path: Path, invoke: Invoke
+async def test_a_host_that_leads_to_another_primary_by_now_is_noticed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As its admin listener says; where none responds, the command goes on."""
-    tokens_of(cluster, "shop")
-    split(cluster)
-    config = configured(tmp_path / "own.yaml", dsn(cluster.standby)).read_text(encoding="utf-8")
-    with serving(config, tmp_path) as service:
-        assert service.admin_url is not None
-        port = int(service.admin_url.rpartition(":")[2])
-        eventually(lambda: bool(ask_admin(service, "/status.json").json["key_store"]["servers"]))
-        other = configured(tmp_path / "other.yaml", dsn(cluster.primary), port)
-        for command in COMMANDS:
-            refused = invoke("keys", *command.split(), "-c", other)
-            assert (refused.exit_code, refused.stdout) == (1, ""), command
-            used, own = cluster.standby.port, cluster.primary.port
-            assert refused.stderr.startswith(
-                f"the service uses the key store on 127.0.0.1:{used}, not on 127.0.0.1:{own}; "
-            )
-        same = dsn(cluster.standby).replace("127.0.0.1", "localhost")
-        config_path = configured(tmp_path / "same.yaml", same, port)
-        assert invoke("keys", "disable", "shop", "-c", config_path).exit_code == 0
-    assert [each.run(STATES) for each in cluster.servers] == ["shop true"] * 2
-    assert invoke("keys", "revoke", "shop", "-c", other).exit_code == 0
+    """As where its name or address moves in a failover, and a connection to the old one is kept."""
+    monkeypatch.setattr(follower, "_SERVER_INTERVAL", 0.0)
+    await asyncio.to_thread(tokens_of, cluster, "shop")
+    async with relaying(cluster.primary.port) as relay:
+        followed = StoreFollower(PostgresKeyStore(SecretStr(dsn(relay.port))))
+        await asyncio.to_thread(followed.poll)
+        assert followed.error is None
+        split(cluster)
+        relay._target = cluster.standby.port
+        await asyncio.to_thread(followed.poll)
+        assert "are both primaries" in str(followed.error)
+        cluster.primary.stop()
+        await asyncio.to_thread(followed.poll)
+        assert followed.error is None
+        await asyncio.to_thread(followed.location.close)
 
 
 def test_service_reports_two_primaries_and_keys_that_a_failover_brings_back(

@@ -64,7 +64,6 @@ class PartReport(Struct):
 class ProcessReport(Struct):
     """Gauges of one process; ``max_lag`` is in seconds.
 
-    ``key_servers`` are those of the key store in use, each with the time of its start.
     ``pending_purges`` are those that the shared cache, if there is one, has not received yet.
     """
 
@@ -73,7 +72,6 @@ class ProcessReport(Struct):
     connections: dict[str, int] = {}
     connections_limit: int = 0
     parts: dict[str, PartReport] = {}
-    key_servers: list[tuple[str, str]] = []
     max_lag: float = 0.0
     shared_cache: BackendReport | None = None
     pending_purges: int = 0
@@ -144,7 +142,6 @@ def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
         connections=_sum(each.connections for each in reports),
         connections_limit=sum(each.connections_limit for each in reports),
         parts=parts,
-        key_servers=sorted({server for each in reports for server in each.key_servers}),
         max_lag=max((each.max_lag for each in reports), default=0.0),
         shared_cache=_merge_backend(shared) if shared else None,
         pending_purges=sum(each.pending_purges for each in reports),

@@ -90,7 +90,6 @@ class ServiceOperations:
             parts={
                 name: PartReport(part.error, part.since) for name, part in parts.items() if part
             },
-            key_servers=list(self.store.servers[:1]) if self.store else [],
             max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
             shared_cache=self._source(
                 SHARED_CACHE, tier.cache.options.kind, tier, (None, tier.problem, [])

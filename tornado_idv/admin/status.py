@@ -37,10 +37,7 @@ def health(report: Report, *, verbose: bool = False) -> Record:
             **_backend(shared, counted),
             "pending_purges": report.process.pending_purges,
         }
-        record["key_store"] = store = _part(report.process.parts.get("key store"))
-        if store is not None:
-            pairs = report.process.key_servers
-            store["servers"] = [{"server": name, "started": started} for name, started in pairs]
+        record["key_store"] = _part(report.process.parts.get("key store"))
         record["shared_limits"] = _part(report.process.parts.get("shared limits"))
     return record
 

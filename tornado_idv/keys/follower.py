@@ -40,8 +40,6 @@ class StoreFollower:
         self.in_thread = DaemonThread("key store")
         self.error: str | None = None
         self.since = clock()
-        self.servers: Sequence[tuple[str, str]] = ()
-        """Those that `KeyStoreLocation.servers` found last."""
         self._check_at = 0.0
         self._known: dict[bytes, ApiKey] = {}
         self._timer = timer
@@ -70,10 +68,9 @@ class StoreFollower:
             due, self._check_at = self._check_at, 0.0  # also when it can be read again
             self.read()
             if self._timer() >= due:
-                self.servers = self.location.servers(_SERVER_TIMEOUT)
+                self.location.require_one_server(_SERVER_TIMEOUT)
                 due = self._timer() + _SERVER_INTERVAL
             self._check_at = due
-            self.location.require_one(self.servers)
         except KeyStoreError as error:
             if self.error is None:
                 reason = str(error)

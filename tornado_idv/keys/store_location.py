@@ -57,22 +57,11 @@ class KeyStoreLocation(ABC):
         Raises `KeyStoreError`, and its `KeyStoreExistsError`.
         """
 
-    def servers(self, timeout: float) -> Sequence[tuple[str, str]]:  # noqa: ARG002 - for plugins
-        """Return the server that is used, and any other that may be, found in ``timeout`` seconds.
+    def require_one_server(self, timeout: float) -> None:  # noqa: B027 - a file has none
+        """Raise `KeyStoreError` if another server than the one in use may be written, too.
 
-        Each with the time of its start, which no two share, unlike its name. Raises
-        `KeyStoreError`.
+        Others have ``timeout`` seconds to respond.
         """
-        return ()
-
-    def require_one(self, servers: Sequence[tuple[str, str]]) -> None:
-        """Raise `KeyStoreError` for several servers."""
-        if len(servers) > 1:
-            names = " and ".join(name for name, _ in servers)
-            raise KeyStoreError(
-                f"{self.name}: {names} are both primaries, with keys of their own; stop one of "
-                "them, or name one host in auth.store"
-            )
 
     def warnings(self) -> Sequence[str]:
         """Return what an operator should change in a store that was opened."""

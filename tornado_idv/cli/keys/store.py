@@ -18,10 +18,9 @@ from typing import Any
 import click
 
 from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
-from tornado_idv.cli.running.admin_client import AdminListener
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.config.parts import load_parts
-from tornado_idv.errors import IdvError, UncertainChangeError
+from tornado_idv.errors import UncertainChangeError
 from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -51,12 +50,11 @@ class Target:
     log_format: LogFormat = "auto"
     configured: frozenset[str] = frozenset()
     """The ids of the keys in config.yaml."""
-    admin: AdminListener | None = None
 
     def create(self) -> None:
         """Create an empty key store unless there is one."""
         with closing(self.location), suppress(KeyStoreExistsError):
-            self._check_server()
+            self.location.require_one_server(_SERVER_TIMEOUT)
             with self.location.creating() as database:
                 pass
             if database is not None:
@@ -65,7 +63,7 @@ class Target:
     @contextmanager
     def opened(self) -> Iterator[KeyStore]:
         with closing(self.location):
-            self._check_server()
+            self.location.require_one_server(_SERVER_TIMEOUT)
             with self.location.opened(read_only=True) as store:
                 yield store
 
@@ -79,7 +77,7 @@ class Target:
         """
         try:
             with closing(self.location):
-                self._check_server()
+                self.location.require_one_server(_SERVER_TIMEOUT)
                 if may_create:
                     with self.location.creating() as database:
                         if database is not None:
@@ -94,21 +92,6 @@ class Target:
         except UncertainChangeError:
             self.audit(f"{command}: uncertain", key_ids)
             raise
-
-    def _check_server(self) -> None:
-        """Raise an error if the running service may use another server than this command."""
-        servers = self.location.servers(_SERVER_TIMEOUT)
-        self.location.require_one(servers)
-        record: Record = {}
-        if servers and self.admin:
-            with suppress(IdvError):  # it is not running, or has no admin listener for this user
-                record = self.admin.request("GET", "/health/ready?verbose", timeout=_SERVER_TIMEOUT)
-        for used in (record.get("key_store") or {}).get("servers", ()):
-            if used["started"] != servers[0][1]:
-                raise RefusedError(
-                    f"the service uses the key store on {used['server']}, not on {servers[0][0]}; "
-                    "stop the server that is not to be used, and try again 10 s later"
-                )
 
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
         """Log who changed which keys; never a token or its digest."""
@@ -184,7 +167,6 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
         time.time(),
         settings.logging.format,
         frozenset(key.id for key in keys),
-        AdminListener(config_path, None, as_json),
     )
 
 
