@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asyncpg import Connection
 
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
@@ -148,57 +147,26 @@ async def test_a_slow_row_fails_its_own_lookup_alone(
     assert ended == ["found"] * 31
 
 
-async def test_a_slow_row_whose_query_cannot_be_stopped_fails_its_own_lookup_alone(
-    database: Database, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a firewall drops the connection that is to stop it."""
-
-    async def drop(_: Connection, sent: asyncio.Future[None], *__: object) -> None:
-        sent.set_result(None)
-
-    monkeypatch.setattr(Connection, "_cancel", drop)
-    monkeypatch.setattr(database_module, "_BATCH_SHARE", 0.02)
-    monkeypatch.setattr(database_module, "_ROLLBACK_SHARE", 0.02)
-    database.clear(
-        "CREATE TABLE people (nickname text PRIMARY KEY, card_number text UNIQUE);"
-        "INSERT INTO people SELECT 'u' || i, i FROM generate_series(1, 4) AS i;"
-        "CREATE OR REPLACE FUNCTION slow(text) RETURNS text STABLE LANGUAGE plpgsql AS "
-        "  $$ BEGIN IF $1 = 'u4' THEN PERFORM pg_sleep(9); END IF; RETURN 'Free'; END $$;"
-        "CREATE VIEW users AS SELECT *, slow(nickname) AS plan FROM people"
-    )
-    async with serving(timeout="9s", prepared_statements="false") as backend:
-        *others, slow = start(backend, "u1", "u2", "u3", "u4")
-        async with asyncio.timeout(6):  # before the server stops the query by itself
-            found = await asyncio.gather(*others)
-        assert [user and user.nickname for user in found] == ["u1", "u2", "u3"]
-        slow.cancel()
-        await asyncio.wait([slow])
-
-
-async def test_each_lookup_of_a_batch_that_lost_its_connection_is_unavailable(
-    database: Database, serving: Callable[..., Any]
-) -> None:
-    """The failures are separate, since a guard adds to each, and no exception is left behind."""
-    database.write(ALICE, BOB)
+async def test_each_lookup_of_a_batch_that_failed_has_an_error_of_its_own() -> None:
+    """A guard adds to each, and no exception is left behind."""
     unhandled: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, each: unhandled.append(each))
-    for end in ("disconnected", "closed"):
-        async with serving() as backend:
-            with locked(database):
-                lookups = start(backend, "alice", "bob", "alice", "bob")
-                await until_waiting(database, alone=1, batches=1)
-                lookups.pop().cancel()
-                if end == "disconnected":
-                    database.server.run(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                        "WHERE usename = 'idv'"
-                    )
-                else:
-                    await backend.close()
-                failures = await asyncio.gather(*lookups, return_exceptions=True)
-        assert all(isinstance(each, Unavailable) for each in failures)
-        assert not any(each.counts_against_breaker for each in failures)
-        assert len(set(map(id, failures))) == 3
+
+    async def fetch(_: str, value: str | list[str]) -> Result:
+        await asyncio.sleep(0)
+        if isinstance(value, list):
+            raise Unavailable("the connection was lost", counts_against_breaker=False)
+        return Result([])
+
+    batches = Batches(fetch, "one", "several", 8)
+    lookups = [asyncio.create_task(batches.fetch(each)) for each in "abcde"]
+    asyncio.get_running_loop().call_soon(lookups.pop().cancel)
+    alone, *failures = await asyncio.gather(*lookups, return_exceptions=True)
+    assert alone == Result([])
+    assert [str(each) for each in failures] == ["the connection was lost"] * 3
+    assert not any(each.counts_against_breaker for each in failures)  # type: ignore[union-attr]
+    assert len(set(map(id, failures))) == 3
+    gc.collect()
     assert unhandled == []
 
 
@@ -225,24 +193,6 @@ async def test_a_cancelled_lookup_leaves_the_others_of_its_batch_alone(
         assert await first == ALICE
         await until(lambda: len(sessions & set(database.connections())) == 1)
         assert await asyncio.gather(*start(backend, "alice", "bob")) == [ALICE, BOB]
-
-
-async def test_lookups_that_wait_for_a_connection_form_a_batch(
-    database: Database, serving: Callable[..., Any]
-) -> None:
-    """Without those that are cancelled meanwhile."""
-    database.write(ALICE, BOB)
-    async with serving(pool={"max": "1"}) as backend:
-        for names, batches in ((["bob", "alice", "bob"], 1), (["bob", "alice"], 0)):
-            with locked(database):
-                lookups = start(backend, "alice")
-                await until_waiting(database, alone=1, batches=0)
-                for name in names:
-                    lookups += start(backend, name)
-                    await asyncio.sleep(0)
-                lookups.pop(1).cancel()
-            assert await asyncio.gather(*lookups) == [ALICE, ALICE, BOB][: len(names)]
-            assert database.count_queries("query LIKE '%unnest%'") == batches
 
 
 @pytest.mark.parametrize(
@@ -313,6 +263,9 @@ async def test_no_more_queries_run_at_once_than_the_limit() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+    cancelled = asyncio.create_task(batches.fetch("x"))
+    await asyncio.sleep(0)
+    cancelled.cancel()
     assert values == ["a", ["b", "c"]]
     go_on.set()
     found = [each.rows for each in await asyncio.gather(*lookups)]

@@ -34,38 +34,63 @@ from asyncpg import (
 from idv_postgres import errors
 from tornado_idv import Broken, LookupFailed, Unavailable
 
-STANDBY = TargetServerAttributeNotMatched("x")
+STANDBY = TargetServerAttributeNotMatched("zq")
 REFUSED = ConnectionRefusedError(111, "Connection refused")
-FULL = TooManyConnectionsError("x")
+FULL = TooManyConnectionsError("zq")
 LOST, TIMED_OUT, NO_CONNECTION = {"disconnect"}, {"timeout"}, {"full"}
 ERRORS: list[tuple[Exception, type[LookupFailed], str, set[str]]] = [
     (REFUSED, Unavailable, "the server cannot be reached: Connection refused", LOST),
     (ConnectionResetError(), Unavailable, "the server cannot be reached: the connection was", LOST),
     (TimeoutError(), Unavailable, "the server did not respond in time", LOST | TIMED_OUT),
-    (ssl.SSLError(1, "x"), Unavailable, "the TLS handshake failed; see sslmode", LOST),
-    (ConnectionDoesNotExistError("x"), Unavailable, "the connection was lost", LOST),
-    (ProtocolViolationError("x"), Unavailable, "the server, or a pooler in front of it, rej", LOST),
-    (AdminShutdownError("x"), Unavailable, "the server is shutting down, or its admin", LOST),
-    (CrashShutdownError("x"), Unavailable, "the server crashed", LOST),
-    (CannotConnectNowError("x"), Unavailable, "the server is starting or shutting down", LOST),
-    (InterfaceError("x"), Unavailable, "the connection was lost", LOST),
-    (InternalClientError("x"), Unavailable, "the connection was lost", LOST),
+    (ssl.SSLError(1, "zq"), Unavailable, "the TLS handshake failed; see sslmode", LOST),
+    (ConnectionDoesNotExistError("zq"), Unavailable, "the connection was lost", LOST),
+    (
+        ProtocolViolationError("zq"),
+        Unavailable,
+        "the server, or a pooler in front of it, rej",
+        LOST,
+    ),
+    (AdminShutdownError("zq"), Unavailable, "the server is shutting down, or its admin", LOST),
+    (CrashShutdownError("zq"), Unavailable, "the server crashed", LOST),
+    (CannotConnectNowError("zq"), Unavailable, "the server is starting or shutting down", LOST),
+    (InterfaceError("zq"), Unavailable, "the connection was lost", LOST),
+    (InternalClientError("zq"), Unavailable, "the connection was lost", LOST),
     (STANDBY, Unavailable, "each host is a standby, or has another role", LOST),
-    (QueryCanceledError("x"), Unavailable, "the query took too long and was stopped", TIMED_OUT),
+    (
+        QueryCanceledError("zq"),
+        Unavailable,
+        "the query took too long and was stopped",
+        TIMED_OUT,
+    ),
     (FULL, Unavailable, "the server has no connection left", NO_CONNECTION),
-    (SerializationError("x"), Unavailable, "the query was stopped by a conflict", set()),
-    (LockNotAvailableError("x"), Unavailable, "the table is locked by another", set()),
-    (ReadOnlySQLTransactionError("x"), Unavailable, "the server is a standby, or def", set()),
-    (DiskFullError("x"), Unavailable, "the server's disk is full", set()),
-    (PostgresSystemError("x"), Unavailable, "the query failed with PostgresSystemError", set()),
-    (OutdatedSchemaCacheError("x"), Unavailable, "the table was changed during", set()),
-    (InvalidCachedStatementError("x"), Unavailable, "the table was changed during", set()),
-    (UndefinedTableError("x"), Broken, "the table is missing", set()),
-    (InsufficientPrivilegeError("x"), Broken, "the user of the dsn may not read the table", set()),
-    (InvalidPasswordError("x"), Broken, "the password in the dsn is wrong", set()),
-    (InvalidCatalogNameError("x"), Broken, "the database of the dsn does not exist", set()),
-    (ClientConfigurationError("x"), Broken, "the query or the dsn cannot be used: Clie", set()),
-    (ValueError("x"), Broken, "the query or the dsn cannot be used: ValueError", set()),
+    (SerializationError("zq"), Unavailable, "the query was stopped by a conflict", set()),
+    (LockNotAvailableError("zq"), Unavailable, "the table is locked by another", set()),
+    (ReadOnlySQLTransactionError("zq"), Unavailable, "the server is a standby, or def", set()),
+    (DiskFullError("zq"), Unavailable, "the server's disk is full", set()),
+    (
+        PostgresSystemError("zq"),
+        Unavailable,
+        "the query failed with PostgresSystemError",
+        set(),
+    ),
+    (OutdatedSchemaCacheError("zq"), Unavailable, "the table was changed during", set()),
+    (InvalidCachedStatementError("zq"), Unavailable, "the table was changed during", set()),
+    (UndefinedTableError("zq"), Broken, "the table is missing", set()),
+    (
+        InsufficientPrivilegeError("zq"),
+        Broken,
+        "the user of the dsn may not read the table",
+        set(),
+    ),
+    (InvalidPasswordError("zq"), Broken, "the password in the dsn is wrong", set()),
+    (InvalidCatalogNameError("zq"), Broken, "the database of the dsn does not exist", set()),
+    (
+        ClientConfigurationError("zq"),
+        Broken,
+        "the query or the dsn cannot be used: Clie",
+        set(),
+    ),
+    (ValueError("zq"), Broken, "the query or the dsn cannot be used: ValueError", set()),
 ]
 
 
@@ -80,6 +105,7 @@ def test_error_ends_a_lookup_with_a_reason_of_ours(
     failure = errors.to_lookup_failed(error)
     assert type(failure) is kind
     assert failure.reason.startswith(reason)
+    assert "zq" not in failure.reason
     state = getattr(error, "sqlstate", None)
     named = isinstance(error, PostgresError) and not isinstance(error, InvalidCachedStatementError)
     assert (f"(SQLSTATE {state})" in failure.reason) == named
@@ -100,13 +126,6 @@ def test_message_of_the_server_is_given_where_no_lookup_is_involved() -> None:
     for empty in (UndefinedTableError(), UndefinedTableError("")):
         failure = errors.to_lookup_failed(empty, with_message=True)
         assert failure.reason == "the table is missing (SQLSTATE 42P01)"
-
-
-def test_parameter_that_a_pooler_rejects_is_named() -> None:
-    error = ProtocolViolationError("unsupported startup parameter: row_security")
-    failure = errors.to_lookup_failed(error)
-    assert type(failure) is Broken
-    assert failure.reason.startswith("a pooler rejects the startup parameter row_security; ")
 
 
 def test_failure_of_ours_stays_as_it_is() -> None:

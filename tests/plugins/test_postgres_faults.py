@@ -14,21 +14,11 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-import asyncpg
 import pytest
 import trustme
-from asyncpg import (
-    ClientConfigurationError,
-    DataError,
-    InvalidCachedStatementError,
-    SerializationError,
-)
 
 from idv_postgres import database as database_module
-from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
-from idv_postgres.lookups import Lookups
-from idv_postgres.pool import Pool
 from support.databases.postgres_server import (
     ALICE,
     BOB,
@@ -44,7 +34,7 @@ from support.http.http_server import until
 from support.http.tcp_relay import relaying
 from support.processes.process import eventually
 from support.processes.service import CONFIG, Client, serving
-from tornado_idv import Broken, ByCard, ByNickname, Unavailable, yaml_loader
+from tornado_idv import ByCard, ByNickname, Unavailable, yaml_loader
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -53,7 +43,6 @@ pytestmark = pytest.mark.slow
 RECOVERY = 5.0
 """Seconds after which a database that is there again must be used."""
 SLOW = "SELECT u.* FROM users AS u, pg_sleep(10) WHERE nickname = $1"
-SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 
 
 @pytest.fixture(autouse=True)
@@ -116,50 +105,6 @@ async def test_a_database_that_is_down_at_the_start_is_used_when_it_is_there(
     assert logged[0].startswith("backend tested: the server cannot be reached: ")
 
 
-async def test_lookups_fail_while_the_server_restarts_and_recover(
-    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The first that loses its connection makes the backend look, and report the outage once."""
-    backend = backend_of()
-    async with open_backends([backend]):
-        assert await outcome(backend) == "found"
-        await asyncio.to_thread(database.server.stop)
-        assert (await outcome(backend)).startswith("unavailable: ")
-        assert (await outcome(backend, ByCard("77"))).startswith("unavailable: ")
-        assert (await outcome(backend)).startswith("unavailable: the server cannot be reached")
-        await asyncio.to_thread(database.server.start)
-        await recovered(backend)
-        assert await outcome(backend, ByCard("77")) == "not found"
-    assert caplog.text.count("the server cannot be reached") == 1
-
-
-async def test_a_table_that_is_missing_when_the_server_is_there_is_broken_until_it_is_made(
-    database: Database,
-    backend_of: Callable[..., PostgresBackend],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    database.clear()
-    database.server.stop()
-    attempts = []
-    open_database = database_module.Database.open
-
-    async def open_counted(self: database_module.Database) -> Lookups:
-        attempts.append(self)
-        return await open_database(self)
-
-    monkeypatch.setattr(database_module.Database, "open", open_counted)
-    backend = backend_of()
-    async with open_backends([backend]):
-        await asyncio.to_thread(database.server.start)
-        await wait_for(backend, 'broken: there is no table "users"')
-        ended = len(attempts)
-        await until(lambda: len(attempts) > ended + 1)
-        database.write(ALICE)
-        await recovered(backend)
-    assert caplog.text.count("there is no table") == 1
-
-
 async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connections(
     database: Database,
     backend_of: Callable[..., PostgresBackend],
@@ -183,60 +128,6 @@ async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connection
             await recovered(backend)
         finally:
             database.run(f"ALTER ROLE idv PASSWORD '{verifier(PASSWORD)}'")
-
-
-async def test_a_connection_that_is_made_too_late_is_closed(database: Database) -> None:
-    connecting, go_on = asyncio.Event(), asyncio.Event()
-    made: list[asyncpg.Connection] = []
-
-    async def connect() -> asyncpg.Connection:
-        connecting.set()
-        await go_on.wait()
-        made.append(await asyncpg.connect(database.dsn))
-        return made[0]
-
-    pool = Pool(connect, 1)
-    acquiring = asyncio.create_task(pool.acquire())
-    await connecting.wait()
-    pool.terminate()
-    go_on.set()
-    with pytest.raises(ConnectionAbortedError):
-        await acquiring
-    assert made[0].is_closed()
-
-
-async def test_a_server_that_hangs_is_unavailable_and_recovers(
-    database: Database, backend_of: Callable[..., PostgresBackend]
-) -> None:
-    """After the first timeouts lookups fail at once, until the server responds."""
-    backend = backend_of(timeout="200ms", pool={"max": "3"})
-    async with open_backends([backend]):
-        assert await outcome(backend) == "found"
-        database.server.pause()
-        try:
-            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
-            assert set(ended) == {"timed out"}
-            async with asyncio.timeout(RECOVERY):
-                while (last := await outcome(backend)) == "timed out":
-                    pass
-            assert last == "unavailable: the server did not respond in time"
-        finally:
-            database.server.resume()
-        await recovered(backend)
-
-
-async def test_connections_that_the_administrator_closes_are_replaced(
-    database: Database, backend_of: Callable[..., PostgresBackend]
-) -> None:
-    backend = backend_of(pool={"min": "3"})
-    async with open_backends([backend]):
-        before = database.connections()
-        assert len(before) == 3
-        database.disconnect()
-        assert all("unavailable" in each for each in await recovered(backend))
-        ended = await asyncio.gather(*(outcome(backend) for _ in range(20)))
-        assert set(ended) == {"found"}
-        assert not set(before) & set(database.connections())
 
 
 @pytest.mark.parametrize("how", ["frozen", "cut"])
@@ -289,22 +180,6 @@ async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
         assert await outcome(backend, ByCard(ALICE.card_number)) == "found"
         # The session of the probe ends a moment after its connection was closed.
         await until(lambda: database.connections() == before)
-
-
-async def test_cancelled_lookups_do_not_use_up_the_pool(
-    database: Database, backend_of: Callable[..., PostgresBackend]
-) -> None:
-    backend = backend_of(
-        by_nickname=SLOW, by_card="SELECT * FROM users WHERE card_number = $1", pool={"max": "2"}
-    )
-    async with open_backends([backend]):
-        for _ in range(3):
-            slow = [asyncio.create_task(backend.find(ByNickname("alice"))) for _ in range(2)]
-            await until(lambda: database.run(SLEEPING) == "2")
-            for task in slow:
-                task.cancel()
-            await asyncio.wait(slow)
-            assert await outcome(backend, ByCard(ALICE.card_number)) == "found"
 
 
 async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_on(
@@ -421,23 +296,6 @@ async def test_a_user_is_found_while_the_table_is_filled_again(
         database.run(f"{isolation} TO DEFAULT")
 
 
-async def test_a_column_that_is_added_or_changed_in_type_does_not_fail_a_lookup(
-    database: Database, backend_of: Callable[..., PostgresBackend]
-) -> None:
-    """Plans of prepared statements are made again."""
-    backend = backend_of(pool={"max": "1"})
-    async with open_backends([backend]):
-        for change in (
-            "ALTER TABLE users ADD extra int",
-            "ALTER TABLE users ALTER plan TYPE varchar(20)",
-            "ALTER TABLE users DROP extra",
-        ):
-            assert await outcome(backend) == "found"
-            database.run(change)
-        assert await outcome(backend) == "found"
-    database.clear()
-
-
 async def test_a_value_that_is_not_valid_utf8_is_broken(
     database: Database, backend_of: Callable[..., PostgresBackend]
 ) -> None:
@@ -478,8 +336,6 @@ async def test_a_host_that_hangs_or_is_down_is_passed_over(
             "standby",
             "each host is a standby, or has another role than target_session_attrs asks for",
         ),
-        ("prefer-standby", None),
-        ("primary", None),
         ("read-write", None),
     ],
 )
@@ -490,14 +346,6 @@ async def test_the_role_of_the_host_is_respected(
     async with open_backends([backend]):
         expected = "found" if reason is None else f"unavailable: {reason}"
         assert await outcome(backend) == expected
-
-
-async def test_the_reason_is_that_of_the_host_that_failed_and_not_of_one_with_another_role(
-    database: Database, backend_of: Callable[..., PostgresBackend]
-) -> None:
-    dsn = database.dsn.replace("@", "@127.0.0.1:1,")
-    async with open_backends([backend := backend_of(dsn=f"{dsn}&target_session_attrs=standby")]):
-        assert (await outcome(backend)).startswith("unavailable: the server cannot be reached")
 
 
 async def test_tls_is_verified_as_the_dsn_says(
@@ -520,19 +368,6 @@ async def test_tls_is_verified_as_the_dsn_says(
         backend = backend_of(dsn=dsn)
         async with open_backends([backend]):
             assert await outcome(backend) == expected
-
-
-def test_errors_of_the_server_have_no_data_in_their_text() -> None:
-    failure = errors.to_lookup_failed(DataError('invalid input syntax for type integer: "alice"'))
-    assert isinstance(failure, Broken)
-    assert str(failure) == "the query failed with DataError (SQLSTATE 22000)"
-    conflict = errors.to_lookup_failed(SerializationError("canceling statement of alice"))
-    assert isinstance(conflict, Unavailable)
-    assert "alice" not in str(conflict)
-    stale = errors.to_lookup_failed(InvalidCachedStatementError("alice"))
-    assert str(stale) == "the table was changed during the query"
-    wrong = errors.to_lookup_failed(ClientConfigurationError("alice"))
-    assert str(wrong) == "the query or the dsn cannot be used: ClientConfigurationError"
 
 
 def test_an_import_into_a_frozen_server_is_ended_by_a_signal_and_changes_nothing(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,8 +23,6 @@ from support.databases.postgres_server import (
     ALICE,
     BOB,
     Database,
-    PostgresServer,
-    server_user,
 )
 from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, LookupFailed, StartError
 from tornado_idv.registry import open_backends
@@ -288,72 +284,3 @@ async def test_a_pooler_that_ignores_startup_parameters_hides_no_row(
     for writing in (False, True):
         with pytest.raises(KeyStoreError, match="row-level security hides rows"):
             await asyncio.to_thread(read, writing=writing)
-
-
-@pytest.fixture(scope="module")
-def replica(database: Database) -> Iterator[PostgresServer]:
-    """A streaming replica of the server; the last test promotes it."""
-    folder = Path(tempfile.mkdtemp(prefix="idv-replica-"))
-    user = server_user()
-    if user is not None:
-        shutil.chown(folder, user)
-    folder.chmod(0o755)
-    primary = database.server
-    server = PostgresServer(primary.bin, folder)
-    server.copy_from(primary)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-        shutil.rmtree(folder)
-
-
-async def test_a_standby_serves_lookups_and_the_primary_when_it_is_gone(
-    database: Database, replica: PostgresServer, tmp_path: Path
-) -> None:
-    database.write(ALICE)
-    ports = (database.server.port, replica.port)
-    dsn = database.dsn.replace(f":{ports[0]}/", f":{ports[0]},127.0.0.1:{ports[1]}/")
-    backend = backend_of(tmp_path, dsn=f"{dsn}&target_session_attrs=prefer-standby")
-    replica.wait_for_replay(database.server)
-    async with open_backends([backend]):
-        assert await backend.find(ByNickname("alice")) == ALICE
-        assert database.connections() == []
-        await asyncio.to_thread(replica.stop)
-        try:
-            async with asyncio.timeout(5):
-                while not database.connections():
-                    try:
-                        await backend.find(ByNickname("alice"))
-                    except LookupFailed:
-                        await asyncio.sleep(0.05)
-            assert await backend.find(ByNickname("alice")) == ALICE
-        finally:
-            replica.start()
-
-
-async def test_a_promoted_standby_is_found_without_a_restart(
-    database: Database, replica: PostgresServer, tmp_path: Path
-) -> None:
-    """The user is found before and after; in between nothing is answered "not known"."""
-    database.write(ALICE)
-    ports = (database.server.port, replica.port)
-    dsn = database.dsn.replace(f":{ports[0]}/", f":{ports[0]},127.0.0.1:{ports[1]}/")
-    backend = backend_of(tmp_path, dsn=f"{dsn}&target_session_attrs=primary")
-    async with open_backends([backend]):
-        assert await backend.find(ByNickname("alice")) == ALICE
-        replica.wait_for_replay(database.server)
-        await asyncio.to_thread(database.server.stop)
-        try:
-            await asyncio.to_thread(replica.run, "SELECT pg_promote()")
-            async with asyncio.timeout(5):
-                found = None
-                while found is None:
-                    try:
-                        found = await backend.find(ByNickname("alice"))
-                        assert found == ALICE
-                    except LookupFailed:
-                        await asyncio.sleep(0.05)
-        finally:
-            database.server.start()

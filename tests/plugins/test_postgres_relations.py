@@ -15,8 +15,6 @@ from idv_postgres.relation import Relation, resolve
 from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
-from support.processes.process import Invoke
-from support.processes.service import CONFIG, Client, serving
 from tornado_idv import Broken, ByCard, ByNickname, StartError
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
@@ -232,33 +230,6 @@ async def test_not_found_in_another_table_is_an_error_and_not_believed(
         assert await outcome(backend, ByCard("1")) == "not found"
     assert caplog.text.count(replaced) == 1
     await asyncio.to_thread(database.run, "DROP TABLE IF EXISTS extensions.users")
-
-
-def test_service_answers_503_and_is_degraded_while_its_table_is_another_one(
-    database: Database, backend_of: object, tmp_path: Path
-) -> None:
-    limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
-    dsn = database.server.dsn(database.name, ROLE)
-    backend = f"  - {{name: members, kind: postgres, dsn: '{dsn}'}}\n"
-    with serving(limits + CONFIG + backend, tmp_path) as service:
-        client = Client(service.port)
-        assert client.by_input("@alice").status == 200
-        assert client.by_input("@carol").status == 404
-        database.run(f"DROP TABLE users; {USERS}")
-        for _ in range(5):
-            assert client.by_input("@alice").status == 503
-            assert client.by_input("@carol").status == 503
-
-
-def test_check_warns_of_a_table_that_another_schema_has_too(
-    database: Database, backend_of: object, tmp_path: Path, invoke: Invoke
-) -> None:
-    path = tmp_path / "config.yaml"
-    dsn = database.server.dsn(database.name, ROLE)
-    path.write_text(f"{CONFIG}  - {{name: members, kind: postgres, dsn: '{dsn}'}}\n")
-    database.run(SHADOWS["a schema named like the role"])
-    result = invoke("check", "-c", path)
-    assert (result.exit_code, "since this one is empty" in result.stderr) == (1, True)
 
 
 async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_check(

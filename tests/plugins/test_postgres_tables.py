@@ -13,8 +13,6 @@ from idv_postgres.backend import PostgresBackend
 from support.databases.postgres_server import USERS, Database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
-from support.processes.process import Invoke
-from support.processes.service import CONFIG
 from tornado_idv import ByCard, ByNickname, StartError
 from tornado_idv.registry import open_backends
 
@@ -114,17 +112,6 @@ async def test_table_that_becomes_unlogged_is_served_no_more(
         await asyncio.to_thread(database.run, "ALTER TABLE users SET LOGGED")
         await until(lambda: backend.problem is None)
         assert await outcome(backend) == "found"
-
-
-def test_check_fails_for_an_unlogged_table(
-    database: Database, tmp_path: Path, invoke: Invoke
-) -> None:
-    database.clear(UNLOGGED.replace("people", "users"))
-    path = tmp_path / "config.yaml"
-    path.write_text(f"{CONFIG}  - {{name: members, kind: postgres, dsn: '{database.dsn}'}}\n")
-    result = invoke("check", "-c", path)
-    assert result.exit_code == 1
-    assert "ALTER TABLE users SET LOGGED" in result.stderr
 
 
 async def test_materialized_view_without_data_is_unavailable_until_it_has_some(

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 import idv_sqlite
 from idv_sqlite import table
 from idv_sqlite.backend import SqliteBackend
-from idv_sqlite.options import SqliteOptions
 from support.databases.sqlite_databases import (
     ALICE,
     BOB,
@@ -28,7 +27,7 @@ from support.databases.sqlite_databases import (
     write,
 )
 from support.processes.permissions import public_directory, unprivileged
-from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yaml_loader
+from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User, yaml_loader
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
@@ -467,30 +466,6 @@ async def test_a_user_whose_values_are_not_text_is_broken(
         assert await backend.find(ByCard("04001")) is None
 
 
-@pytest.mark.parametrize(
-    ("stored", "asked"),
-    [
-        ("9223372036854775807", "9223372036854775807"),
-        ("9223372036854775808", "9223372036854775808"),
-        ("1e31", "1" + "0" * 31),
-        ("-5", "-5"),
-        ("1.5", "1.5"),
-        ("0", "0"),
-    ],
-    ids=["largest integer", "too large for one", "32 digits", "negative", "a fraction", "zero"],
-)
-async def test_a_nickname_that_became_a_number_is_broken(
-    tmp_path: Path, stored: str, asked: str
-) -> None:
-    path = tmp_path / "users.db"
-    run(path, "CREATE TABLE users (nickname, card_number, plan)")
-    run(path, f"INSERT INTO users VALUES ({stored}, '4000', 'Free')")
-    async with serving(path) as backend:
-        with pytest.raises(Broken, match="nickname of a row is not text"):
-            await backend.find(ByNickname(asked))
-        assert await backend.find(ByNickname(f"0{asked}")) is None
-
-
 @pytest.mark.parametrize("length", [20, 309, 5000])
 async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(
     tmp_path: Path, length: int
@@ -508,81 +483,6 @@ async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(
         for query in (ByNickname("huge"), ByCard(huge)):
             with pytest.raises(Broken, match="card number of a row is not text"):
                 await backend.find(query)
-
-
-@pytest.mark.parametrize(
-    "column",
-    ["untyped", "card + 0", "coalesce(card, 0)", "CAST(card AS BLOB)", "card * 1.0"],
-    ids=["untyped", "sum", "coalesce", "bytes", "real"],
-)
-async def test_a_view_of_values_that_are_not_text_is_broken(tmp_path: Path, column: str) -> None:
-    """Newer releases of SQLite report some of these as numbers, and the start is rejected."""
-    path = tmp_path / "users.db"
-    run(
-        path,
-        f"""CREATE TABLE people (nick TEXT, card INTEGER, untyped);
-        INSERT INTO people VALUES ('alice', 4000, 4000), ('zed', 12, 12);
-        CREATE VIEW users AS
-            SELECT nick AS nickname, {column} AS card_number, 'Free' AS plan FROM people""",
-    )
-    try:
-        async with serving(path) as backend:
-            for query in (ByNickname("alice"), ByCard("4000"), ByCard("12")):
-                with pytest.raises(Broken, match="card number of a row is not text"):
-                    await backend.find(query)
-            assert await backend.find(ByCard("0012")) is None
-    except StartError as error:
-        assert "turns digits into numbers" in str(error)  # noqa: PT017 - one of two good ends
-
-
-@pytest.mark.parametrize("case", ["preserve", "fold"])
-@pytest.mark.parametrize("first", ["texts", "others"])
-@pytest.mark.parametrize("stored", ["123", "X'313233'", "'123'", "123.5"])
-async def test_a_view_of_several_tables_hides_no_user(
-    tmp_path: Path, first: str, stored: str, case: str
-) -> None:
-    """Only one declares its columns as text; SQLite takes that for the type of the whole column."""
-    path, second = tmp_path / "users.db", {"texts": "others", "others": "texts"}[first]
-    run(
-        path,
-        f"""CREATE TABLE texts (nickname TEXT, card_number TEXT, plan TEXT);
-        CREATE TABLE others (nickname, card_number, plan);
-        CREATE INDEX a ON texts (nickname); CREATE INDEX b ON others (nickname);
-        INSERT INTO others VALUES ({stored}, {stored}, 'Free');
-        INSERT INTO texts VALUES ('alice', '4000', 'Pro');
-        CREATE VIEW users AS SELECT * FROM {first} UNION ALL SELECT * FROM {second}""",
-    )
-    text = "123.5" if "." in stored else "123"
-    given = {"name": "users", "kind": "sqlite", "path": str(path)}
-    context = {"nickname_case": case, "base_dir": tmp_path}
-    backend = SqliteBackend(SqliteOptions.model_validate(given, context=context))
-    async with open_backends([backend]):
-        for query in (ByNickname(text), ByCard(text)):
-            if stored == "'123'":
-                assert await backend.find(query) == User("Free", "123", "123")
-            else:
-                with pytest.raises(Broken, match="of a row is not text"):
-                    await backend.find(query)
-        assert await backend.find(ByNickname("alice")) == User("Pro", "4000", "alice")
-
-
-async def test_one_card_as_text_and_as_a_number_is_broken(tmp_path: Path) -> None:
-    path = tmp_path / "users.db"
-    run(path, "CREATE TABLE users (nickname, card_number, plan)")
-    run(path, "INSERT INTO users VALUES ('alice', 4000, 'Free'), ('bob', '4000', 'Free')")
-    async with serving(path) as backend:
-        with pytest.raises(Broken, match="two rows"):
-            await backend.find(ByCard("4000"))
-
-
-async def test_two_users_with_one_card_are_broken(tmp_path: Path) -> None:
-    path = tmp_path / "users.db"
-    run(path, "CREATE TABLE users (nickname TEXT UNIQUE, card_number TEXT, plan TEXT)")
-    run(path, "INSERT INTO users VALUES ('alice', '4000', 'Free'), ('bob', '4000', 'Free')")
-    async with serving(path) as backend:
-        with pytest.raises(Broken, match="two rows"):
-            await backend.find(ByCard("4000"))
-        assert await backend.find(ByNickname("bob")) == User("Free", "4000", "bob")
 
 
 async def test_users_that_differ_in_case_alone_are_two(tmp_path: Path) -> None:

@@ -68,44 +68,6 @@ async def test_written_rows_are_found_and_reported_as_a_change(path: Path) -> No
         assert changes == ["changed"]
 
 
-async def test_a_not_known_that_meets_a_write_looks_first(path: Path) -> None:
-    async with serving(path) as backend:
-        changes = changes_of(backend)
-        insert(path, BOB)
-        assert await backend.find(ABSENT) is None
-        assert changes == ["changed"]
-
-
-async def test_a_look_speaks_for_no_rows_that_come_after_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two connections: one answers and is looked for while the other is on its way."""
-    async with serving(path, readers=2) as backend:
-        file = backend._file
-        assert file is not None
-        connection = file.readers[0]._connection
-        fetch, begun, gate = connection.execute_fetchall, asyncio.Event(), asyncio.Event()
-
-        async def held_up(*asked: Any) -> Any:
-            begun.set()
-            rows = await fetch(*asked)
-            await gate.wait()
-            return rows
-
-        monkeypatch.setattr(connection, "execute_fetchall", held_up)
-        late = asyncio.create_task(file.find(KNOWN))
-        await begun.wait()
-        try:
-            assert await asyncio.wait_for(file.find(ABSENT), 5) is None
-            assert file.is_unmodified()
-            os.utime(path)
-        finally:
-            gate.set()
-        assert await late == ALICE
-        assert not file.is_unmodified()
-        assert [reader.waiting for reader in file.readers] == [0, 0]
-
-
 async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,23 +378,6 @@ async def test_a_query_without_callers_delays_no_other(slow_path: Path) -> None:
         assert await asyncio.wait_for(backend.find(KNOWN), timeout=2) == ALICE
 
 
-async def test_a_query_whose_caller_left_is_never_started(slow_path: Path) -> None:
-    """Its caller left while it waited behind another query."""
-    async with serving(slow_path) as backend:
-        assert backend._file is not None
-        started: list[str] = []
-        await backend._file.readers[0]._connection.set_trace_callback(started.append)
-        slow = asyncio.create_task(backend.find(ByNickname("slow")))
-        await begun(backend)
-        leaving = asyncio.create_task(backend.find(KNOWN))
-        await asyncio.sleep(0)
-        leaving.cancel()
-        slow.cancel()
-        await asyncio.wait([leaving, slow])
-        assert await backend.find(KNOWN) == ALICE
-        assert len([sql for sql in started if "alice" in sql]) == 1
-
-
 async def test_a_query_that_is_waited_for_survives_the_end_of_others(slow_path: Path) -> None:
     """Each of many callers that leave stops its own query alone."""
     async with serving(slow_path) as backend:
@@ -456,19 +401,6 @@ async def test_closing_ends_what_still_runs(slow_path: Path) -> None:
 
 async def _outcomes(tasks: list[asyncio.Task]) -> list:
     return await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def test_the_file_is_looked_at_by_itself(path: Path) -> None:
-    backend = make_backend(SqliteBackend, path.parent, path=path.name)
-    changed = asyncio.Event()
-    backend.on_change(changed.set)
-    backend.check_interval = 0.01
-    await backend.open()
-    try:
-        insert(path, BOB)
-        await asyncio.wait_for(changed.wait(), timeout=5)
-    finally:
-        await backend.close()
 
 
 async def test_a_look_that_fails_is_logged_and_not_the_last(
