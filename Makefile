@@ -36,9 +36,9 @@ POSTGRES ?=
 export POSTGRES_BIN := $(if $(filter 18,$(POSTGRES)),$(CURDIR)/$(POSTGRES_18)/native/bin)
 # Tests start hundreds of processes, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
-# Each worker runs whole modules in their order, so that their fixtures start services once, and
-# takes tests from the other worker only when it has none left.
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+# Each worker runs whole modules, so that their fixtures start services once, in the order of
+# tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 EXAMPLES ?= 100000
 PORT ?=

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+AXE = Path(__file__).parents[2] / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -53,3 +55,22 @@ def prefer(driver: Chrome, scheme: str) -> None:
     """Set the preferred color scheme, ``light`` or ``dark``."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Ask again and again until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def violations(driver: Chrome, *impacts: str) -> list[tuple[str, list[str]]]:
+    """Return the rules of axe, which is loaded, that the page breaks; of any impact by default."""
+    run = "axe.run({resultTypes: ['violations']}).then(arguments[0])"
+    found = driver.execute_async_script(run)["violations"]
+    return [
+        (each["id"], [node["html"] for node in each["nodes"]])
+        for each in found
+        if not impacts or each["impact"] in impacts
+    ]
