@@ -45,16 +45,17 @@ def run(command: list[str], folder: Path, **environ: str) -> subprocess.Complete
 
 
 def test_application_is_tested_with_pytest(tmp_path: Path) -> None:
+    """Its tests pass, and one of them fails for an application that is not safe."""
     application, tests = blocks(PAGE, "python")
-    (tmp_path / "seats.py").write_text(application, encoding="utf-8")
-    (tmp_path / "test_seats.py").write_text(tests, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync"]
-    done = run([*command, "-n", "2"], tmp_path)
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
     unsafe = application.replace("self.undetermined.append(nickname)", "self.taken.clear()")
-    (tmp_path / "seats.py").write_text(unsafe, encoding="utf-8")
+    for name, text in {"seats": application, "unsafe": unsafe}.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        renamed = tests.replace("from seats import", f"from {name} import")
+        (tmp_path / f"test_{name}.py").write_text(renamed, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync", "-n", "2"]
     done = run(command, tmp_path)
-    assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 5 passed" in done.stdout, done.stdout + done.stderr
+    assert "FAILED test_unsafe.py" in done.stdout
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")

@@ -204,7 +204,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_make_dist_builds_the_same_archives(built: Built, dist: Path) -> None:
-    """They pass twine and check-wheel-contents there."""
+    """Of files of another time and umask; they pass twine and check-wheel-contents there."""
     sdist, wheel = (dist / path.name for path in (built.sdist, built.wheel_of_sdist))
     assert sdist.read_bytes() == built.sdist.read_bytes()
     assert wheel.read_bytes() == built.wheel_of_sdist.read_bytes()

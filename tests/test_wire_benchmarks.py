@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import shutil
@@ -11,9 +10,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from rich.progress import Progress
@@ -50,7 +48,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 USERS = 50
-T = TypeVar("T")
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 
 
@@ -58,14 +55,6 @@ NEED_WRK = (
     *("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy", "postgres"),
     "shared_cache",
 )
-
-
-def make_plan(folder: Path) -> Plan:
-    """Return the plan of a run at toy size: one short round, without warm-up and peers."""
-    core = min(os.sched_getaffinity(0))
-    progress = Progress(disable=True)
-    peers = Path("/no/python")
-    return Plan(USERS, (USERS,), 1, folder, progress, 0.05, core, peers, warm_up=False)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,7 +91,11 @@ end
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    return make_plan(tmp_path)
+    """The plan of a run at toy size: one short round, without warm-up and peers."""
+    core = min(os.sched_getaffinity(0))
+    progress = Progress(disable=True)
+    peers = Path("/no/python")
+    return Plan(USERS, (USERS,), 1, tmp_path, progress, 0.05, core, peers, warm_up=False)
 
 
 def report_without_wrk(tmp_path: Path) -> Any:
@@ -116,64 +109,9 @@ def report_without_wrk(tmp_path: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-@contextmanager
-def entered(context: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """Enter an asynchronous context for several tests, on an event loop of its own."""
-    with asyncio.Runner() as runner:
-        value = runner.run(_enter(context))
-        try:
-            yield value
-        finally:
-            runner.run(_leave(context))
-
-
-async def _enter(context: AbstractAsyncContextManager[T]) -> T:
-    return await context.__aenter__()
-
-
-async def _leave(context: AbstractAsyncContextManager[object]) -> None:
-    await context.__aexit__(None, None, None)
-
-
-@pytest.fixture(scope="module")
-def plan_of_servers(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    return make_plan(tmp_path_factory.mktemp("servers"))
-
-
-@pytest.fixture(scope="module")
-def servers(plan_of_servers: Plan) -> Iterator[dict[str, Server]]:
-    """All contenders that need no installation, each after a check that it conforms."""
-    sides = {
-        name: side
-        for name, side in contenders.all_contenders(plan_of_servers).items()
-        if name != contenders.NGINX
-    }
-    with entered(contenders.run_all(plan_of_servers, sides)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The directory that is looked up by proxies."""
-    with entered(proxy.directory(make_plan(tmp_path_factory.mktemp("stub")))) as (running, _):
-        yield running
-
-
 def inputs(mix: traffic.Mix) -> list[str]:
     """Return the inputs in the bodies of a run."""
     return [json.loads(body)["input"] for body in mix(USERS, 1).bodies]
-
-
-def get_person(port: int, nickname: str, token: str = proxy.TOKEN) -> tuple[int, Any]:
-    """Return the status and the record of the stub's response."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    try:
-        headers = {"Authorization": f"Bearer {token}"}
-        connection.request("GET", f"/people/{nickname}", headers=headers)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize("name", traffic.MIXES)
@@ -209,22 +147,24 @@ def test_a_file_of_requests_is_one_head_and_one_body_per_line(tmp_path: Path) ->
     assert written[len(made.head) :].splitlines() == list(made.bodies)
 
 
-def test_ours_and_our_handlers_on_tornado_conform(
-    servers: dict[str, Server], plan_of_servers: Plan
-) -> None:
-    assert set(servers) == {contenders.OURS, contenders.WITHOUT_FAST_PATH, contenders.TORNADO}
-    for server in servers.values():
-        assert server.start > 0
-        assert server.cpu() > 0
-        assert server.resident() > 1
-    assert set(plan_of_servers.skipped) >= {contenders.FASTAPI, contenders.ASGI}
-
-
-def test_responses_to_each_mix_have_its_status(servers: dict[str, Server]) -> None:
-    for mix in traffic.MIXES.values():
-        made = mix(USERS, 1)
-        key = traffic.KEY if traffic.KEY.encode() in made.head else "k" * 16
-        assert post(servers[contenders.OURS].port, made.bodies[0], key)[0] == made.status
+async def test_ours_and_our_handlers_on_tornado_conform(plan: Plan) -> None:
+    """All contenders that need no installation; each mix gets the responses that it is for."""
+    sides = contenders.all_contenders(plan)
+    del sides[contenders.NGINX]
+    async with contenders.run_all(plan, sides) as servers:
+        assert set(servers) == {contenders.OURS, contenders.WITHOUT_FAST_PATH, contenders.TORNADO}
+        for server in servers.values():
+            assert server.start > 0
+            assert server.cpu() > 0
+            assert server.resident() > 1
+        assert set(plan.skipped) >= {contenders.FASTAPI, contenders.ASGI}
+        for mix in traffic.MIXES.values():
+            made = mix(USERS, 1)
+            key = traffic.KEY if traffic.KEY.encode() in made.head else "k" * 16
+            reply = await asyncio.to_thread(
+                post, servers[contenders.OURS].port, made.bodies[0], key
+            )
+            assert reply[0] == made.status
 
 
 async def test_a_server_with_other_responses_is_an_error(plan: Plan) -> None:
@@ -350,22 +290,6 @@ async def test_the_proxy_is_measured_beside_the_bare_client(plan: Plan) -> None:
     assert figure.target == Target("least", 0.5)
     assert all(each.value >= 0 for each in figures)
     assert "make bench" in plan.skipped[contenders.FASTAPI_HTTPX]
-
-
-def test_the_stub_finds_each_user_and_rejects_a_wrong_token(stub: Server) -> None:
-    for number in (0, 7, USERS - 1):
-        status, record = get_person(stub.port, dataset.nickname(number))
-        assert status == 200
-        assert record["login"] == dataset.nickname(number)
-        assert record["card"] == dataset.card_number(number)
-    assert get_person(stub.port, "unknown")[0] == 404
-    assert get_person(stub.port, "unknown", "no")[0] == 401
-
-
-async def test_the_service_in_front_of_the_stub_conforms(plan: Plan, stub: Server) -> None:
-    sides = proxy.ours(plan, stub)
-    async with contenders.run_all(plan, sides) as conforming:
-        assert conforming.keys() == sides.keys()
 
 
 @needs_wrk
