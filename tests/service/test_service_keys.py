@@ -14,7 +14,6 @@ import pytest
 
 from support.databases.key_stores import add, failing, garbage, make_store, open_store, read, record
 from support.http.repeated_requests import BODY, PATH, repeating
-from support.http.request_waves import sending_waves
 from support.processes.forked_commands import start
 from support.processes.process import eventually
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client, Reply, serving
@@ -78,7 +77,7 @@ def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> No
     tokens = make_store(store, "shop", "partner")
     with (
         serving(CONFIG_FILE, folder) as service,
-        sending_waves(service.port, tokens["shop"]) as revoked,
+        repeating(service.port, tokens["shop"], 32, pause=0) as revoked,
         repeating(service.port, tokens["partner"]) as other,
     ):
         eventually(lambda: revoked.statuses()[200] >= 5_000)
@@ -90,7 +89,7 @@ def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> No
         eventually(lambda: revoked.statuses(since=rejected_at)[401] >= 1_000)
     assert rejected_at - changed_at < 1.0
     assert revoked.statuses(since=rejected_at).keys() == {401}
-    assert other.statuses() == {200}
+    assert other.statuses().keys() == {200}
 
 
 @pytest.mark.slow
@@ -102,7 +101,7 @@ def test_rotated_key_has_no_failed_request(folder: Path, store: Path, tmp_path: 
         assert command.wait() == 0
         new = command.stdout.strip()
         eventually(lambda: ask(Client(service.port), new).status == 200)
-    assert load.statuses() == {200}
+    assert load.statuses().keys() == {200}
 
 
 def test_every_rejected_key_gets_the_same_response(folder: Path, store: Path) -> None:
