@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tornado_idv import strict_json
@@ -73,15 +73,10 @@ def filled(start: str, repeated: str, size: int) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [16 * KIB, 64 * KIB], ids=["a request", "an upstream response"])
 @given(start=st.sampled_from(["", "[" * 257, "[]," * 129, '{"a":' * 300, '"']), fragment=FRAGMENTS)
+@example(start="[" * 200 + "]" * 200 + "[" * 57 + '"', fragment='\\"')
 @settings(deadline=None, max_examples=60)
 def test_any_document_is_decided_in_linear_time(size: int, start: str, fragment: str) -> None:
     assert max(least_work(filled(start, fragment, size))) < LIMIT
-
-
-@pytest.mark.parametrize("size", [16 * KIB, 64 * KIB])
-def test_unterminated_string_of_escaped_quotes_is_rejected_in_linear_time(size: int) -> None:
-    document = filled("[" * 200 + "]" * 200 + "[" * 57 + '"', '\\"', size)
-    assert max(least_work(document)) < LIMIT
 
 
 @given(VALUES)
@@ -114,11 +109,6 @@ def test_nesting_of_256_is_accepted_and_of_257_is_not(brackets: str) -> None:
     strict_json.loads(opening * 255 + "[]" + closing * 255)
     with pytest.raises(ValueError, match="nested too deep"):
         strict_json.loads(opening * 256 + "[]" + closing * 256)
-
-
-def test_brackets_in_strings_are_not_counted() -> None:
-    document = json.dumps(["[{" * 500, '\\"[' * 500, "\\"])
-    assert strict_json.loads(document) == json.loads(document)
 
 
 @pytest.mark.parametrize(

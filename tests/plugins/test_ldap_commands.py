@@ -143,16 +143,15 @@ def test_check_warns_of_a_server_that_is_away(invoke: Invoke, write: Write, sche
 
 
 HUNG = {
-    "plain": ("ldap", {}),
-    "TLS": ("ldaps", {}),
-    "StartTLS": ("ldap", {"start_tls": True}),
-    "client certificate": ("ldaps", {"bind": {"sasl": "external"}}),
+    "plain": ("ldap", {}, 1),
+    "TLS": ("ldaps", {}, 2),
+    "StartTLS": ("ldap", {"start_tls": True}, 1),
+    "client certificate": ("ldaps", {"bind": {"sasl": "external"}}, 2),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize(("scheme", "options"), HUNG.values(), ids=HUNG)
+@pytest.mark.parametrize(("scheme", "options", "workers"), HUNG.values(), ids=HUNG)
 def test_stop_does_not_wait_for_a_server_that_accepts_and_does_not_respond(
     write: Write, scheme: str, options: dict[str, Any], workers: int
 ) -> None:

@@ -167,35 +167,6 @@ async def test_no_credential_is_sent_without_one_configured(
     assert "Authorization" not in upstreams.seen[0].headers
 
 
-async def test_one_connection_serves_many_lookups(upstreams: Upstreams) -> None:
-    """It is kept whether the user is found or not."""
-    backend = upstreams([ALICE])
-    async with open_backends([backend]):
-        for _ in range(25):
-            assert await backend.find(ByNickname("alice")) is not None
-            assert await backend.find(ByNickname("nobody")) is None
-    assert len(upstreams.seen) == 50
-    assert len({peer_of(request) for request in upstreams.seen}) == 1
-
-
-def peer_of(request: HTTPServerRequest) -> Any:
-    return request.connection.context.address  # type: ignore[union-attr]
-
-
-async def test_cookies_are_not_kept(upstreams: Upstreams, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Set-Cookie` of one response is not sent with the next request."""
-
-    def prepare(self: Identify) -> None:
-        self.set_cookie("a", "b")
-
-    monkeypatch.setattr(Identify, "prepare", prepare)
-    backend = upstreams([ALICE])
-    async with open_backends([backend]):
-        for _ in range(2):
-            await backend.find(ByNickname("alice"))
-    assert [request.headers.get("Cookie") for request in upstreams.seen] == [None, None]
-
-
 async def test_upstream_may_start_after_this_service(
     upstreams: Upstreams, unused_port: int, tmp_path: Path
 ) -> None:

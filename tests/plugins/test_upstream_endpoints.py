@@ -10,7 +10,6 @@ from multidict import CIMultiDict
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.endpoints import Endpoint, Endpoints
 from support.fakes.clock_and_backends import Ticker
-from tornado_idv import Unavailable
 
 
 class Watched:
@@ -82,20 +81,6 @@ def test_endpoint_that_failed_just_now_is_used_only_if_it_is_the_only_one() -> N
     assert watched.endpoints.pick(but=watched.named("b")).address == "a"
     alone = Watched("a")
     assert alone.endpoints.pick(but=alone.named("a")).address == "a"
-
-
-def test_retry_after_is_respected_even_by_a_single_endpoint() -> None:
-    """Meanwhile the others are used."""
-    watched = Watched("a", "b")
-    watched.wait("a", 7)
-    assert watched.next() == "b"
-    watched.wait("b", 3)
-    with pytest.raises(Unavailable, match="Retry-After"):
-        watched.pick()
-    watched.ticker.now += 3
-    assert watched.next() == "b"
-    watched.ticker.now += 4
-    assert watched.next() == "a"
 
 
 def test_response_to_an_earlier_request_does_not_end_retry_after() -> None:

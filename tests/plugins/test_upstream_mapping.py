@@ -39,6 +39,7 @@ def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:
     return caught.value.reason
 
 
+ECHO = {"select": "items", "match": "echo"}
 FOUND = {
     "plain": ({}, RECORD, ALICE),
     "with @": ({}, record(login="@alice"), ALICE),
@@ -70,6 +71,16 @@ FOUND = {
     "echo of many": (
         {"select": "items", "match": "echo"},
         {"items": [record(login="alice2", card="7"), RECORD, record(login="malice", card="8")]},
+        ALICE,
+    ),
+    "echo in two cases": (
+        ECHO,
+        {"items": [record(login="Alice", card="9"), RECORD]},
+        ALICE,
+    ),
+    "default for a number that is missing": (
+        {"plan": {"path": "to_string(level)", "default": "Free"}},
+        RECORD,
         ALICE,
     ),
     "complete": (
@@ -129,6 +140,7 @@ def test_user_is_read(options: dict[str, Any], document: Any, user: User | str) 
     [
         ({"select": "items"}, {"items": []}),
         ({"select": "items", "pick": "first"}, {"items": []}),
+        (ECHO, {"items": [record(login="alice2", card="9")]}),
         ({"select": "@"}, []),
         ({"found_when": "total"}, {"total": None}),
         ({"found_when": "total"}, None),
@@ -228,6 +240,24 @@ BROKEN = {
         RECORD,
         "plan (no) is missing",
     ),
+    "two at signs": ({}, record(login="@@alice", card="12"), "for another user than requested"),
+    "number that is missing": ({"plan": "to_string(level)"}, RECORD, "(to_string(level)) is miss"),
+    "two echoes": (
+        ECHO,
+        {"items": [RECORD, record(id=8), record(login="bob", card="9")]},
+        "more than one user",
+    ),
+    "echo that is missing": (ECHO, {"items": [{"plan": "Free"}]}, "is missing"),
+    "without its prefix": (
+        {"nickname": "trim_prefix(login, 'EX-')"},
+        RECORD,
+        "trim_prefix(login, 'EX-') does not fit the response",
+    ),
+    "without its suffix": (
+        {"nickname": "trim_suffix(login, '@x')"},
+        record(login="alice@y"),
+        "trim_suffix(login, '@x') does not fit the response",
+    ),
     "lower of null": (
         {"nickname": "lower(no)"},
         RECORD,
@@ -256,14 +286,6 @@ def test_impossible_nickname_is_broken(nickname: str) -> None:
     assert "nickname (login)" in reason(record(login=nickname), QUERIES[1])
 
 
-def test_only_one_at_sign_is_removed() -> None:
-    """`@@alice` is another nickname."""
-    assert reason(record(login="@@alice")) == "response is for another user than requested"
-    found = mapper().user(QUERIES[1], record(login="@@alice"))
-    assert found is not None
-    assert found.nickname == "@alice"
-
-
 @pytest.mark.parametrize("missing", ["nickname", "card_number"])
 def test_without_check_echo_the_requested_value_is_used(missing: str) -> None:
     """Its expression may be missing, and is not evaluated if it is there."""
@@ -275,13 +297,6 @@ def test_without_check_echo_the_requested_value_is_used(missing: str) -> None:
     assert ResponseMapper(options).user(query, RECORD) == ALICE
     ignored = {PLAIN[missing]: 5}
     assert mapper(check_echo="false").user(query, {**RECORD, **ignored}) == ALICE
-
-
-def test_with_check_echo_both_kinds_of_query_can_be_answered() -> None:
-    """Both fields are required then."""
-    options = ResponseOptions.model_validate(PLAIN)
-    assert options.can_answer(ByNickname)
-    assert options.can_answer(ByCard)
 
 
 def test_not_known_when_must_hold_for_the_body() -> None:
@@ -407,6 +422,31 @@ def test_wrong_mapping_is_reported() -> None:
     }
 
 
+def test_echo_in_another_case_and_of_another_form_is_no_missing_user() -> None:
+    page = {"items": [record(login="Alice")]}
+    text = "response is for a nickname in another case: see identifiers.nickname_case"
+    assert reason(page, **ECHO) == text
+    page = {"items": [record(card="people/0")]}
+    text = "a wrong record: card_number (card) has other characters than digits"
+    assert reason(page, QUERIES[1], **ECHO) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"match": "echo"}, "match: echo needs select"),
+        ({**ECHO, "check_echo": "false"}, "match: echo needs select"),
+        ({"plan": "&plan"}, "gives an expression, no value"),
+        ({"found_when": "&plan"}, "gives an expression, no value"),
+        ({"found_when": " || ".join(["a"] * 3000)}, "not a JMESPath expression"),
+    ],
+    ids=["echo of no list", "unchecked echo", "reference", "condition", "endless"],
+)
+def test_wrong_options_are_rejected(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        mapper(**options)
+
+
 def test_missing_fields_are_reported() -> None:
     """Both with `check_echo`, one of them without."""
     with pytest.raises(ValidationError) as caught:
@@ -514,17 +554,6 @@ def test_whole_records_may_be_selected(select: str) -> None:
     assert ResponseOptions.model_validate({**PLAIN, "select": select}).select == select
 
 
-@pytest.mark.parametrize("where", ["plan", "found_when"])
-def test_expression_without_a_value_is_rejected(where: str) -> None:
-    with pytest.raises(ValidationError, match="gives an expression, no value"):
-        mapper(**{where: "&plan"})
-
-
-def test_endless_expression_is_rejected() -> None:
-    with pytest.raises(ValidationError, match="not a JMESPath expression"):
-        mapper(found_when=" || ".join(["a"] * 3000))
-
-
 @settings(max_examples=200, deadline=None)
 @given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
 def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:
@@ -599,59 +628,3 @@ def test_functions_for_ldap(text: str, value: dict[str, Any], result: object) ->
 def test_null_is_no_text(value: object, result: str | None) -> None:
     """The text "null" would be a plan, or the id in a second request."""
     assert Expression("to_string(a)").evaluate({"a": value}) == result
-
-
-def test_number_that_is_missing_is_no_plan() -> None:
-    assert "plan (to_string(level)) is missing" in reason(RECORD, plan="to_string(level)")
-    plan = {"path": "to_string(level)", "default": "Free"}
-    assert mapper(plan=plan).user(QUERIES[0], RECORD) == ALICE
-
-
-@pytest.mark.parametrize(
-    ("nicknames", "expected"),
-    [
-        (["Alice"], "response is for a nickname in another case: see identifiers.nickname_case"),
-        (["Alice", "alice"], ALICE),
-        (["alice2"], None),
-    ],
-)
-def test_echo_in_another_case_is_no_missing_user(
-    nicknames: list[str], expected: User | str | None
-) -> None:
-    page = {"items": [{**RECORD, "login": nickname} for nickname in nicknames]}
-    if isinstance(expected, str):
-        assert reason(page, select="items", match="echo") == expected
-    else:
-        assert mapper(select="items", match="echo").user(QUERIES[0], page) == expected
-
-
-def test_echo_that_is_no_card_number_is_an_error() -> None:
-    page = {"items": [{**RECORD, "card": "people/0"}]}
-    text = reason(page, QUERIES[1], select="items", match="echo")
-    assert text == "a wrong record: card_number (card) has other characters than digits"
-
-
-def test_two_echoes_are_ambiguous() -> None:
-    page = {"items": [RECORD, record(id=8), record(login="bob", card="9")]}
-    assert reason(page, select="items", match="echo").startswith("more than one user")
-    assert reason(page, QUERIES[1], select="items", match="echo").startswith("more than one user")
-
-
-@pytest.mark.parametrize("query", QUERIES)
-def test_record_without_the_echo_field_may_be_the_requested_user(query: Query) -> None:
-    page = {"items": [{"plan": "Free"}]}
-    assert "is missing" in reason(page, query, select="items", match="echo")
-
-
-@pytest.mark.parametrize(
-    ("nickname", "login"),
-    [("trim_prefix(login, 'EX-')", "alice"), ("trim_suffix(login, '@x')", "alice@y")],
-)
-def test_value_without_its_prefix_is_another_value(nickname: str, login: str) -> None:
-    assert reason(record(login=login), nickname=nickname) == f"{nickname} does not fit the response"
-
-
-@pytest.mark.parametrize("options", [{}, {"select": "items", "check_echo": "false"}])
-def test_echo_needs_a_list_and_the_check(options: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="match: echo needs select"):
-        mapper(match="echo", **options)

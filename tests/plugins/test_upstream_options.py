@@ -323,89 +323,54 @@ def gql(query: str, **variables: int) -> str:
     return json.dumps({"query": f"query {query}", "variables": {"n": "{nickname}", **variables}})
 
 
-@pytest.mark.parametrize(
-    ("request_", "is_warned_of"),
-    [
-        ({"url": "/u?q={nickname}&limit=1"}, True),
-        ({"url": "/u", "query": {"name": "{nickname}", "$top": "1"}}, True),
-        ({"url": "/u", "json": '{"q": "{nickname}", "page_size": 1}'}, True),
-        ({"url": "/u", "form": {"q": "{nickname}", "maxResults": "1"}}, True),
-        ({"url": "/u?q={nickname}&page[size]=1"}, True),
-        ({"url": "/u?q={nickname}&page%5Bsize%5D=1"}, True),
-        (
-            {"url": "/u", "json": '{"query": "SELECT * FROM u WHERE n = \'{nickname}\' LIMIT 1"}'},
-            True,
-        ),
-        ({"url": "/u", "json": gql("{{ u(n: $n, last: 1) {{ id }} }}")}, True),
-        (
-            {
-                "url": "/u",
-                "json": gql("($n: String!, $k: Int = 1) {{ u(n: $n, first: $k) {{ id }} }}"),
-            },
-            True,
-        ),
-        ({"url": "/u", "json": gql("($k: Int!) {{ u(n: $n, take: $k) {{ id }} }}", k=1)}, True),
-        (
-            {"url": "/u", "json": gql("($k: Int = 1) {{ u(n: $n, first: $k) {{ id }} }}", k=2)},
-            False,
-        ),
-        (
-            {
-                "url": "/u",
-                "json": gql("($k: Int = 1) {{ u(n: $n, depth: $k, first: 2) {{ id }} }}"),
-            },
-            False,
-        ),
-        ({"url": "/u", "json": gql("($k: Int = 2) {{ u(n: $n, first: $k) {{ id }} }}")}, False),
-        ({"url": "/c/{nickname}", "then": {"url": "/u?id={id}&limit=1"}}, True),
-        ({"url": "/u?q={nickname}&hitsPerPage=1"}, True),
-        ({"url": "/u?q={nickname}&limit=2&offset=0&skip=0"}, False),
-        ({"url": "/u?q={nickname}&limit=2"}, False),
-        ({"url": "/u?q={nickname}&limit=1.5"}, False),
-        ({"url": "/u?q={nickname}&limit=10&page=1"}, False),
-        ({"url": "/u?q={nickname}&discount=1"}, False),
-        ({"url": "/u/{nickname}"}, False),
-    ],
-)
-def test_page_of_one_is_warned_of(request_: dict[str, Any], is_warned_of: bool) -> None:  # noqa: FBT001
-    def warnings(**response: Any) -> list[str]:
-        fields = {"plan": "plan", "card_number": "card", "nickname": "login", "id": "id"}
-        mapping = options(
-            by_nickname=request_,
-            base_url="http://x",
-            response={**fields, **response},
-            status={404: "broken"},
-        )
-        return list(mapping.warnings())
-
-    assert [each.startswith("by_nickname requests a page of one") for each in warnings()] == [
-        True
-    ] * is_warned_of
-    assert warnings(pick="first") == []
+SIZES: list[tuple[dict[str, Any], str | None]] = [
+    *(({"url": f"/u?q={{nickname}}&{size}"}, "one") for size in (
+        "limit=1", "page[size]=1", "page%5Bsize%5D=1", "hitsPerPage=1",
+    )),
+    *(({"url": f"/u?q={{nickname}}&{size}"}, "no") for size in (
+        "limit=0", "count=2&limit=0", "limit=2&offset=1",
+    )),
+    *(({"url": f"/u?q={{nickname}}&{size}"}, None) for size in (
+        "limit=2&offset=0&skip=0", "limit=2", "limit=1.5", "limit=10&page=1", "discount=1",
+    )),
+    ({"url": "/u/{nickname}"}, None),
+    ({"url": "/u", "query": {"name": "{nickname}", "$top": "1"}}, "one"),
+    ({"url": "/u", "query": {"name": "{nickname}", "$top": "0"}}, "no"),
+    ({"url": "/u", "form": {"q": "{nickname}", "maxResults": "1"}}, "one"),
+    ({"url": "/c/{nickname}", "then": {"url": "/u?id={id}&limit=1"}}, "one"),
+    *(({"url": "/u", "json": body}, size) for body, size in (
+        ('{"q": "{nickname}", "page_size": 1}', "one"),
+        ('{"q": "{nickname}", "offset": 10, "rows": 2}', "no"),
+        ('{"query": "SELECT * FROM u WHERE n = \'{nickname}\' LIMIT 1"}', "one"),
+        (gql("{{ u(n: $n, last: 1) {{ id }} }}"), "one"),
+        (gql("{{ u(n: $n, first: 0) {{ id }} }}"), "no"),
+        (gql("{{ u(n: $n, skip: 1, take: 2) {{ id }} }}"), "no"),
+        (gql("($n: String!, $k: Int = 1) {{ u(n: $n, first: $k) {{ id }} }}"), "one"),
+        (gql("($k: Int = 0) {{ u(n: $n, first: $k) {{ id }} }}"), "no"),
+        (gql("($k: Int!) {{ u(n: $n, take: $k) {{ id }} }}", k=1), "one"),
+        (gql("($k: Int = 1) {{ u(n: $n, first: $k) {{ id }} }}", k=2), None),
+        (gql("($k: Int = 1) {{ u(n: $n, depth: $k, first: 2) {{ id }} }}"), None),
+        (gql("($k: Int = 2) {{ u(n: $n, first: $k) {{ id }} }}"), None),
+    )),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        {"url": "/u?q={nickname}&limit=0"},
-        {"url": "/u", "query": {"name": "{nickname}", "$top": "0"}},
-        {"url": "/u", "json": gql("{{ u(n: $n, first: 0) {{ id }} }}")},
-        {"url": "/u", "json": gql("($k: Int = 0) {{ u(n: $n, first: $k) {{ id }} }}")},
-        {"url": "/u?count=2&limit=0&q={nickname}"},
-        {"url": "/u?limit=2&offset=1&q={nickname}"},
-        {"url": "/u", "json": gql("{{ u(n: $n, skip: 1, take: 2) {{ id }} }}")},
-        {"url": "/u", "json": '{"q": "{nickname}", "offset": 10, "rows": 2}'},
-    ],
-)
-@pytest.mark.parametrize("pick", ["one", "first"])
-def test_page_of_no_user_is_warned_of(request_: dict[str, Any], pick: str) -> None:
-    (warning,) = request_warnings(by_nickname=request_, status={404: "broken"}, pick=pick)
-    assert warning == 'by_nickname requests a page of no users, so every user is "not found"'
+@pytest.mark.parametrize(("request_", "size"), SIZES, ids=str)
+def test_page_of_one_or_no_user_is_warned_of(request_: dict[str, Any], size: str | None) -> None:
+    """One is enough for a backend that wants the first."""
+    given: dict[str, Any] = {"by_nickname": request_, "status": {404: "broken"}, "id": "id"}
+    starts = [f"by_nickname requests a page of {size} user"] * (size is not None)
+    for pick in ("one", "first"):
+        warnings = request_warnings(**given, pick=pick)
+        assert [each.partition("user")[0] + "user" for each in warnings] == starts
+        starts = [each for each in starts if size == "no"]
 
 
 def request_warnings(**members: Any) -> list[str]:
     fields = {"plan": "plan", "card_number": "card", "nickname": "login"}
-    taken = {name: members.pop(name) for name in ("pick", "not_known_when") if name in members}
+    taken = {
+        name: members.pop(name) for name in ("pick", "not_known_when", "id") if name in members
+    }
     given = {"by_nickname": {"url": "/{nickname}"}, **members, "base_url": "http://x"}
     return list(options(**given, response={**fields, **taken}).warnings())
 

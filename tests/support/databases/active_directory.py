@@ -179,12 +179,13 @@ class ActiveDirectory:
             "\n".join([f"dn: {dn}", "changetype: modify", *lines, "badPwdCount: 0", "", ""])
         )
 
-    def allow_reading(self, attribute: str, unit: str) -> None:
-        """Allow the service's account to read an attribute of the users in a unit."""
+    def allow_reading(self, unit: str, *attributes: str) -> None:
+        """Allow the service's account to read attributes of the users in a unit."""
         (sid,) = self.values("(sAMAccountName=idv)", "objectSid")
+        user = _GUIDS["user"]
         self._run(
             *("samba-tool", "dsacl", "set", "--action=allow", f"--objectdn={unit}"),
-            f"--sddl=(OA;CIIO;RP;{_GUIDS[attribute]};{_GUIDS['user']};{sid})",
+            "--sddl=" + "".join(f"(OA;CIIO;RP;{_GUIDS[each]};{user};{sid})" for each in attributes),
             *("-H", f"{self.folder}/private/sam.ldb", f"--configfile={self._config}"),
         )
 
