@@ -93,7 +93,7 @@ class Harness:
             if message["op"] == "overview" and self.overview is not None:
                 workers = [
                     {**WORKER, "name": f"worker {i}", "pid": 10 + i}
-                    | {"phase": each.phase, "address": each.address}
+                    | {"phase": each.phase.replace("ended", "ready"), "address": each.address}
                     for i, each in enumerate(self.workers, 1)
                 ]
                 connection.send(op="reply", **{**self.overview, "workers": workers})
@@ -328,8 +328,8 @@ async def test_configuration_that_one_cannot_prepare_is_aborted(
 
 @pytest.mark.parametrize(
     "worker",
-    [PlayedWorker(None), PlayedWorker(phase="ended"), PlayedWorker(phase="draining")],
-    ids=["ends", "has ended", "drains"],
+    [PlayedWorker(None), *(PlayedWorker(phase=each) for each in ("ended", "draining", "starting"))],
+    ids=["ends", "has ended", "drains", "starts"],
 )
 async def test_worker_that_does_not_begin_is_not_waited_for(
     tmp_path: Path, worker: PlayedWorker

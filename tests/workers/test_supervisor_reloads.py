@@ -101,6 +101,23 @@ def test_worker_that_is_started_before_the_commit_has_the_new_configuration(
     assert len(service.processes) == 4
 
 
+def test_worker_that_starts_with_the_old_configuration_is_replaced_before_it_serves(
+    service: Simulation,
+) -> None:
+    service.prepare = never_serve
+    service.worker(1).exit(1)
+    service.advance(0.1)
+    old = service.worker(1)
+    service.use(OTHER)
+    service.advance(0.1)
+    assert old.operations == ["drain"]
+    service.worker(1).serve()
+    commit(service.worker(2), service.manager)
+    service.end_reload(ReloadResult(5.0))
+    assert service.overview()["missing"] == []
+    assert [each.name for each in service.processes[3:]] == ["worker 1"] * 2
+
+
 def test_failed_reload_replaces_no_process(service: Simulation) -> None:
     service.manager.send("reloading", audited={"trigger": "admin"})
     service.end_reload(ReloadResult(5.0, code="reload_failed", problems=("no file",)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Container, Sequence
 from contextlib import AsyncExitStack, closing
 
@@ -35,10 +34,8 @@ from tornado_idv.service.reload import (
 from tornado_idv.workers.channel import STOPPED, Channel, Connection, Message, connected, supervised
 
 _log = logging.getLogger(__name__)
-_PAUSE = 0.02
 _TIMEOUT = 5.0
 """Seconds in which workers and the supervisor reply, but for `prepare`."""
-_Outcome = Connection | ReloadResult | None
 
 
 def run_manager(
@@ -127,15 +124,17 @@ class Manager:
             async with AsyncExitStack() as undo, asyncio.timeout(PREPARE_TIMEOUT) as limit:
                 own = await prepare_file(file, self._kinds, self._prepare)
                 undo.push_async_callback(own.abort)
-                outcomes: dict[int, _Outcome] = {}
-                while new := await self._started(but=outcomes):  # also those started meanwhile
-                    prepared = await asyncio.gather(
+                asked: set[int] = set()
+                prepared: list[Connection] = []
+                while new := await self._ready(but=asked):  # also those started meanwhile
+                    asked |= {each["pid"] for each in new}
+                    for outcome in await asyncio.gather(
                         *(_prepare_in(each, file.content, connections) for each in new)
-                    )
-                    outcomes |= zip((each["pid"] for each in new), prepared, strict=True)
-                    for outcome in prepared:
+                    ):
                         if isinstance(outcome, ReloadResult):
                             return outcome
+                        if outcome is not None:
+                            prepared.append(outcome)
                 limit.reschedule(None)
                 # Processes that are started from now on are to serve as the others do.
                 reply = await self._channel.ask(
@@ -146,11 +145,10 @@ class Manager:
                     return result
                 undo.pop_all()
             own.commit()
-            waiting = [each for each in outcomes.values() if isinstance(each, Connection)]
-            for each in waiting:
+            for each in prepared:
                 each.send(generation=reply["generation"])
             # The supervisor replaces those that do not commit.
-            await asyncio.gather(*map(_reply, waiting))
+            await asyncio.gather(*map(_reply, prepared))
         self._channel.update(generation=reply["generation"])
         return result
 
@@ -186,19 +184,10 @@ class Manager:
         """Return the workers that may have cached something; raises `OperationFailed`."""
         return [each for each in (await self._overview())["workers"] if each["address"]]
 
-    async def _started(self, *, but: Container[int]) -> list[Message]:
-        """Return the other workers; wait for one that is started with the old configuration.
-
-        Not for long: the old configuration may be why it cannot start.
-        """
-        until = time.monotonic() + _TIMEOUT
-        while True:
-            overview = await self._overview()
-            workers = overview["workers"]
-            new = [each for each in workers if each["address"] and each["pid"] not in but]
-            if new or not overview["missing"] or time.monotonic() >= until:
-                return new
-            await asyncio.sleep(_PAUSE)
+    async def _ready(self, *, but: Container[int]) -> list[Message]:
+        """Return the other workers that serve; the supervisor replaces those that do not yet."""
+        workers = await self._workers()
+        return [each for each in workers if each["phase"] == "ready" and each["pid"] not in but]
 
     async def _overview(self) -> Message:
         """Return the state of the service; raises `OperationFailed`."""
@@ -228,13 +217,13 @@ async def _reply(connection: Connection) -> Message:
         return {"error": "no reply in time"}
 
 
-async def _prepare_in(worker: Message, content: bytes, stack: AsyncExitStack) -> _Outcome:
+async def _prepare_in(
+    worker: Message, content: bytes, stack: AsyncExitStack
+) -> Connection | ReloadResult | None:
     """Have a worker prepare a configuration; return the connection that puts it in force.
 
     Return why it cannot, and ``None`` if it drains, or has ended before it began.
     """
-    if worker["phase"] == "draining":
-        return None
     try:
         connection = await stack.enter_async_context(connected(worker["address"]))
     except ConnectionError:

@@ -240,14 +240,15 @@ class Supervisor:
     def _replace_outdated(self, now: float) -> None:
         """Start another process in the place of each, and let it serve until that one does.
 
-        During a reload, processes may have either configuration.
+        During a reload, processes that serve may have either configuration.
         """
         for slot in self._slots.values():
             child = slot.child
             if child is None or self._stopping:
                 continue
             is_unlike = child.state.generation != self._current.generation
-            if child.state.retiring or (is_unlike and self._reloading is None):
+            may_differ = self._reloading is not None and child.phase != "starting"
+            if child.state.retiring or (is_unlike and not may_differ):
                 _log.info("%s is replaced", child)
                 slot.child, slot.start_at = None, now
                 if child.phase == "starting":
