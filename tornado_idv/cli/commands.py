@@ -130,7 +130,7 @@ class Commands(click.Group):
 
 
 def _read_backends(path: Path) -> Sequence[BackendOptions]:
-    from tornado_idv.cli.load_config import load_settings  # noqa: PLC0415 - not for `--help`
+    from tornado_idv.cli.backends import load_settings  # noqa: PLC0415 - not for `--help`
 
     return load_settings(path)[0].backends
 

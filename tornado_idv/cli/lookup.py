@@ -16,6 +16,7 @@ from typing import Any
 import click
 import pluggy
 
+from tornado_idv.cli.backends import backend_named, load_settings
 from tornado_idv.cli.common import (
     Record,
     backend_option,
@@ -28,7 +29,6 @@ from tornado_idv.cli.common import (
     print_json,
     show,
 )
-from tornado_idv.cli.load_config import backend_named, load_settings
 from tornado_idv.config.load import reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidFormat, LookupFailed

@@ -23,7 +23,7 @@ from support.processes.forking import ForkedCommand, fork
 from support.processes.ports import free_port, listens
 from support.processes.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
 from support.processes.service import KEY, Client
-from tornado_idv.cli.load_config import load_settings
+from tornado_idv.cli.backends import load_settings
 from tornado_idv.cli.running.serve import announce
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings

@@ -102,8 +102,8 @@ def serve(
         raise click.UsageError("--demo takes the place of --config; leave one out")
     if stop_on_eof and not fixture:
         raise click.UsageError("--stop-on-eof requires --demo")
-    if ready_file is not None and ready_file.is_file():
-        with suppress(OSError):  # or else it is an error when it is written
+    with suppress(OSError):  # or else it is an error when it is written
+        if ready_file is not None and ready_file.is_file():
             ready_file.unlink()  # of an earlier service
     # Before a thread is started: SIGHUP would end the process until the service handles it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])

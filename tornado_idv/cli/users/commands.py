@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from tornado_idv.cli.backends import Stores, reporting
 from tornado_idv.cli.common import (
     backend_option,
     config_option,
@@ -35,7 +36,6 @@ from tornado_idv.cli.users.formats import (
 )
 from tornado_idv.cli.users.import_users import Import, with_progress
 from tornado_idv.cli.users.rows import importable
-from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.errors import StartError
 from tornado_idv.model import User
 from tornado_idv.units import parse_percentage

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import click
 
+from tornado_idv.cli.backends import Stores, reporting
 from tornado_idv.cli.common import Record, config_option, examples, json_option, show
-from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.errors import Broken
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions

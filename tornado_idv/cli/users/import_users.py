@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
-from itertools import repeat
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -184,23 +182,12 @@ class Import:
 
 
 def with_progress(rows: Iterator[Row], source: IO[str]) -> Generator[Row]:
-    """Yield the rows; on a terminal show their number and rate, and the time left of a file."""
-    if not sys.stderr.isatty():
-        yield from rows
-        return
-    size = os.fstat(source.fileno()).st_size  # 0 for a pipe
-    started = time.monotonic()
+    """Yield the rows; on a terminal show the share of a file that is read, and the time left."""
+    size = os.fstat(source.fileno()).st_size if sys.stderr.isatty() else 0  # 0 for a pipe
     with click.progressbar(
-        repeat(""),
-        size or None,
-        "Importing",
-        item_show_func=lambda text: text,
-        width=20,  # all of it in 80 columns
-        file=sys.stderr,
+        length=size, label="Importing", file=sys.stderr, hidden=not size, width=20
     ) as bar:
         for number, row in enumerate(rows, start=1):
             yield row
-            if number % 200 == 0:
-                rate = number / max(time.monotonic() - started, 1e-3)
-                done = os.lseek(source.fileno(), 0, os.SEEK_CUR) if size else number
-                bar.update(done - bar.pos, f"{number:,} rows, {rate:,.0f}/s")
+            if size and number % 200 == 0:
+                bar.update(os.lseek(source.fileno(), 0, os.SEEK_CUR) - bar.pos)

@@ -1,18 +1,21 @@
-"""Common parts of the commands for users: the stores of configured backends, errors, signals."""
+"""The configured backends and their users for commands, and how these report errors."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import pluggy
 
 from tornado_idv.cli.common import RefusedError, exit_on_error, mute_own_logger
-from tornado_idv.cli.load_config import backend_named, load_settings
+from tornado_idv.config.load import load
+from tornado_idv.config.settings import Settings
 from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions
@@ -21,7 +24,25 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.model import User
-from tornado_idv.registry import installed_kinds, load_class
+from tornado_idv.registry import installed_kinds, load_class, plugin_manager
+
+
+def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
+    """The settings of a file, and the plugins that gave them their kinds of backend.
+
+    Raises `StartError`, and its `ConfigError` with everything that is wrong.
+    """
+    manager = plugin_manager()
+    return load(path, installed_kinds(manager), os.environ), manager
+
+
+def backend_named(backends: Iterable[BackendOptions], name: str) -> BackendOptions:
+    """Return a backend's options; raises `click.UsageError` for an unknown name."""
+    by_name = {each.name: each for each in backends}
+    if name not in by_name:
+        names = ", ".join(by_name)
+        raise click.UsageError(f"no backend has the name {name}; there are: {names}")
+    return by_name[name]
 
 
 @dataclass(frozen=True, slots=True)
