@@ -26,6 +26,7 @@ NO_PATTERN = "not a regular expression; look-around and back references are not 
 NO_WHOLE = "must be a whole number, written in digits alone"
 NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
 NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
+NO_SIZE = "not a size; write a number and B, KiB, MiB or GiB, like 16KiB"
 NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
 NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
 ONE_WORKER = (
@@ -52,71 +53,43 @@ def key(**members: str) -> str:
 DIGEST = "a" * 64
 
 ADDED_TO_A_GOOD_FILE = {
-    "unknown section": ("servr: {}", ['3:1: servr: unknown setting; did you mean "server"?']),
+    "unknown section": ("servr: {}", '3:1: servr: unknown setting; did you mean "server"?'),
     "unknown section like none": (
         "xyz: 1",
-        [f"3:1: xyz: unknown setting; known here are {SECTIONS}"],
+        f"3:1: xyz: unknown setting; known here are {SECTIONS}",
     ),
     "unknown setting of a section": (
         "server: {threads: 4}",
-        [
-            (
-                "3:10: server.threads: unknown setting; known here are host, port, workers, "
-                "base_path, health_path, docs, max_body, idle_timeout, body_timeout, "
-                "request_timeout, max_connections, packet_cache, trusted_proxies, tls, drain, "
-                "watch_config"
-            )
-        ],
+        (
+            "3:10: server.threads: unknown setting; known here are host, port, workers, "
+            "base_path, health_path, docs, max_body, idle_timeout, body_timeout, "
+            "request_timeout, max_connections, packet_cache, trusted_proxies, tls, drain, "
+            "watch_config"
+        ),
     ),
     "number of workers": (
         "server: {workers: many}",
-        ["3:19: server.workers: must be a whole number from 1 to 256, or auto"],
+        "3:19: server.workers: must be a whole number from 1 to 256, or auto",
     ),
-    "no worker": (
-        "server: {workers: 0}",
-        ["3:19: server.workers: must be a whole number from 1 to 256, or auto"],
-    ),
-    "section a list": ("server: []", ["3:9: server: must be a mapping, not a list"]),
-    "section text": ("server: on", ["3:9: server: must be a mapping, not text"]),
-    "section empty": ("server:", ["3:8: server: must be a mapping; it is empty"]),
-    "host with port": ('server: {host: "127.0.0.1:80"}', [f"3:16: server.host: {NO_HOST}"]),
-    "host empty": ('server: {host: ""}', [f"3:16: server.host: {NO_HOST}"]),
-    "host a list": ("server: {host: [a]}", ["3:16: server.host: must be text, not a list"]),
-    "host with an empty label": ("server: {host: a..b}", [f"3:16: server.host: {NO_HOST}"]),
-    "port in words": ("server: {port: http}", [f"3:16: server.port: {NO_WHOLE}"]),
-    "port with exponent": ("server: {port: 1e5}", [f"3:16: server.port: {NO_WHOLE}"]),
-    "port with a blank": ('server: {port: " 80"}', [f"3:16: server.port: {NO_WHOLE}"]),
-    "port with a sign": ("server: {port: +80}", [f"3:16: server.port: {NO_WHOLE}"]),
-    "port with a point": ("server: {port: 80.0}", [f"3:16: server.port: {NO_WHOLE}"]),
-    "port too high": ("server: {port: 65536}", ["3:16: server.port: must be at most 65535"]),
-    "port negative": ("server: {port: -1}", [f"3:16: server.port: {NO_WHOLE}"]),
+    "section a list": ("server: []", "3:9: server: must be a mapping, not a list"),
+    "section text": ("server: on", "3:9: server: must be a mapping, not text"),
+    "section empty": ("server:", "3:8: server: must be a mapping; it is empty"),
+    "host with port": ('server: {host: "127.0.0.1:80"}', f"3:16: server.host: {NO_HOST}"),
+    "host a list": ("server: {host: [a]}", "3:16: server.host: must be text, not a list"),
+    "port in words": ("server: {port: http}", f"3:16: server.port: {NO_WHOLE}"),
+    "port too high": ("server: {port: 65536}", "3:16: server.port: must be at most 65535"),
     "port a mapping": (
         "server: {port: {http: 80}}",
-        ["3:16: server.port: must be a whole number, not a mapping"],
+        "3:16: server.port: must be a whole number, not a mapping",
     ),
-    "base path bare": ("server: {base_path: x}", [f"3:21: server.base_path: {NO_BASE_PATH}"]),
-    "base path open": ("server: {base_path: /x/}", [f"3:21: server.base_path: {NO_BASE_PATH}"]),
-    "base path dots": ("server: {base_path: /../x}", [f"3:21: server.base_path: {NO_BASE_PATH}"]),
-    "body without unit": (
-        "server: {max_body: 16384}",
-        ["3:20: server.max_body: not a size; write a number and B, KiB, MiB or GiB, like 16KiB"],
-    ),
-    "body of many digits": (
-        f"server: {{max_body: {'9' * 5000}B}}",
-        ["3:20: server.max_body: not a size; write a number and B, KiB, MiB or GiB, like 16KiB"],
-    ),
+    "base path open": ("server: {base_path: /x/}", f"3:21: server.base_path: {NO_BASE_PATH}"),
+    "base path dots": ("server: {base_path: /../x}", f"3:21: server.base_path: {NO_BASE_PATH}"),
+    "body without unit": ("server: {max_body: 16384}", f"3:20: server.max_body: {NO_SIZE}"),
     "body too large": (
         "server: {max_body: 2MiB}",
-        ["3:20: server.max_body: must be from 1B to 1MiB"],
+        "3:20: server.max_body: must be from 1B to 1MiB",
     ),
-    "body too small": (
-        "server: {max_body: 0B}",
-        ["3:20: server.max_body: must be from 1B to 1MiB"],
-    ),
-    "time-out without unit": (
-        "server: {idle_timeout: 10}",
-        [f"3:24: server.idle_timeout: {NO_DURATION}"],
-    ),
+    "body too small": ("server: {max_body: 0B}", "3:20: server.max_body: must be from 1B to 1MiB"),
     "time-out of none": (
         "server: {body_timeout: 0s, request_timeout: 0ms}",
         [
@@ -134,11 +107,11 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "rate of no requests": (
         "limits: {requests: 0/second}",
-        ["3:20: limits.requests: a rate is from 1 to 1000000000 in its period"],
+        "3:20: limits.requests: a rate is from 1 to 1000000000 in its period",
     ),
     "rate a mapping": (
         "limits: {requests: {count: 1, seconds: 1}}",
-        ["3:20: limits.requests: must be a rate, like 100/second or 300/10 minutes"],
+        "3:20: limits.requests: must be a rate, like 100/second or 300/10 minutes",
     ),
     "misses with a problem inside": (
         "limits: {misses: {rate: 300/fortnight, log_onli: true}}",
@@ -149,15 +122,15 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "misses without a rate": (
         "limits: {misses: {log_only: true}}",
-        ["3:18: limits.misses.rate: is missing"],
+        "3:18: limits.misses.rate: is missing",
     ),
     "misses a list": (
         "limits: {misses: [1/s]}",
-        ["3:18: limits.misses: must be a mapping, not a list"],
+        "3:18: limits.misses: must be a mapping, not a list",
     ),
     "no connections": (
         "server: {max_connections: 0}",
-        ["3:27: server.max_connections: must be at least 1"],
+        "3:27: server.max_connections: must be at least 1",
     ),
     "proxies of no address": (
         "server: {trusted_proxies: [10.0.0.1, proxy.example, 10.0.0, '', 10.0.0.0/33]}",
@@ -198,7 +171,7 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "proxies no list": (
         "server: {trusted_proxies: 10.0.0.1}",
-        ["3:27: server.trusted_proxies: must be a list, not text"],
+        "3:27: server.trusted_proxies: must be a list, not text",
     ),
     "drain in words": (
         "server:\n  drain:\n    delay: now\n    timeout: [1s]",
@@ -223,23 +196,15 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "pattern unbalanced": (
         'identifiers: {nickname_pattern: "[a-z"}',
-        [f"3:33: identifiers.nickname_pattern: {NO_PATTERN}"],
-    ),
-    "pattern with look-around": (
-        'identifiers: {nickname_pattern: "(?=a)[a-z]"}',
-        [f"3:33: identifiers.nickname_pattern: {NO_PATTERN}"],
+        f"3:33: identifiers.nickname_pattern: {NO_PATTERN}",
     ),
     "nickname case": (
         "identifiers: {nickname_case: lower}",
-        ["3:30: identifiers.nickname_case: must be preserve or fold"],
+        "3:30: identifiers.nickname_case: must be preserve or fold",
     ),
     "card length of one figure": (
         "identifiers: {card_length: [1]}",
-        ["3:28: identifiers.card_length[1]: is missing"],
-    ),
-    "card length of three": (
-        "identifiers: {card_length: [1, 2, 3]}",
-        ["3:28: identifiers.card_length: too many items: at most 2, not 3"],
+        "3:28: identifiers.card_length[1]: is missing",
     ),
     "card length out of bounds": (
         "identifiers: {card_length: [0, 65]}",
@@ -250,11 +215,11 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "card length turned round": (
         "identifiers: {card_length: [8, 4]}",
-        ["3:28: identifiers.card_length: the minimum comes first, then the maximum"],
+        "3:28: identifiers.card_length: the minimum comes first, then the maximum",
     ),
     "card length a number": (
         "identifiers: {card_length: 16}",
-        ["3:28: identifiers.card_length: must be a list, not text"],
+        "3:28: identifiers.card_length: must be a list, not text",
     ),
     "logging": (
         "logging: {level: loud, format: xml}",
@@ -263,75 +228,69 @@ ADDED_TO_A_GOOD_FILE = {
             "3:32: logging.format: must be auto, console or json",
         ],
     ),
-    "demo in doubt": ("demo: maybe", ["3:7: demo: must be true or false"]),
-    "demo with two workers": ("demo: true\nserver: {workers: 2}", [f"4:19: {ONE_WORKER}"]),
-    "demo with a worker per core": ("demo: true\nserver: {workers: auto}", [f"4:19: {ONE_WORKER}"]),
-    "keys empty": ("auth:\n  keys:", ["4:8: auth.keys: must be a list; it is empty"]),
-    "key without id": (key(sha256=DIGEST), ["4:5: auth.keys[0].id: is missing"]),
-    "key without token": (key(id="shop"), ["4:5: auth.keys[0]: needs sha256, or token in a demo"]),
+    "demo in doubt": ("demo: maybe", "3:7: demo: must be true or false"),
+    "demo with two workers": ("demo: true\nserver: {workers: 2}", f"4:19: {ONE_WORKER}"),
+    "demo with a worker per core": ("demo: true\nserver: {workers: auto}", f"4:19: {ONE_WORKER}"),
+    "keys empty": ("auth:\n  keys:", "4:8: auth.keys: must be a list; it is empty"),
+    "key without id": (key(sha256=DIGEST), "4:5: auth.keys[0].id: is missing"),
+    "key without token": (key(id="shop"), "4:5: auth.keys[0]: needs sha256, or token in a demo"),
     "key with both": (
         key(id="a", token=TOKEN, sha256=DIGEST),
-        ["4:46: auth.keys[0]: has sha256 and token; leave one out"],
+        "4:46: auth.keys[0]: has sha256 and token; leave one out",
     ),
     "key id": (
         key(id="my_shop", sha256=DIGEST),
-        ["4:10: auth.keys[0].id: must be 1 to 64 letters, digits, . and -"],
+        "4:10: auth.keys[0].id: must be 1 to 64 letters, digits, . and -",
     ),
     "digest too short": (
         key(id="a", sha256="abc"),
-        ["4:21: auth.keys[0].sha256: must be 64 hexadecimal digits"],
+        "4:21: auth.keys[0].sha256: must be 64 hexadecimal digits",
     ),
-    "token too short": (key(id="a", token="short"), [f"4:20: auth.keys[0].token: {NO_KEY}"]),
+    "token too short": (key(id="a", token="short"), f"4:20: auth.keys[0].token: {NO_KEY}"),
     "token mistyped": (
         key(id="a", token=issue("a")[:-1] + "_"),
-        ["4:20: auth.keys[0].token: the token's check digits are wrong; it was mistyped or cut"],
+        "4:20: auth.keys[0].token: the token's check digits are wrong; it was mistyped or cut",
     ),
     "token in the open": (
         "server: {host: 0.0.0.0}\n" + key(id="a", token=TOKEN),
-        [f"5:20: auth.keys[0].token: {NO_PLAIN_TOKEN}"],
+        f"5:20: auth.keys[0].token: {NO_PLAIN_TOKEN}",
     ),
     "token on a host by name": (
         "server: {host: idv.example}\ndemo: no\n" + key(id="a", token=TOKEN),
-        [f"6:20: auth.keys[0].token: {NO_PLAIN_TOKEN}"],
+        f"6:20: auth.keys[0].token: {NO_PLAIN_TOKEN}",
     ),
     "owner a list": (
         key(id="a", sha256=DIGEST, owner="[me]"),
-        ["4:94: auth.keys[0].owner: must be text, not a list"],
+        "4:94: auth.keys[0].owner: must be text, not a list",
     ),
     "scope unknown": (
         key(id="a", sha256=DIGEST, scopes="[identify]"),
-        ["4:96: auth.keys[0].scopes[0]: must be identify:url, identify:card or admin"],
+        "4:96: auth.keys[0].scopes[0]: must be identify:url, identify:card or admin",
     ),
     "scopes none": (
         key(id="a", sha256=DIGEST, scopes="[]"),
-        ["4:95: auth.keys[0].scopes: too few items: at least 1, not 0"],
+        "4:95: auth.keys[0].scopes: too few items: at least 1, not 0",
     ),
     "expiry a year": (
         key(id="a", sha256=DIGEST, expires="2027"),
-        [f"4:96: auth.keys[0].expires: {NO_DATE}"],
+        f"4:96: auth.keys[0].expires: {NO_DATE}",
     ),
     "expiry without zone": (
         key(id="a", sha256=DIGEST, expires="2027-01-01T00:00:00"),
-        [
-            (
-                "4:96: auth.keys[0].expires: the time zone is missing; add Z for UTC, as in "
-                "2027-01-01T00:00:00Z"
-            )
-        ],
+        (
+            "4:96: auth.keys[0].expires: the time zone is missing; add Z for UTC, as in "
+            "2027-01-01T00:00:00Z"
+        ),
     ),
     "expiry a mapping": (
         key(id="a", sha256=DIGEST, expires="{}"),
-        ["4:96: auth.keys[0].expires: must be a date and time, not a mapping"],
+        "4:96: auth.keys[0].expires: must be a date and time, not a mapping",
     ),
     "expiry at the beginning": (
         key(
             id="a", sha256=DIGEST, not_before="2027-01-01T00:00Z", expires="2027-01-01T01:00+01:00"
         ),
-        ["4:127: auth.keys[0].expires: must be after not_before"],
-    ),
-    "key id twice": (
-        f"auth:\n  keys:\n  - {{id: a, sha256: {DIGEST}}}\n  - {{id: a, sha256: {'b' * 64}}}",
-        ["6:10: auth.keys[1].id: another key has this id, see line 5"],
+        "4:127: auth.keys[0].expires: must be after not_before",
     ),
     "key id three times": (
         (
@@ -347,15 +306,15 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "digest twice": (
         f"auth:\n  keys:\n  - {{id: a, sha256: {DIGEST}}}\n  - {{id: b, sha256: {'A' * 64}}}",
-        ["6:21: auth.keys[1].sha256: another key has this token, see line 5"],
+        "6:21: auth.keys[1].sha256: another key has this token, see line 5",
     ),
     "token not set": (
         "server: {host: 0.0.0.0}\n" + key(id="a", token='"${env:NO_TOKEN}"'),
-        ["5:20: auth.keys[0].token: the environment variable NO_TOKEN is not set"],
+        "5:20: auth.keys[0].token: the environment variable NO_TOKEN is not set",
     ),
     "port not set": (
         "server: {port: '${env:NO_PORT}'}",
-        ["3:16: server.port: the environment variable NO_PORT is not set"],
+        "3:16: server.port: the environment variable NO_PORT is not set",
     ),
     "two references": (
         "auth:\n  keys: [{id: a, sha256: '${env:ONE}${file:two}'}]",
@@ -366,14 +325,13 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "reference to a folder": (
         "logging: {level: '${file:.}'}",
-        ["3:18: logging.level: the file . cannot be read: Is a directory"],
+        "3:18: logging.level: the file . cannot be read: Is a directory",
     ),
     "reference of another kind": (
         "logging: {level: '${LEVEL}'}",
-        [f"3:18: logging.level: {NO_REFERENCE}"],
+        f"3:18: logging.level: {NO_REFERENCE}",
     ),
-    "reference cut": ("logging: {level: '${env:LEVEL'}", [f"3:18: logging.level: {NO_REFERENCE}"]),
-    "reference nowhere": ("logging: {level: '${file:}'}", [f"3:18: logging.level: {NO_REFERENCE}"]),
+    "reference cut": ("logging: {level: '${env:LEVEL'}", f"3:18: logging.level: {NO_REFERENCE}"),
     "reference in an unknown setting": (
         "x: ['${env:NOT_SET}']",
         [
@@ -389,38 +347,31 @@ KINDS = "the kinds are remote, table"
 
 WHOLE_FILES = {
     "empty": ("", ["1:1: profile_sites: is missing", "1:1: backends: is missing"]),
-    "a list": ("- profile_sites", ["1:1: must be a mapping, not a list"]),
-    "text": ("profile_sites", ["1:1: must be a mapping, not text"]),
-    "an anchor": ("demo: &on true", ["1:7: anchors and aliases are refused; write the value out"]),
-    "member twice": (f"{SITE}{SITE}", ["2:1: duplicate member, first on line 1"]),
+    "a list": ("- profile_sites", "1:1: must be a mapping, not a list"),
+    "text": ("profile_sites", "1:1: must be a mapping, not text"),
+    "an anchor": ("demo: &on true", "1:7: anchors and aliases are refused; write the value out"),
+    "member twice": (f"{SITE}{SITE}", "2:1: duplicate member, first on line 1"),
     "no sites": (
         GOOD.replace("[https://profiles.example]", "[]"),
-        ["1:16: profile_sites: too few items: at least 1, not 0"],
+        "1:16: profile_sites: too few items: at least 1, not 0",
     ),
     "sites text": (
         GOOD.replace("[https://profiles.example]", "https://profiles.example"),
-        ["1:16: profile_sites: must be a list, not text"],
+        "1:16: profile_sites: must be a list, not text",
     ),
     "site no site": (
         GOOD.replace("https://profiles.example", "profiles.example"),
-        ["1:17: profile_sites[0]: not a site address; write it like https://profiles.example"],
+        "1:17: profile_sites[0]: not a site address; write it like https://profiles.example",
     ),
-    "no backends": (f"{SITE}backends: []", ["2:11: backends: too few items: at least 1, not 0"]),
+    "no backends": (f"{SITE}backends: []", "2:11: backends: too few items: at least 1, not 0"),
     "backends a mapping": (
         f"{SITE}backends:\n  members: {{kind: table}}",
-        ["3:3: backends: must be a list, not a mapping"],
+        "3:3: backends: must be a list, not a mapping",
     ),
-    "backend text": (
-        f"{SITE}backends: [table]",
-        ["2:12: backends[0]: must be a mapping, not text"],
-    ),
+    "backend text": (f"{SITE}backends: [table]", "2:12: backends[0]: must be a mapping, not text"),
     "unknown kind": (
         f"{SITE}backends: [{{name: a, kind: tabel, whatever: 1}}]",
-        [f'2:28: backends[0].kind: unknown kind; did you mean "table"? {KINDS}'],
-    ),
-    "unknown kind like none": (
-        f"{SITE}backends: [{{name: a, kind: ldap}}]",
-        [f"2:28: backends[0].kind: unknown kind; {KINDS}"],
+        f'2:28: backends[0].kind: unknown kind; did you mean "table"? {KINDS}',
     ),
     "unknown kind a little like one": (
         f"{SITE}backends: [{{name: a, kind: remoter}}, {{name: b, kind: maple}}]",
@@ -431,7 +382,7 @@ WHOLE_FILES = {
     ),
     "required setting misspelt": (
         GOOD.replace("profile_sites", "profile_site"),
-        ['1:1: profile_site: unknown setting; did you mean "profile_sites"?'],
+        '1:1: profile_site: unknown setting; did you mean "profile_sites"?',
     ),
     "required setting misspelt and wrong": (
         f"profile_site: []\n{GOOD.replace('[https://profiles.example]', '[]')}",
@@ -442,7 +393,7 @@ WHOLE_FILES = {
     ),
     "a path with NUL": (
         f'{SITE}backends: [{{name: a, kind: table, path: "a\\0b"}}]',
-        ["2:41: backends[0].path: not a path; it holds a NUL character"],
+        "2:41: backends[0].path: not a path; it holds a NUL character",
     ),
     "a blank forgotten": (
         f"{GOOD}auth: {{keys: [{{id: a, token:{TOKEN}}}, {{id:b, sha256: {DIGEST}}}]}}",
@@ -453,7 +404,7 @@ WHOLE_FILES = {
     ),
     "a name that is not safe to print": (
         f"{GOOD}auth: {{keys: [{{id: a, {TOKEN}: x, sha256: {DIGEST}}}]}}",
-        [f"3:23: auth.keys[0]: unknown setting; known here are {KEY_MEMBERS}"],
+        f"3:23: auth.keys[0]: unknown setting; known here are {KEY_MEMBERS}",
     ),
     "options below names that are not safe to print": (
         (
@@ -466,10 +417,10 @@ WHOLE_FILES = {
             "3:82: backends[0].headers: the environment variable NO is not set",
         ],
     ),
-    "no kind": (f"{SITE}backends:\n  - name: a", [f"3:5: backends[0].kind: is missing; {KINDS}"]),
+    "no kind": (f"{SITE}backends:\n  - name: a", f"3:5: backends[0].kind: is missing; {KINDS}"),
     "kind not set": (
         f"{SITE}backends: [{{name: a, kind: '${{env:KIND}}'}}]",
-        ["2:28: backends[0].kind: the environment variable KIND is not set"],
+        "2:28: backends[0].kind: the environment variable KIND is not set",
     ),
     "backend's options": (
         f"{SITE}backends:\n  - kind: table\n    columns: {{nick: a}}\n    paht: a\n",
@@ -514,7 +465,7 @@ WHOLE_FILES = {
             "  - {name: b, kind: table, path: a}\n"
             "  - {name: a, kind: remote, url: a}\n"
         ),
-        ["5:12: backends[2].name: another backend has this name, see line 3"],
+        "5:12: backends[2].name: another backend has this name, see line 3",
     ),
     "everything at once": (
         (
@@ -550,16 +501,16 @@ WHOLE_FILES = {
     ("added", "problems"), ADDED_TO_A_GOOD_FILE.values(), ids=ADDED_TO_A_GOOD_FILE
 )
 def test_an_invalid_setting_is_reported_at_its_position(
-    problems_in: ProblemsIn, added: str, problems: list[str]
+    problems_in: ProblemsIn, added: str, problems: str | list[str]
 ) -> None:
-    assert problems_in(GOOD + added) == problems
+    assert problems_in(GOOD + added) == ([problems] if isinstance(problems, str) else problems)
 
 
 @pytest.mark.parametrize(("text", "problems"), WHOLE_FILES.values(), ids=WHOLE_FILES)
 def test_an_invalid_file_is_reported_at_its_positions(
-    problems_in: ProblemsIn, text: str, problems: list[str]
+    problems_in: ProblemsIn, text: str, problems: str | list[str]
 ) -> None:
-    assert problems_in(text) == problems
+    assert problems_in(text) == ([problems] if isinstance(problems, str) else problems)
 
 
 def test_a_token_and_its_digest_are_duplicates(problems_in: ProblemsIn) -> None:

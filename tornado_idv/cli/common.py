@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -138,12 +137,6 @@ def failure(error: IdvError) -> Record:
         return {"ok": False, "problems": [asdict(each) for each in error.problems]}
     nowhere = {"file": None, "line": None, "column": None, "path": ""}
     return {"ok": False, "problems": [{**nowhere, "message": str(error)}]}
-
-
-def require_regular(path: Path) -> None:
-    """Raise `OSError` for what a rename must not replace: a device, a pipe or a folder."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "not a regular file; name another", str(path))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tempfile
@@ -12,7 +13,6 @@ from typing import IO, cast
 
 import click
 
-from tornado_idv.cli.common import require_regular
 from tornado_idv.errors import StartError
 
 
@@ -34,12 +34,12 @@ def open_source(file: str, encoding: str = "utf-8") -> IO[str]:
 def replaced_file(path: Path) -> Iterator[IO[str]]:
     """Open a new file in the folder of this one, which is renamed over it at the end.
 
-    Only its owner can read it, since it has card numbers, and its name is random. A symbolic link
-    stays, and a device or a pipe is an error.
+    Only its owner can read it, since it has card numbers or a key, and its name is random. A
+    symbolic link stays, and a device or a pipe is an error.
     """
     try:
         target = Path(os.path.realpath(path))
-        require_regular(target)
+        _require_regular(target)
         descriptor, beside = tempfile.mkstemp(prefix=".export-", dir=target.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
@@ -52,3 +52,9 @@ def replaced_file(path: Path) -> Iterator[IO[str]]:
             raise
     except OSError as error:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _require_regular(path: Path) -> None:
+    """Raise `OSError` for what a rename must not replace: a device, a pipe or a folder."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file; name another", str(path))

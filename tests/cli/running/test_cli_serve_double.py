@@ -74,7 +74,7 @@ def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path
         (["--demo", "bad.yaml"], 1, "bad.yaml:1:1: users: missing or empty"),
         (["--demo", "users.yaml", "-c", "x.yaml"], 2, "--demo takes the place of --config"),
         (["--stop-on-eof"], 2, "--stop-on-eof requires --demo"),
-        (["--demo", "users.yaml", "--ready-fd", "77"], 3, "--ready-fd or --ready-file cannot be"),
+        (["--demo", "users.yaml", "--ready-fd", "77"], 3, "--ready-fd cannot be written"),
         (["--demo", "users.yaml", "--ready-file", "no/file"], 3, "cannot be written: No such file"),
     ],
 )

@@ -22,8 +22,8 @@ from tornado_idv.cli.common import (
     example_request,
     examples,
     exit_on_error,
-    require_regular,
 )
+from tornado_idv.cli.files import replaced_file
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
@@ -145,16 +145,11 @@ def _try_to_announce(
             with os.fdopen(ready_fd, "w", closefd=ready_fd > _STANDARD_ERROR) as pipe:
                 pipe.write(line)
         if ready_file is not None:
-            require_regular(ready_file)
             # It may hold a key: others cannot read it, and it appears when it is complete.
-            draft = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
+            with replaced_file(ready_file) as file:
                 file.write(line)
-            draft.replace(ready_file)
     except OSError as error:
-        text = f"--ready-fd or --ready-file cannot be written: {error.strerror}"
-        raise StartError(text) from None
+        raise StartError(f"--ready-fd cannot be written: {error.strerror}") from None
     if settings.server.warning is not None:
         _log.warning("%s", settings.server.warning)
     try:
