@@ -13,7 +13,16 @@ from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from support.processes.browser import AXE, CHROMIUM, DRIVER, prefer, resize, violations, wait_for
+from support.processes.browser import (
+    AXE,
+    CHROMIUM,
+    DRIVER,
+    prefer,
+    resize,
+    violations,
+    wait_for,
+    wait_until_narrow,
+)
 from support.processes.service import CONFIG, FIXTURE, KEY, serving
 from tornado_idv.service.service import Service
 
@@ -191,6 +200,5 @@ def test_page_is_accessible(page: Chrome) -> None:
     for scheme, width in (("light", 1000), ("dark", 390)):
         prefer(page, scheme)
         resize(page, width, 900)
-        measure = "return document.documentElement.scrollWidth"
-        wait_for(lambda: page.execute_script(measure) <= width)  # noqa: B023
+        wait_until_narrow(page, width)
         assert violations(page) == []

@@ -15,7 +15,16 @@ from selenium.webdriver.common.by import By
 
 from support.databases.key_stores import make_store
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, ask_admin
-from support.processes.browser import AXE, CHROMIUM, DRIVER, prefer, resize, violations, wait_for
+from support.processes.browser import (
+    AXE,
+    CHROMIUM,
+    DRIVER,
+    prefer,
+    resize,
+    violations,
+    wait_for,
+    wait_until_narrow,
+)
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
@@ -365,9 +374,7 @@ def test_page_is_accessible(failing_page: Chrome) -> None:
         resize(page, width, 900)
         color = page.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (int(color.removeprefix("rgb(").split(",")[0]) < 100) == (scheme == "dark")
-        # The page lays itself out again a moment after it was resized.
-        measure = "return document.documentElement.scrollWidth"
-        wait_for(lambda: page.execute_script(measure) <= width)  # noqa: B023
+        wait_until_narrow(page, width)
         assert violations(page, "serious", "critical") == []
 
 

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +21,13 @@ from support.faults.client import (
     FORGETFUL,
     MATCH,
     REMEMBERING,
+    WELL,
     CheckingClient,
     Person,
     absent,
     all_of,
     fixture,
+    serving_both,
 )
 from support.faults.file_faults import (
     BOMBS,
@@ -123,35 +125,17 @@ FAULTS = {
 }
 
 
-@contextmanager
-def services(
-    backends: str, folder: Path, *people: Person
-) -> Iterator[tuple[CheckingClient, CheckingClient]]:
-    """Yield clients of two services over the same files: without and with stale answers."""
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(serving(cache + backends, folder))
-            for cache in (FORGETFUL, REMEMBERING)
-        ]
-        forgetful, remembering = (CheckingClient(each.port, *people) for each in started)
-        yield forgetful, remembering
-
-
 @pytest.mark.parametrize("row", FAULTS.values(), ids=FAULTS.keys())
 def test_bad_database_gives_503_or_the_stale_answer(row: Row, database: Path) -> None:
     """No user is "not found" meanwhile; users of other backends are not affected."""
-    people = (ALICE, AMY, CAROL)
-    with services(SQLITE + OTHERS, database.parent, *people) as (forgetful, remembering):
-        well = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | absent(404)
-        for client in (forgetful, remembering):
-            client.wait_for(well, steady=0)
+    with serving_both(SQLITE, database.parent) as clients:
+        clients.wait_until_well()
+        for client in clients:
             client.expect_found(RESTORED)
         with row.fault(database):
-            out = absent(row.absent) | {"@carol": 200}
-            forgetful.wait_for(out | all_of(ALICE, row.known) | {"@amy": row.next})
-            remembering.wait_for(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
-        for client in (forgetful, remembering):
-            client.wait_for(well | all_of(ALICE, RESTORED.body), steady=0)
+            clients.wait_for_fault(row.next, row.known, row.absent)
+        for client in clients:
+            client.wait_for(WELL | all_of(ALICE, RESTORED.body), steady=0)
 
 
 def copy_over(path: Path, *people: Person) -> None:
@@ -201,8 +185,7 @@ def test_card_number_of_two_rows_gives_503(database: Path) -> None:
     twin = Person("alan", ALICE.card)
     row = "INSERT INTO users VALUES ('{0.nickname}', '{0.card}', '{0.plan}')"
     execute(database, "DROP TABLE users", TABLE, row.format(ALICE))
-    people = (ALICE, AMY, CAROL)
-    with services(SQLITE + OTHERS, database.parent, *people) as clients:
+    with serving_both(SQLITE, database.parent) as clients:
         for client in clients:
             client.wait_for(all_of(ALICE, ALICE.body))
         execute(database, row.format(twin))

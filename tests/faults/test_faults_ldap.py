@@ -23,20 +23,7 @@ from support.databases.ldap_proxy import (
     under_another_id,
 )
 from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person, require
-from support.faults.client import (
-    ALICE,
-    AMY,
-    CAROL,
-    FORGETFUL,
-    MATCH,
-    QUICK_BREAKER,
-    REMEMBERING,
-    CheckingClient,
-    absent,
-    all_of,
-    fixture,
-)
-from support.processes.service import serving
+from support.faults.client import ALICE, MATCH, QUICK_BREAKER, Clients, serving_both
 
 require()
 
@@ -44,7 +31,6 @@ from idv_ldap import pool  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_secret_is_logged")]
 
-WELL = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | absent(404)
 TIME_LIMIT, SIZE_LIMIT, NO_SUCH_OBJECT, INAPPROPRIATE_MATCHING = 3, 4, 32, 18
 REFERRAL, INVALID_CREDENTIALS, INSUFFICIENT_ACCESS, BUSY, UNAVAILABLE = 10, 49, 50, 51, 52
 
@@ -80,18 +66,16 @@ FAULTS = {
 
 
 class Shared(NamedTuple):
-    """A server behind a proxy, and clients of two services: without and with stale answers."""
+    """A server behind a proxy, and clients."""
 
     server: LdapServer
     become: Callable[[Fault], None]
-    forgetful: CheckingClient
-    remembering: CheckingClient
+    clients: Clients
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     folder = tmp_path_factory.mktemp("ldap")
-    (folder / "others.yaml").write_text(fixture(AMY, CAROL))
     server = LdapServer(folder / "server", persons=[person("alice", ALICE.card)])
     server.start()
     with pytest.MonkeyPatch.context() as patch, ldap_proxy(server.port) as (port, become):
@@ -113,31 +97,22 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
             "connect_timeout": "300ms",
             "on_unavailable": "continue",
         }
-        text = (
-            f"  - {{{json.dumps(backend)[1:-1]}, {MATCH}, {QUICK_BREAKER}}}\n"
-            "  - {name: others, kind: yaml, path: others.yaml}\n"
-        )
-        with (
-            serving(FORGETFUL + text, folder) as first,
-            serving(REMEMBERING + text, folder) as second,
-        ):
-            clients = (CheckingClient(each.port, ALICE, AMY, CAROL) for each in (first, second))
-            yield Shared(server, become, *clients)
+        text = f"  - {{{json.dumps(backend)[1:-1]}, {MATCH}, {QUICK_BREAKER}}}\n"
+        with serving_both(text, folder) as clients:
+            yield Shared(server, become, clients)
     server.stop()
 
 
 @pytest.mark.parametrize("row", FAULTS.values(), ids=FAULTS.keys())
 def test_bad_ldap_server_gives_503_or_the_stale_answer(row: Row, shared: Shared) -> None:
     """No user is "not found" meanwhile; afterwards lookups succeed without a restart."""
-    _wait_until_well(shared)
+    shared.clients.wait_until_well()
     shared.become(row.fault)
     try:
-        out = absent(row.absent) | {"@carol": 200}
-        shared.forgetful.wait_for(out | all_of(ALICE, 503) | {"@amy": row.next})
-        shared.remembering.wait_for(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
+        shared.clients.wait_for_fault(row.next, absent=row.absent)
     finally:
         shared.become(passing)
-    _wait_until_well(shared)
+    shared.clients.wait_until_well()
 
 
 @pytest.mark.parametrize(
@@ -148,17 +123,10 @@ def test_bad_ldap_server_gives_503_or_the_stale_answer(row: Row, shared: Shared)
 def test_server_that_is_away_gives_503_until_it_is_back(
     shared: Shared, fail: Callable[[LdapServer], None], repair: Callable[[LdapServer], None]
 ) -> None:
-    _wait_until_well(shared)
+    shared.clients.wait_until_well()
     fail(shared.server)
     try:
-        out = absent(503) | {"@carol": 200, "@amy": 200}
-        shared.forgetful.wait_for(out | all_of(ALICE, 503))
-        shared.remembering.wait_for(out | all_of(ALICE, ALICE.body))
+        shared.clients.wait_for_fault(of_next=200)
     finally:
         repair(shared.server)
-    _wait_until_well(shared)
-
-
-def _wait_until_well(shared: Shared) -> None:
-    for client in (shared.forgetful, shared.remembering):
-        client.wait_for(WELL, steady=0)
+    shared.clients.wait_until_well()

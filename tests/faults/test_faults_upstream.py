@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,17 +13,14 @@ import pytest
 
 from support.faults.client import (
     ALICE,
-    AMY,
-    CAROL,
     FORGETFUL,
     MATCH,
     QUICK_BREAKER,
-    REMEMBERING,
-    CheckingClient,
+    Clients,
     Person,
-    absent,
     all_of,
     fixture,
+    serving_both,
 )
 from support.faults.proxy import (
     Exchange,
@@ -46,10 +42,7 @@ from support.processes.service import KEY, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_secret_is_logged")]
 
-PEOPLE = (ALICE, AMY, CAROL)
-_UNAVAILABLE = absent(503)
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
-WELL = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | absent(404)
 
 
 class Row(NamedTuple):
@@ -122,7 +115,6 @@ def upstream(port: int, requests: str = "") -> str:
         f"  - {{name: origin, kind: upstream, base_url: 'http://127.0.0.1:{port}', timeout: 250ms,"
         f"{requests} auth: {{kind: bearer, token: {KEY}}}, {MATCH}, on_unavailable: continue,"
         f" {QUICK_BREAKER}}}\n"
-        "  - {name: others, kind: yaml, path: others.yaml}\n"
     )
 
 
@@ -132,21 +124,7 @@ def origin(folder: Path) -> str:
     return FORGETFUL + "  - {name: users, kind: yaml, path: users.yaml}\n"
 
 
-@contextmanager
-def services(
-    port: int, folder: Path, requests: str = ""
-) -> Iterator[tuple[CheckingClient, CheckingClient]]:
-    """Yield clients of two services in front of the port: without and with stale answers."""
-    (folder / "others.yaml").write_text(fixture(AMY, CAROL))
-    backends = upstream(port, requests)
-    with (
-        serving(FORGETFUL + backends, folder) as first,
-        serving(REMEMBERING + backends, folder) as second,
-    ):
-        yield CheckingClient(first.port, *PEOPLE), CheckingClient(second.port, *PEOPLE)
-
-
-Proxied = tuple[ThreadedProxy, CheckingClient, CheckingClient]
+Proxied = tuple[ThreadedProxy, Clients]
 
 
 def _proxied(factory: pytest.TempPathFactory, requests: str = "") -> Iterator[Proxied]:
@@ -154,9 +132,9 @@ def _proxied(factory: pytest.TempPathFactory, requests: str = "") -> Iterator[Pr
     with (
         serving(origin(behind), behind) as service,
         proxying_in_thread(service.port) as proxy,
-        services(proxy.proxy.port, before, requests) as (forgetful, remembering),
+        serving_both(upstream(proxy.proxy.port, requests), before) as clients,
     ):
-        yield proxy, forgetful, remembering
+        yield proxy, clients
 
 
 @pytest.fixture(scope="module")
@@ -188,42 +166,34 @@ def test_bad_upstream_gives_503_or_the_stale_answer(row: Row, proxied: Proxied) 
 def test_bad_second_step_gives_503_or_the_stale_answer(name: str, two_steps: Proxied) -> None:
     """Of absent users the first step says so, unless the upstream asked for a pause."""
     row = GONE if name == "gone" else FAULTS[name]
-    check_row(Row(in_second_step(row.fault), 200), two_steps, {})
+    check_row(Row(in_second_step(row.fault), 200), two_steps, of_absent=None)
 
 
-def check_row(row: Row, proxied: Proxied, of_absent: Mapping[str, int] = _UNAVAILABLE) -> None:
+def check_row(row: Row, proxied: Proxied, of_absent: int | None = 503) -> None:
     """Check what clients get before, during and after a fault."""
-    proxy, forgetful, remembering = proxied
-    for client in (forgetful, remembering):
-        client.wait_for(WELL, steady=0)
+    proxy, clients = proxied
+    clients.wait_until_well()
     proxy.become(row.fault)
-    out = {**of_absent, "@carol": 200}
-    forgetful.wait_for(out | all_of(ALICE, 503) | {"@amy": row.next})
-    remembering.wait_for(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
+    clients.wait_for_fault(row.next, absent=of_absent)
     proxy.become(passing)
-    for client in (forgetful, remembering):
-        client.wait_for(WELL, steady=0)
+    clients.wait_until_well()
 
 
-def test_redirect_is_not_followed(
-    proxied: Proxied,
-) -> None:
+def test_redirect_is_not_followed(proxied: Proxied) -> None:
     """Only the two operations are ever requested."""
-    proxy, forgetful, _ = proxied
+    proxy, clients = proxied
     proxy.become(FAULTS["redirect kept"].fault)
-    forgetful.wait_for(all_of(ALICE, 503))
+    clients.forgetful.wait_for(all_of(ALICE, 503))
     paths = {line.split()[1] for line in proxy.proxy.requests}
     assert paths == {b"/api/v1/identify/url", b"/api/v1/identify/card"}
 
 
-def test_flood_is_not_read_to_its_end(
-    proxied: Proxied,
-) -> None:
+def test_flood_is_not_read_to_its_end(proxied: Proxied) -> None:
     """The connection is closed early; only the buffers of the system were filled by then."""
-    proxy, forgetful, _ = proxied
+    proxy, clients = proxied
     proxy.become(flooding)
     sent, requests = proxy.proxy.sent, len(proxy.proxy.requests)
-    forgetful.wait_for(all_of(ALICE, 503))
+    clients.forgetful.wait_for(all_of(ALICE, 503))
     floods = len(proxy.proxy.requests) - requests
     assert 0 < proxy.proxy.sent - sent < floods * 20_000_000
 
@@ -235,14 +205,10 @@ def test_stopped_process_gives_503_until_it_continues(tmp_path: Path) -> None:
     config.write_text(origin(config.parent))
     with (
         running(config) as process,
-        services(process.port, tmp_path) as (forgetful, remembering),
+        serving_both(upstream(process.port), tmp_path) as clients,
     ):
-        for client in (forgetful, remembering):
-            client.wait_for(WELL, steady=0)
+        clients.wait_until_well()
         process.send_signal(signal.SIGSTOP)
-        out = absent(503) | {"@carol": 200} | {"@amy": 200}
-        forgetful.wait_for(out | all_of(ALICE, 503))
-        remembering.wait_for(out | all_of(ALICE, ALICE.body))
+        clients.wait_for_fault(of_next=200)
         process.send_signal(signal.SIGCONT)
-        for client in (forgetful, remembering):
-            client.wait_for(WELL, steady=0)
+        clients.wait_until_well()

@@ -6,8 +6,10 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
-from support.processes.service import KEY, Client, Connection, Reply, lookup_request
+from support.processes.service import KEY, Client, Connection, Reply, lookup_request, serving
 
 Look = Callable[[], dict[str, int | bytes]]
 
@@ -88,6 +90,11 @@ def all_of(person: Person, wanted: int | bytes) -> dict[str, int | bytes]:
 def absent(wanted: int) -> dict[str, int | bytes]:
     """Expect the same for each input of the absent user."""
     return dict.fromkeys(ABSENT, wanted)
+
+
+PEOPLE = (ALICE, AMY, CAROL)
+WELL = all_of(ALICE, ALICE.body) | {"@amy": 200, "@carol": 200} | absent(404)
+"""Responses while there is no fault; Amy and Carol are users of the backend after Alice's."""
 
 
 def assert_no_secret(log: str) -> None:
@@ -182,3 +189,38 @@ class CheckingClient:
         else:
             assert (reply.status, reply.code) == (503, "backend_unavailable")
             assert int(reply.headers["retry-after"]) > 0
+
+
+class Clients(NamedTuple):
+    """Clients of two services over the same backends, without and with stale answers."""
+
+    forgetful: CheckingClient
+    remembering: CheckingClient
+
+    def wait_until_well(self) -> None:
+        for client in self:
+            client.wait_for(WELL, steady=0)
+
+    def wait_for_fault(self, of_next: int, known: int = 503, absent: int | None = 503) -> None:
+        """Wait for statuses of a user of the next backend, of Alice and of the absent user.
+
+        Carol is not affected, and no one is where there are stale answers.
+        """
+        out: dict[str, int | bytes] = {"@carol": 200}
+        if absent is not None:
+            out |= dict.fromkeys(ABSENT, absent)
+        self.forgetful.wait_for(out | all_of(ALICE, known) | {"@amy": of_next})
+        self.remembering.wait_for(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
+
+
+@contextmanager
+def serving_both(backends: str, folder: Path, *people: Person) -> Iterator[Clients]:
+    """Run both services over these backends, and over a fixture with Amy and Carol."""
+    (folder / "others.yaml").write_text(fixture(AMY, CAROL))
+    others = "  - {name: others, kind: yaml, path: others.yaml}\n"
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(serving(cache + backends + others, folder))
+            for cache in (FORGETFUL, REMEMBERING)
+        ]
+        yield Clients(*(CheckingClient(each.port, *(people or PEOPLE)) for each in started))

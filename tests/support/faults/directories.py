@@ -10,14 +10,15 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from support.faults.checker import Checker
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario
+from support.faults.fault_catalogue import Scenario, injected
 from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
 from support.faults.reference import Reference, Source
 from support.http.scripted_server import a_request, http
@@ -163,28 +164,17 @@ def of_directory(directory: Directory) -> Iterator[Scenario]:
     }
     for name, respond in responses.items():
         blind = name != "fields renamed"
-        inject = _setting(directory, "fault", value=respond)
+        set_fault = partial(setattr, directory, "fault")
+        inject = injected(partial(set_fault, respond), partial(set_fault, None))
         yield Scenario(name, directory, inject, blind=blind, harms_file=False)
-    inject = _setting(directory, "repeats", value=True)
+    repeat, stop = (partial(setattr, directory, "repeats", each) for each in (True, False))
+    inject = injected(repeat, stop)
     yield Scenario("late second response", directory, inject, blind=False, harms_file=False)
 
 
 def _renamed(response: bytes) -> bytes:
     """Return the response with another name of a member of the record, and the same length."""
     return response.replace(b'"card"', b'"carD"')
-
-
-def _setting(
-    directory: Directory, name: str, *, value: object
-) -> Callable[[], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        before = getattr(directory, name)
-        setattr(directory, name, value)
-        yield
-        setattr(directory, name, before)
-
-    return inject
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from support.faults.client import Person
+from support.faults.fault_catalogue import Inject, Scenario
 from support.faults.reference import Source
 from support.faults.replica_changes import Edit
 
@@ -68,3 +69,44 @@ async def settle(edit: Edit, ports: Collection[int]) -> None:
         if time.monotonic() > deadline:
             break  # which the edit that comes next shows
         await asyncio.sleep(0.1)
+
+
+def edited(
+    name: str,
+    fault: Inject,
+    edit: Edit,
+    source: LockedSource,
+    ports: Collection[int],
+    *,
+    affects: Collection[int] | None = None,
+    followers: Collection[int] = (),
+    lag: float = 0.0,
+    hold: float = 0.0,
+) -> Scenario:
+    """Return a scenario in which users come and go, and the processes at ``ports`` see it.
+
+    Without ``ports`` none do. It lasts for ``hold`` seconds at least.
+    """
+    random = Random(0)
+
+    @asynccontextmanager
+    async def inject() -> AsyncIterator[None]:
+        async with fault():
+            begun = time.monotonic()
+            if ports:
+                await asyncio.to_thread(source.turn_over, random)
+                await settle(edit, ports)
+            await asyncio.sleep(begun + hold - time.monotonic())
+            yield
+
+    return Scenario(
+        name,
+        source,
+        inject,
+        blind=False,
+        harms_file=False,
+        affects=affects,
+        followed=("edit",) if followers else (),
+        followers=followers,
+        lag=lag,
+    )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from random import Random
+from typing import Any
 
 from support.databases.postgres_cluster import Cluster
 from support.databases.postgres_server import create_database
 from support.faults.client import Person
-from support.faults.failover_edits import LockedSource, settle
-from support.faults.fault_catalogue import Scenario
+from support.faults.failover_edits import LockedSource, edited
+from support.faults.fault_catalogue import Scenario, injected
 from support.faults.postgres import PostgresSource
 from support.faults.reference import Reference
 from support.faults.replica_changes import Edit
@@ -70,7 +69,6 @@ class ClusterFaults:
     def __init__(self, source: ClusterSource, edit: Edit, direct: Sequence[int]) -> None:
         self._source, self._cluster, self._edit = source, source.cluster, edit
         self._direct = direct
-        self._random = Random(0)
         self._conninfo = ""
 
     def scenarios(self, ports: Collection[int]) -> Iterator[Scenario]:
@@ -119,40 +117,18 @@ class ClusterFaults:
         begin: Callable[[], object],
         end: Callable[[], object] | None = None,
         *,
-        affects: Collection[int] | None = None,
         followers: Collection[int] = (),
-        lag: float = 0.0,
-        hold: float = 0.0,
+        **more: Any,
     ) -> Scenario:
-        """Return a fault; where there are followers, users come and go while it lasts.
-
-        ``hold`` is the time, in seconds, for which it lasts at least.
-        """
-
-        @asynccontextmanager
-        async def inject() -> AsyncIterator[None]:
-            await asyncio.to_thread(begin)
-            begun = time.monotonic()
-            try:
-                if followers:
-                    await asyncio.to_thread(self._source.turn_over, self._random)
-                    await settle(self._edit, self._direct)
-                await asyncio.sleep(begun + hold - time.monotonic())
-                yield
-            finally:
-                if end is not None:
-                    await asyncio.to_thread(end)
-
-        return Scenario(
+        """Return a fault; where there are followers, users come and go while it lasts."""
+        return edited(
             name,
+            injected(begin, end),
+            self._edit,
             self._source,
-            inject,
-            blind=False,
-            harms_file=False,
-            affects=affects,
-            followed=("edit",) if followers else (),
+            self._direct if followers else (),
             followers=followers,
-            lag=lag,
+            **more,
         )
 
     def _set(self, setting: str) -> None:

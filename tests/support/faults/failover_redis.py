@@ -17,8 +17,8 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,8 @@ import aiohttp
 
 from support.databases.redis_partitions import SERVICE, Node, SentinelGroup, running_group
 from support.faults.checker import Checker
-from support.faults.failover_edits import LIMITS, LockedSource, editing, settle
-from support.faults.fault_catalogue import Scenario
+from support.faults.failover_edits import LIMITS, LockedSource, edited, editing, settle
+from support.faults.fault_catalogue import Inject, Scenario
 from support.faults.harness import CONFIG, TIMES, Builder, Site
 from support.faults.redis_users import RedisSource
 from support.faults.reference import Reference
@@ -97,9 +97,6 @@ class GroupSource(LockedSource, RedisSource):
                 return
 
 
-Fault = Callable[[], AbstractAsyncContextManager[None]]
-
-
 class GroupFaults:
     """The faults of a group; the processes at ``ports`` are observed."""
 
@@ -125,7 +122,7 @@ class GroupFaults:
     def _scenario(
         self,
         name: str,
-        fault: Fault,
+        fault: Inject,
         *,
         affects: Collection[int] | None = None,
         follow: bool = True,
@@ -133,25 +130,21 @@ class GroupFaults:
         """Return a fault, while which users come and go; with ``follow`` all processes see it."""
 
         @asynccontextmanager
-        async def inject() -> AsyncIterator[None]:
+        async def healed() -> AsyncIterator[None]:
             async with fault():
-                begun = time.monotonic()
-                await asyncio.to_thread(self._source.turn_over, self._random)
-                await settle(self._edit, self._ports)
-                await asyncio.sleep(begun + _HOLD - time.monotonic())
                 yield
             self._group.heal()
             await asyncio.to_thread(self._group.wait_for_replica)
 
-        return Scenario(
+        return edited(
             name,
+            healed,
+            self._edit,
             self._source,
-            inject,
-            blind=False,
-            harms_file=False,
+            self._ports,
             affects=affects,
-            followed=("edit",) if follow else (),
             followers=self._ports if follow else (),
+            hold=_HOLD,
         )
 
     @asynccontextmanager

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+)
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from support.faults.client import Person
@@ -38,6 +45,7 @@ from support.faults.proxy import (
 from support.faults.reference import FileSource, Source
 from support.processes.process import ServiceProcess
 
+Inject = Callable[[], AbstractAsyncContextManager[None]]
 _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 
 
@@ -52,7 +60,7 @@ class Scenario:
 
     name: str
     source: Source
-    inject: Callable[[], AbstractAsyncContextManager[None]]
+    inject: Inject
     blind: bool
     harms_file: bool = True
     affects: Collection[int] | None = None
@@ -77,8 +85,9 @@ def of_fixture(source: FileSource) -> Iterator[Scenario]:
         **{f"bomb of {name}": _written(text) for name, text in BOMBS.items()},
     }
     for name, damage in bad.items():
-        yield Scenario(name, source, _damaged(source, damage), blind=False)
-    yield Scenario("replaced each 100 ms", source, _replaced(source), blind=False)
+        yield Scenario(name, source, injected(partial(damage, source.path)), blind=False)
+    replace = repeated(partial(source.mark, recreate=True), pause=0.1)
+    yield Scenario("replaced each 100 ms", source, replace, blind=False)
 
 
 def of_database(source: FileSource) -> Iterator[Scenario]:
@@ -92,9 +101,10 @@ def of_database(source: FileSource) -> Iterator[Scenario]:
         "deleted": Path.unlink,
     }
     for name, damage in bad.items():
-        yield Scenario(name, source, _damaged(source, damage), blind=True)
-    yield Scenario("created again", source, _damaged(source, lambda _: None), blind=False)
-    yield Scenario("locked", source, _locked(source), blind=True, harms_file=False)
+        yield Scenario(name, source, injected(partial(damage, source.path)), blind=True)
+    yield Scenario("created again", source, within(), blind=False)
+    lock = within(partial(locked, source.path))
+    yield Scenario("locked", source, lock, blind=True, harms_file=False)
 
 
 def of_upstream(source: Source, proxy: FaultProxy, process: ServiceProcess) -> Iterator[Scenario]:
@@ -115,20 +125,54 @@ def of_upstream(source: Source, proxy: FaultProxy, process: ServiceProcess) -> I
     }
     for name, fault in faults.items():
         yield Scenario(name, source, _between(proxy, fault), blind=True, harms_file=False)
-    yield Scenario("SIGSTOP", source, _stopped(process), blind=True, harms_file=False)
+    stop, go_on = (partial(process.send_signal, each) for each in (signal.SIGSTOP, signal.SIGCONT))
+    yield Scenario("SIGSTOP", source, injected(stop, go_on), blind=True, harms_file=False)
 
 
-def injected(
-    begin: Callable[[], object], end: Callable[[], object] | None = None
-) -> Callable[[], AbstractAsyncContextManager[None]]:
+def injected(begin: Callable[[], object], end: Callable[[], object] | None = None) -> Inject:
     """Return what calls these functions at the beginning and the end of a fault, in a thread."""
 
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:
         await asyncio.to_thread(begin)
+        try:
+            yield
+        finally:
+            if end is not None:
+                await asyncio.to_thread(end)
+
+    return inject
+
+
+def within(*contexts: Callable[[], AbstractContextManager[object]]) -> Inject:
+    """Return what enters these contexts at the beginning of a fault, until its end."""
+
+    @asynccontextmanager
+    async def inject() -> AsyncIterator[None]:
+        with ExitStack() as stack:
+            for each in contexts:
+                stack.enter_context(each())
+            yield
+
+    return inject
+
+
+def repeated(function: Callable[[], object], pause: float = 0.0) -> Inject:
+    """Return what calls a function in a thread again and again, ``pause`` s after each call."""
+
+    @asynccontextmanager
+    async def inject() -> AsyncIterator[None]:
+        is_over = False
+
+        def repeat() -> None:
+            while not is_over:
+                function()
+                time.sleep(pause)
+
+        repeating = asyncio.create_task(asyncio.to_thread(repeat))
         yield
-        if end is not None:
-            await asyncio.to_thread(end)
+        is_over = True
+        await repeating
 
     return inject
 
@@ -137,56 +181,11 @@ def _written(text: str) -> Damage:
     return lambda path: overwrite(path, text.encode())
 
 
-def _damaged(source: FileSource, damage: Damage) -> Callable[[], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        damage(source.path)
-        yield
-
-    return inject
-
-
-def _locked(source: FileSource) -> Callable[[], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        with locked(source.path):
-            yield
-
-    return inject
-
-
-def _replaced(source: Source) -> Callable[[], AbstractAsyncContextManager[None]]:
-    async def replace() -> None:
-        while True:
-            source.mark(recreate=True)
-            await asyncio.sleep(0.1)
-
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        replacing = asyncio.create_task(replace())
-        yield
-        replacing.cancel()
-        with suppress(asyncio.CancelledError):
-            await replacing
-
-    return inject
-
-
-def _between(proxy: FaultProxy, fault: Fault) -> Callable[[], AbstractAsyncContextManager[None]]:
+def _between(proxy: FaultProxy, fault: Fault) -> Inject:
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:
         await proxy.become(fault)
         yield
         await proxy.become(passing)
-
-    return inject
-
-
-def _stopped(process: ServiceProcess) -> Callable[[], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        process.send_signal(signal.SIGSTOP)
-        yield
-        process.send_signal(signal.SIGCONT)
 
     return inject

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from idv_postgres.options import PostgresOptions
 from idv_postgres.schema import script
@@ -21,7 +19,7 @@ from support.databases.postgres_server import (
 )
 from support.faults.checker import Checker
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario, injected
+from support.faults.fault_catalogue import Scenario, injected, repeated
 from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
 from support.faults.reference import Reference, Source
 
@@ -120,7 +118,7 @@ def of_table(source: PostgresSource) -> Iterator[Scenario]:
     inject = injected(partial(source.database.run, again))
     yield Scenario("dropped and created empty", source, inject, blind=True)
     yield _sql("exchanged for a copy", source, _SWAP.format(source.schema), "SELECT")
-    inject = repeated(source.database.run, _RELOAD)
+    inject = repeated(partial(source.database.run, _RELOAD))
     yield Scenario("loaded again and again", source, inject, blind=False, harms_file=False)
 
 
@@ -149,28 +147,6 @@ def _sql(
 def _restart(server: PostgresServer, number: signal.Signals) -> None:
     server.stop(number)
     server.start()
-
-
-def repeated(
-    function: Callable[..., object], *arguments: Any
-) -> Callable[[], AbstractAsyncContextManager[None]]:
-    """Return what calls a function in a thread again and again."""
-    is_over = False
-
-    def repeat() -> None:
-        while not is_over:
-            function(*arguments)
-
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        nonlocal is_over
-        is_over = False
-        repeating = asyncio.create_task(asyncio.to_thread(repeat))
-        yield
-        is_over = True
-        await repeating
-
-    return inject
 
 
 _FUNCTIONS = """

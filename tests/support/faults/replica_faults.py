@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from support.databases.postgres_cluster import Cluster
 from support.databases.redis_server import RedisServer
-from support.faults.fault_catalogue import Scenario
+from support.faults.fault_catalogue import Inject, Scenario, injected, within
 from support.faults.postgres import PostgresSource
 from support.http.tcp_relay import Relay
 
 _WITHOUT_REDIS = ("edit", "keys")
 """The changes that are followed without the shared cache."""
-Inject = Callable[[], AbstractAsyncContextManager[None]]
-
-
-def _during(begin: Callable[[], object], end: Callable[[], object]) -> Inject:
-    """Return what begins and ends a fault; both may block."""
-
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        await asyncio.to_thread(begin)
-        yield
-        await asyncio.to_thread(end)
-
-    return inject
-
-
-def _blocking(*relays: Relay) -> Inject:
-    @asynccontextmanager
-    async def inject() -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            for relay in relays:
-                stack.enter_context(relay.blocked())
-            yield
-
-    return inject
 
 
 class PostgresFaults:
@@ -59,7 +33,7 @@ class PostgresFaults:
             yield Scenario(
                 f"PostgreSQL {name}",
                 self._source,
-                _during(begin, end),
+                injected(begin, end),
                 blind=True,
                 harms_file=False,
                 clean_up=self._cluster.join if end == self._promote else None,
@@ -113,8 +87,8 @@ def of_redis(source: PostgresSource, server: RedisServer, relay: Relay) -> Itera
         ),
     }
     for name, (begin, end) in faults.items():
-        yield _of_tier(f"Redis {name}", source, _during(begin, end))
-    yield _of_tier("Redis cut off from one", source, _blocking(relay))
+        yield _of_tier(f"Redis {name}", source, injected(begin, end))
+    yield _of_tier("Redis cut off from one", source, within(relay.blocked))
 
 
 def _of_tier(name: str, source: PostgresSource, inject: Inject) -> Scenario:
@@ -134,7 +108,7 @@ def cut_off(source: PostgresSource, relays: Sequence[Relay], port: int) -> Scena
     return Scenario(
         "PostgreSQL cut off from one",
         source,
-        _blocking(*relays),
+        within(*(each.blocked for each in relays)),
         blind=False,
         harms_file=False,
         affects=[port],

@@ -65,6 +65,12 @@ def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
         time.sleep(0.1)
 
 
+def wait_until_narrow(driver: Chrome, width: int) -> None:
+    """Wait until the page, which lays itself out again after it was resized, fits the width."""
+    measure = "return document.documentElement.scrollWidth"
+    wait_for(lambda: driver.execute_script(measure) <= width)
+
+
 def violations(driver: Chrome, *impacts: str) -> list[tuple[str, list[str]]]:
     """Return the rules of axe, which is loaded, that the page breaks; of any impact by default."""
     run = "axe.run({resultTypes: ['violations']}).then(arguments[0])"
