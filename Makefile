@@ -90,7 +90,7 @@ test-tools: $(VENV)/.dev $(RECIPES)/.installed $(LINTERS)/.installed $(MODULES:%
 	  echo "The tests of LDAP will be skipped: python-ldap cannot be compiled without gcc, libldap-dev and libsasl2-dev."
 
 screenshots: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m support.processes.screenshots
+	PYTHONPATH=tests $(BIN)/python docs/screenshots.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

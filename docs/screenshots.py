@@ -20,7 +20,7 @@ from support.processes.browser import open_browser, prefer, resize
 from support.processes.service import FIXTURE, serving
 from tornado_idv.log_format import format_time
 
-FOLDER = Path(__file__).parents[3] / "docs" / "images"
+FOLDER = Path(__file__).parent / "images"
 PICTURES = [
     ("status-light.png", "light", 1040, 1506),
     ("status-dark.png", "dark", 1040, 1506),
@@ -28,6 +28,8 @@ PICTURES = [
 ]
 _SAMPLES = 900
 _DAY = 86400.0
+_OUTAGE, _BURST = range(481, _SAMPLES), range(201, 260)
+"""Seconds in which a backend is unavailable, and those in which clients are limited."""
 _STUB = """\
 const records = %s;
 window.fetch = async (path) => new Response(JSON.stringify(records[path]), {status: 200});
@@ -71,13 +73,13 @@ def _samples(now: float) -> dict[str, list[float]]:
     noise = [
         math.sin(i * 0.11) + math.sin(i * 0.071) * math.cos(i * 0.017) for i in range(_SAMPLES)
     ]
-    outage = [1 if i > 480 else 0 for i in range(_SAMPLES)]
+    outage = [1 if i in _OUTAGE else 0 for i in range(_SAMPLES)]
     columns["requests"] = [round(1240 + 70 * each, 1) for each in noise]
     columns["errors"] = [each * (34 + 8 * n) for each, n in zip(outage, noise, strict=True)]
     columns["status_401"] = [6 + 2 * n for n in noise]
     columns["status_403"] = [0.2 for _ in noise]
     columns["status_404"] = [62 + 4 * n for n in noise]
-    columns["status_429"] = [18.0 if 200 < i < 260 else 0.0 for i in range(_SAMPLES)]
+    columns["status_429"] = [18.0 if i in _BURST else 0.0 for i in range(_SAMPLES)]
     columns["stale"] = [each * (96 + 9 * n) for each, n in zip(outage, noise, strict=True)]
     columns["p50"] = [round(0.09 + 0.006 * n, 3) for n in noise]
     for field, steady, variation, change in [
