@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -19,100 +18,26 @@ _MODULES = ("circuit_breaker", "cache", "single_flight", "guard", "chain", "dire
 """In import order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Code of a function and what replaces it: both an expression, or both statements.
-
-    ``function`` is a qualified name. ``old`` must occur in it exactly once; the syntax trees are
-    compared, so that comments, line breaks and moved lines make no difference.
-    """
-
-    function: str
-    old: str
-    new: str
-
-    def apply(self, module: ast.Module) -> None:
-        old, new = ast.parse(self.old).body, ast.parse(self.new).body
-        function = _function(module, self.function)
-        assert isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)), self.function
-        match old, new:
-            case [ast.Expr(value=expression)], [ast.Expr(value=replacement)]:
-                replacer: _Replacer = _ExpressionReplacer(expression, replacement)
-            case _:
-                replacer = _StatementReplacer(old, new)
-        replacer.visit(function)
-        assert replacer.count == 1, f"found {replacer.count} times in {self.function}: {self.old}"
-
-
 class Bug:
-    """A named bug: changes to one module of the core.
+    """A named bug: texts of one module of the core, each followed by what replaces it.
 
     A search that begins with ``seed`` finds it soon; with any other it takes a second.
     """
 
-    def __init__(self, name: str, module: str, *changes: Change, seed: int = 0) -> None:
-        self.name = name
-        self.module = module
-        self.seed = seed
-        self._changes = changes
+    def __init__(self, name: str, module: str, seed: int, *changes: str) -> None:
+        self.name, self.module, self.seed = name, module, seed
+        self._changes = tuple(zip(changes[::2], changes[1::2], strict=True))
 
-    def put_in(self, source: str) -> ast.Module:
-        """Return the syntax tree of the module's source with the bug in it."""
-        tree = ast.parse(source)
-        for change in self._changes:
-            change.apply(tree)
-        return tree
-
-
-class _Replacer(ast.NodeTransformer):
-    count = 0
-
-
-class _ExpressionReplacer(_Replacer):
-    def __init__(self, old: ast.expr, new: ast.expr) -> None:
-        self._type = type(old)
-        self._old = ast.dump(old)
-        self._new = new
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, self._type) and ast.dump(node) == self._old:
-            self.count += 1
-            return self._new
-        return self.generic_visit(node)
-
-
-class _StatementReplacer(_Replacer):
-    def __init__(self, old: list[ast.stmt], new: list[ast.stmt]) -> None:
-        self._types = [type(statement) for statement in old]
-        self._old = [ast.dump(statement) for statement in old]
-        self._new = new
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        for _, block in ast.iter_fields(node):
-            if isinstance(block, list):
-                self._replace_in(block)
-        return super().generic_visit(node)
-
-    def _replace_in(self, block: list[ast.AST]) -> None:
-        length = len(self._old)
-        for start in reversed(range(len(block))):
-            found = block[start : start + length]
-            # The types first, since a dump takes long.
-            same = [type(each) for each in found] == self._types
-            if same and [ast.dump(each) for each in found] == self._old:
-                self.count += 1
-                block[start : start + length] = self._new
-
-
-def _function(module: ast.Module, qualified_name: str) -> ast.AST:
-    node: ast.AST = module
-    for name in qualified_name.split("."):
-        named = [
-            child for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == name
-        ]
-        assert len(named) == 1, f"{len(named)} definitions of {qualified_name}"
-        node = named[0]
-    return node
+    def put_in(self, source: str) -> str:
+        """Return the module's source with the bug in it; each text must be in it once."""
+        for old, new in self._changes:
+            before, found, after = source.partition(old)
+            assert found, f"{self.name}: not in {self.module}: {old}"
+            assert old not in after, f"{self.name}: twice in {self.module}: {old}"
+            line = before.rpartition("\n")[2]
+            indent = line[: len(line) - len(line.lstrip())]
+            source = before + new.replace("\n", "\n" + indent) + after
+        return source
 
 
 @dataclass(frozen=True, slots=True)
