@@ -40,7 +40,9 @@ async def test_a_plugin_may_answer_by_itself_after_the_backends() -> None:
 
 @pytest.mark.parametrize("answer", [ALICE, "alice", False], ids=["user", "text", "False"])
 async def test_a_plugin_s_own_dispatch_that_answers_amiss_is_broken(answer: object) -> None:
-    assert isinstance(await failure(directory(plugins=[OwnDispatch(answer)])), Broken)
+    error = await failure(directory(plugins=[OwnDispatch(answer)]))
+    assert isinstance(error, Broken)
+    assert error.reason.endswith("idv_identify returned something other than an Answer")
 
 
 async def test_a_plugin_is_called_only_if_what_is_before_it_did_not_find_the_user() -> None:

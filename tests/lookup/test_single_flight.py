@@ -7,24 +7,19 @@ import pytest
 from msgspec import structs
 
 from support.fakes.caches import (
-    ABSENT,
     ALICE,
-    BOB,
     ELSEWHERE,
     FOUND,
-    FOUND_BOB,
     begin,
     fetch,
     flights,
     held,
     leave,
-    remember,
 )
 from support.fakes.clock_and_backends import Source, running
 from tornado_idv.errors import Unavailable
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
-from tornado_idv.model import ByCard
 
 
 async def test_500_concurrent_callers_start_one_lookup(cache: AnswerCache) -> None:
@@ -39,15 +34,6 @@ async def test_500_concurrent_callers_start_one_lookup(cache: AnswerCache) -> No
     assert cache.get(ALICE) is FOUND
 
 
-async def test_two_queries_are_asked_side_by_side(cache: AnswerCache) -> None:
-    source = Source(FOUND)
-    waiting = await held(cache, source)
-    await remember(cache, ByCard("1"), ABSENT)
-    assert not waiting.done()
-    source.release()
-    assert await waiting is FOUND
-
-
 async def test_a_first_caller_that_leaves_affects_no_other(cache: AnswerCache) -> None:
     source = Source(FOUND)
     leader = await held(cache, source)
@@ -56,17 +42,6 @@ async def test_a_first_caller_that_leaves_affects_no_other(cache: AnswerCache) -
     source.release()
     answer = await asyncio.wait_for(follower, timeout=5)
     assert (answer.user, answer.coalesced) == (FOUND.user, True)
-    assert source.asked == 1
-
-
-async def test_a_later_caller_that_leaves_affects_no_other(cache: AnswerCache) -> None:
-    source = Source(FOUND)
-    leader = await held(cache, source)
-    follower = begin(cache, source)
-    await remember(cache, BOB, FOUND_BOB)
-    await leave(follower)
-    source.release()
-    assert await asyncio.wait_for(leader, timeout=5) is FOUND
     assert source.asked == 1
 
 

@@ -1,20 +1,18 @@
 """Regressions that neither the state machine nor the other tests of lookups detect."""
 
 import asyncio
-import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from support.model.lookup_machine import TickedLoop
-from support.model.recording_backends import Fault, Record, RecordingBackend
+from support.model.recording_backends import Record, RecordingBackend
 from support.model.strategies import Kind
-from tornado_idv.errors import Broken, Unavailable
-from tornado_idv.interfaces.hookspecs import hookimpl
+from tornado_idv.errors import Unavailable
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.model import Answer, ByNickname, Query, User
+from tornado_idv.model import Answer, ByNickname, User
 from tornado_idv.registry import plugin_manager
 
 ALICE = User("Free", "1", "alice")
@@ -25,40 +23,20 @@ ONE_AT_A_TIME = Kind(timeout=60.0, max_concurrent=1)
 MakeHarness = Callable[..., "Harness"]
 
 
-class Observer:
-    """Raises for each lookup."""
-
-    @hookimpl
-    def idv_lookup_finished(self, query: Query) -> None:
-        raise KeyError(query)
-
-
-class Intruder:
-    """A plugin whose ``idv_identify`` returns something other than an answer."""
-
-    @hookimpl
-    async def idv_identify(self) -> str:
-        return "alice"
-
-
 class Harness:
     """A directory over one backend, on a loop whose clock the test sets.
 
     ``outcomes`` has the outcome of each call.
     """
 
-    def __init__(self, kind: Kind = PATIENT, plugins: Sequence[object] = ()) -> None:
+    def __init__(self, kind: Kind = PATIENT) -> None:
         self.loop = TickedLoop()
-        self.unhandled: list[str] = []
-        self.loop.set_exception_handler(
-            lambda _, context: self.unhandled.append(context["message"])
-        )
         self.outcomes: list[str] = []
         record = Record(self.loop.time)
         self.backend = RecordingBackend(kind.options("crm"), record, kind.serves)
         self.backend.users = {"alice": ALICE}
         self.directory = Directory(
-            plugin_manager(entry_points=False, plugins=[record, *plugins]),
+            plugin_manager(entry_points=False, plugins=[record]),
             [self.backend],
             AnswerCache(CacheLimits(), self.loop.time),
             lambda user: b"",
@@ -147,17 +125,6 @@ def test_queue_has_its_full_length_again_after_waiters_timed_out(
         assert all(caller.done() for caller in callers)
 
 
-def test_failure_without_waiters_is_not_reported_as_unhandled(make_harness: MakeHarness) -> None:
-    harness = make_harness()
-    harness.backend.hangs = True
-    harness.find().cancel()
-    harness.backend.fault = Fault.UNAVAILABLE
-    harness.backend.release()
-    harness.turn()
-    gc.collect()
-    assert harness.unhandled == []
-
-
 def test_backend_that_never_failed_logs_no_recovery(
     make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,20 +132,3 @@ def test_backend_that_never_failed_logs_no_recovery(
     with caplog.at_level(logging.INFO, "tornado_idv"):
         assert harness.find().result().found
     assert [each for each in caplog.messages if "again" in each] == []
-
-
-def test_failing_observer_is_logged_with_its_error_last(
-    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
-) -> None:
-    harness = make_harness(plugins=[Observer()])
-    with caplog.at_level(logging.ERROR, "tornado_idv"):
-        assert harness.find().result().found
-    (message,) = caplog.messages
-    first, *_, last = message.splitlines()
-    assert (first, last) == ("an observer of lookups failed:", "KeyError")
-
-
-def test_plugin_that_returns_no_answer_is_broken(make_harness: MakeHarness) -> None:
-    failure = make_harness(plugins=[Intruder()]).find("bob").exception()
-    assert isinstance(failure, Broken)
-    assert failure.reason.endswith("idv_identify returned something other than an Answer")
