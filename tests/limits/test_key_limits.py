@@ -51,23 +51,6 @@ def allowed(limits: KeyLimits, attempts: int) -> int:
     return sum(limits.acquire() is None for _ in range(attempts))
 
 
-@given(RATES, PAUSES)
-def test_no_window_has_more_requests_than_the_limit_and_its_burst(
-    rate: Rate, pauses: list[float]
-) -> None:
-    clock = Ticker()
-    limits = limits_of(KeyLimiter(rate, clock=clock, capacity=8))
-    times = []
-    for pause in pauses:
-        clock.now += pause
-        if limits.acquire() is None:
-            times.append(clock.now)
-    per_second = Fraction(rate.count) / Fraction(rate.seconds)
-    for i, start in enumerate(times):
-        for count, end in enumerate(times[i:], 1):
-            assert count <= rate.count + Fraction(end - start) * per_second
-
-
 @pytest.mark.slow
 @given(RATES, PAUSES)
 def test_a_request_is_allowed_exactly_when_a_token_bucket_allows_it(
@@ -100,20 +83,6 @@ def test_the_next_request_is_allowed_after_the_wait_and_not_before(
     assert limits.acquire() is not None
     clock.now += 1 / 1024
     assert allowed(limits, 2) == 1
-
-
-def test_a_whole_count_is_allowed_at_once(clock: Ticker) -> None:
-    limits = limits_of(KeyLimiter(HUNDRED, clock=clock))
-    assert allowed(limits, 150) == 100
-    clock.now += 50
-    assert allowed(limits, 150) == 50
-
-
-def test_refused_requests_do_not_delay_the_next(clock: Ticker) -> None:
-    limits = limits_of(KeyLimiter(HUNDRED, clock=clock))
-    allowed(limits, 1000)
-    clock.now += 1
-    assert allowed(limits, 1) == 1
 
 
 _ROUNDING = Fraction(1, 10**6)
@@ -337,15 +306,6 @@ def test_equal_limits_keep_what_was_used(clock: Ticker) -> None:
     assert allowed(limits_of(limiter), 150) == 100
     limiter.configure(HUNDRED, Rate(6, 3600), misses_log_only=False)
     assert allowed(limits_of(limiter), 1) == 0
-
-
-def test_limits_of_a_key_that_was_used_before_are_changed(clock: Ticker) -> None:
-    limiter, one = KeyLimiter(HUNDRED, clock=clock), key()
-    assert limiter.of(one) is not None
-    limiter.configure(Rate(5, 5), None, misses_log_only=False)
-    limits = limiter.of(one)
-    assert limits is not None
-    assert allowed(limits, 10) == 5
 
 
 def test_log_only_alone_can_be_changed(clock: Ticker) -> None:

@@ -150,15 +150,6 @@ async def test_the_callback_may_discard_another_key_and_add_a_new_one() -> None:
     assert reported == ["first", "third"]
 
 
-async def test_a_deadline_can_be_taken_back_when_it_is_over() -> None:
-    reported: list[str] = []
-    deadlines, clock = DeadlineQueue(reported.append), LoopClock()
-    deadlines.add("late", clock())
-    await _a_turn()
-    deadlines.discard("late")
-    assert reported == ["late"]
-
-
 async def test_a_key_is_reported_also_when_there_were_none_for_a_while() -> None:
     reported: list[str] = []
     deadlines, clock = DeadlineQueue(reported.append), LoopClock()

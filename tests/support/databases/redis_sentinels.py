@@ -16,8 +16,8 @@ from tornado_idv import User
 
 _PERIODS = ("ping-period", "100", "ask-period", "100", "publish-period", "200")
 """Milliseconds; by default 1 to 2 s, which a failover takes longer by."""
-_OF_WATCHERS = ("ping", "psync", "sync", "replicaof", "slaveof")
-"""Commands of Sentinels and replicas alone, without which they take a server for down."""
+_OF_WATCHERS = ("-ping", "-psync", "-sync", "-replicaof", "-slaveof")
+"""Rights to commands of Sentinels and replicas alone, without which they take a server for down."""
 
 
 SOON = 3.5
@@ -57,17 +57,9 @@ class Watched:
 
     def cut_off(self) -> None:
         """Separate the primary from the Sentinels and the replica, and from nothing else."""
-        self.cut_replica(*_OF_WATCHERS)
-
-    def cut_replica(self, *commands: str) -> None:
-        """Separate the replica from the primary."""
-        denied = [f"-{each}" for each in commands or ("psync", "sync")]
-        self.primary.run("ACL", "SETUSER", "default", *denied)
+        self.primary.run("ACL", "SETUSER", "default", *_OF_WATCHERS)
         self.primary.run("CLIENT", "KILL", "TYPE", "replica")
         self.primary.wait_for(b"connected_slaves:0", "INFO", "replication")
-
-    def rejoin(self) -> None:
-        self.primary.run("ACL", "SETUSER", "default", "+@all")
 
     async def promoted(self) -> None:
         """Wait until the replica is the primary."""
