@@ -32,14 +32,13 @@ from support.databases.postgres_server import PASSWORD, Database, hanging, stopp
 from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH
 from support.http.tcp_relay import relaying
-from support.processes.forked_commands import start
 from support.processes.process import TIMEOUT, Invoke, eventually
 from support.processes.reloads import A, config, reloadable
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.keys.token import check_token, digest
+from tornado_idv.keys.token import check_token
 
 pytestmark = pytest.mark.slow
 
@@ -483,19 +482,3 @@ async def test_connection_of_a_reload_that_is_aborted_is_closed(
         assert len(database.connections()) == 1
         assert (await harness.reload(config())).code is None
         await until(lambda: not database.connections())
-
-
-def test_commands_at_once_lose_no_key(place: PostgresKeyStore, folder: Path) -> None:
-    """Also while none of them finds a store."""
-    config = folder / "config.yaml"
-    config.write_text(config_of(place.setting.get_secret_value()))
-    arguments = ("--create", "--config", config)
-    commands = {
-        f"key-{i}": start(folder / "logs", "keys", "issue", f"key-{i}", *arguments)
-        for i in range(3)
-    }
-    assert {each.wait() for each in commands.values()} == {0}
-    stored = read(place)
-    for key_id, each in commands.items():
-        assert stored[key_id].tokens[0].digest == digest(each.stdout.strip())
-    assert sum("Created the key store" in each.stderr for each in commands.values()) == 1

@@ -191,19 +191,6 @@ async def test_marks_are_bounded(server: RedisServer, monkeypatch: pytest.Monkey
         assert (await second.cache.get("", QUERY)).answer is None
 
 
-async def test_a_lookup_that_began_before_a_purge_is_not_valid_after_it(
-    server: RedisServer,
-) -> None:
-    async with replicas(server) as (first, second):
-        began = await first.cache.get("", QUERY)
-        await second.cache.purge(Purge(queries=(QUERY,)))
-        await first.find_shared()
-        answer = (await first.cache.get("", QUERY)).answer
-        assert answer is not None
-        await first.cache.put("", QUERY, began._replace(answer=answer))
-        assert (await second.cache.get("", QUERY)).answer is None
-
-
 async def test_a_message_of_another_secret_purges_everything(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
