@@ -240,28 +240,14 @@ def test_installed_example_is_served(tmp_path: Path, installed: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("users", "problem"),
-    [
-        (
-            "nick,card\ncanary,4000\n",
-            "not CSV in UTF-8 with the columns nickname, card_number and plan",
-        ),
-        (
-            "nickname,card_number,plan\n@canary,4000,Free\ncanary,5000,Pro\n",
-            "line 3: another user has the same value",
-        ),
-    ],
-    ids=["header", "duplicate"],
-)
-def test_example_reports_a_wrong_file(
-    tmp_path: Path, installed: Path, users: str, problem: str
-) -> None:
+def test_example_reports_a_wrong_file(tmp_path: Path, installed: Path) -> None:
     """The operator learns what to do, and no content of the file is shown."""
     (tmp_path / "config.yaml").write_text(CSV_CONFIG, encoding="utf-8")
+    users = "nickname,card_number,plan\n@canary,4000,Free\ncanary,5000,Pro\n"
     (tmp_path / "users.csv").write_text(users, encoding="utf-8")
     done = command("check", "-c", "config.yaml", cwd=tmp_path, env={"PYTHONPATH": str(installed)})
     assert (done.returncode, done.stdout) == (1, "")
+    problem = "line 3: another user has the same value"
     assert done.stderr.endswith(f"backends[0]: {tmp_path / 'users.csv'}: {problem}\n")
     assert "canary" not in done.stderr
 

@@ -366,7 +366,4 @@ def test_a_backend_is_configured_as_by_the_file(tmp_path: Path) -> None:
     assert backend.options.path == tmp_path / "users.yaml"
     assert backend.options.timeout == pytest.approx(0.05)
     assert backend.name == "tested"
-
-
-def test_a_backend_is_configured_under_a_name_of_its_own(tmp_path: Path) -> None:
     assert make_backend(OverAFile, tmp_path, path="users.yaml", name="crm").name == "crm"

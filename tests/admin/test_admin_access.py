@@ -101,10 +101,10 @@ def test_admin_key_is_accepted_off_loopback(open_service: Service) -> None:
     assert ask_admin(open_service, "/health/ready", **fields).status == 200
 
 
-@pytest.mark.parametrize("path", GETS)
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8081", "[::1]:8081", "LOCALHOST"])
-def test_no_key_is_needed_on_loopback(service: Service, path: str, host: str) -> None:
-    assert ask_admin(service, path, Host=host).status == (302 if path == "/" else 200)
+def test_no_key_is_needed_on_loopback(service: Service, host: str) -> None:
+    replies = {path: ask_admin(service, path, Host=host).status for path in GETS}
+    assert replies == dict.fromkeys(GETS, 200) | {"/": 302}
 
 
 @pytest.mark.parametrize("host", ["attacker.example", "localhost.attacker.example", "127.0.0.1.x"])
@@ -147,11 +147,11 @@ def test_audit_log_names_the_key_and_the_client(
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", ""])
-@pytest.mark.parametrize("path", POSTS)
-def test_post_needs_the_media_type_of_json(service: Service, path: str, media_type: str) -> None:
+def test_post_needs_the_media_type_of_json(service: Service, media_type: str) -> None:
     """A form of a web page cannot send it."""
-    reply = ask_admin(service, path, {"all": True}, **{"Content-Type": media_type})
-    assert_error(reply, 415, "unsupported_media_type")
+    for path in POSTS:
+        reply = ask_admin(service, path, {"all": True}, **{"Content-Type": media_type})
+        assert_error(reply, 415, "unsupported_media_type")
 
 
 def test_no_origin_may_read_responses(service: Service) -> None:

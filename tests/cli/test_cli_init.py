@@ -156,13 +156,6 @@ def test_a_folder_that_cannot_be_written_is_reported(invoke: Invoke, tmp_path: P
     assert "cannot be written: Not a directory" in result.stderr
 
 
-def test_a_file_instead_of_a_folder_is_wrong_use(invoke: Invoke, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    result = invoke("init", tmp_path / "file")
-    assert result.exit_code == 2
-    assert "is a file" in result.stderr
-
-
 @pytest.mark.slow
 def test_files_whose_key_cannot_be_printed_are_removed(tmp_path: Path) -> None:
     done = start(tmp_path / "logs", "init", tmp_path / "new", output="/dev/full")

@@ -75,13 +75,10 @@ def test_name_of_a_file_that_is_no_text_is_printed(folder: Path, arguments: list
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(
-            ["users", "generate", "--count", "9"],
-            ["users", "export", "--from", "users"],
-            ["schema"],
-        ),
-        *(["check"], ["check", "--json"], ["lookup", "@alice"], ["--help"], ["users", "--help"]),
-        ["users", "count", "--from", "users"],
+        ["users", "export", "--from", "users"],
+        ["schema"],
+        ["check", "--json"],
+        ["users", "--help"],
     ],
     ids=" ".join,
 )

@@ -166,10 +166,9 @@ def test_no_service_could_not_be_determined(
     assert (done.exit_code, json.loads(done.stdout)["ok"]) == (3, False)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
 @pytest.mark.parametrize("content", [b"HTTP/1.0 200 OK\r\n\r\n[]", b"SSH-2.0\r\n", b""])
 def test_something_else_at_the_port_could_not_be_determined(
-    tmp_path: Path, invoke: Invoke, command: tuple[str, ...], content: bytes
+    tmp_path: Path, invoke: Invoke, content: bytes
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -184,27 +183,29 @@ def test_something_else_at_the_port_could_not_be_determined(
         path = tmp_path / "config.yaml"
         port = listener.getsockname()[1]
         path.write_text(WITH_ADMIN.replace("admin: {port: 0}", f"admin: {{port: {port}}}"))
-        done = invoke(*command, "--config", path)
+        done = invoke("status", "--config", path)
         thread.join()
     assert (done.exit_code, done.stdout) == (3, "")
     assert f"http://127.0.0.1:{port}" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "text"),
+    ("text", "code", "message"),
     [
-        ("admin: {port: 0}\n", "", "add: admin: {port: 8081}, and restart the service"),
-        ("admin: {port: 0}\n", "admin: {port: 0}\n", "a command needs a fixed one"),
+        ("backends: []\n", 3, "add: admin: {port: 8081}, and restart the service"),
+        (WITH_ADMIN, 3, "a command needs a fixed one"),
+        ("a: b: c\n", 1, "config.yaml:1:5: "),
+        ("admin: {port: x}\n", 3, "admin is not valid; see tornado-idv check"),
     ],
-    ids=["no listener", "any port"],
+    ids=["no listener", "any port", "no YAML", "wrong address"],
 )
 def test_configuration_without_a_fixed_address_is_reported(
-    tmp_path: Path, invoke: Invoke, old: str, new: str, text: str
+    tmp_path: Path, invoke: Invoke, text: str, code: int, message: str
 ) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(WITH_ADMIN.replace(old, new))
-    done = invoke("status", "--config", path)
-    assert (done.exit_code, text in done.stderr) == (3, True)
+    path.write_text(text)
+    done = invoke("reload", "--config", path)
+    assert (done.exit_code, done.stdout, message in done.stderr) == (code, "", True)
 
 
 def test_key_is_read_from_a_file(tmp_path: Path, invoke: Invoke) -> None:
@@ -268,22 +269,3 @@ def test_reload_that_cannot_be_applied_could_not_be_determined(
     done = invoke("reload", "--config", used)
     assert (done.exit_code, done.stdout) == (3, "")
     assert "users.yaml: cannot be read: No such file or directory\n" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "message"),
-    [
-        ("a: b: c\n", 1, "config.yaml:1:5: "),
-        ("admin: {port: x}\n", 3, "admin is not valid; see tornado-idv check"),
-        ("backends: []\n", 3, "has no admin listener"),
-    ],
-    ids=["no YAML", "wrong address", "no address"],
-)
-def test_reload_without_an_address_of_the_service(
-    tmp_path: Path, invoke: Invoke, text: str, code: int, message: str
-) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    done = invoke("reload", "--config", path)
-    assert (done.exit_code, done.stdout) == (code, "")
-    assert message in done.stderr

@@ -22,11 +22,11 @@ import pytest
 from support.processes.forking import ForkedCommand, fork
 from support.processes.ports import free_port, listens
 from support.processes.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
+from support.processes.proxies import find_tool
 from support.processes.service import KEY, Client
 from tornado_idv.cli.backends import load_settings
 from tornado_idv.cli.running.serve import announce
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import Settings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service import service as service_module
@@ -104,21 +104,6 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     assert "key-" not in reported
 
 
-def test_the_demo_of_the_repository_answers_its_own_line(tmp_path: Path) -> None:
-    """As `make run` serves it, but for the port."""
-    root = Path(__file__).parents[3]
-    text = (root / "config.yaml").read_text(encoding="utf-8")
-    assert "port: 8080" in text
-    text = (
-        text.replace("port: 8080", "port: 0")
-        .replace("port: 8081", "port: 0")
-        .replace("deploy/", f"{root}/deploy/")
-    )
-    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
-    with running(tmp_path / "config.yaml") as service:
-        assert _run(shlex.split(service.read_up_to("curl")))["status"] == "ok"
-
-
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_run_takes_another_port(tmp_path: Path) -> None:
     for name in ("Makefile", "config.yaml", "setup.py"):
@@ -133,21 +118,16 @@ def test_make_run_takes_another_port(tmp_path: Path) -> None:
 
 
 def _run(line: list[str]) -> dict[str, str]:
-    """What the pasted line prints; without curl on the machine, what it would."""
-    if shutil.which("curl"):
-        environment = {
-            name: value for name, value in os.environ.items() if "proxy" not in name.lower()
-        }
-        done = subprocess.run(
-            [*line, "--silent"], capture_output=True, check=True, timeout=20, env=environment
-        )
-        answer = done.stdout
-    else:
-        port, _, path = line[1].removeprefix("http://127.0.0.1:").partition("/")
-        fields = dict(line[i + 1].split(": ", 1) for i, word in enumerate(line) if word == "-H")
-        body = line[line.index("-d") + 1].encode()
-        answer = Client(int(port)).post(f"/{path}", body, fields).body
-    record: dict[str, str] = json.loads(answer)
+    """Return what the pasted line prints."""
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    done = subprocess.run(
+        [find_tool("curl"), *line[1:], "--silent"],
+        capture_output=True,
+        check=True,
+        timeout=20,
+        env=environment,
+    )
+    record: dict[str, str] = json.loads(done.stdout)
     return record
 
 
@@ -181,29 +161,6 @@ def test_what_prevents_the_start_is_reported(
     assert (result.exit_code, result.stdout) == (code, "")
     assert reported in result.stderr
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize("demo", ["true", "false"], ids=["a demo", "no demo"])
-def test_serving_is_set_up_as_configured(
-    invoke: Invoke,
-    config: Config,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    demo: str,
-) -> None:
-    """In this process: it prints its address, stops on a signal, and logs in its format."""
-
-    def announce_and_stop(service: ListeningService, settings: Settings) -> None:
-        announce(service, settings)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr("tornado_idv.cli.running.serve.announce", announce_and_stop)
-    more = f"demo: {demo}\nlogging: {{level: info, format: json}}\n{ANY_PORT}{ASKING}"
-    path = config(USERS, more=more)
-    result = invoke("serve", "-c", path)
-    assert result.exit_code == 0
-    assert ("Demo mode. Try:" in result.stdout) is (KEY in result.stdout) is (demo == "true")
-    assert json.loads(capfd.readouterr().err.splitlines()[0])["level"] == "info"
 
 
 def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
