@@ -6,7 +6,6 @@ import asyncio
 import gc
 import socket
 import weakref
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -39,32 +38,6 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         client.control.may_answer.set()
         assert [await client.status(), await client.status()] == [200, 200]
         assert client.control.asked == [b"hello", b"world"]
-
-
-async def test_pipelined_data_is_bounded() -> None:
-    """Reading stops meanwhile, and goes on after it."""
-    async with connected_client() as client:
-        client.control.may_answer.clear()
-        count = 100_000
-        client.send(POST * count)
-        await asyncio.wait_for(client.control.begun.wait(), 5)
-        (connection,) = client.connections
-        await until(lambda: not connection._transport.is_reading())
-        assert len(connection._parser.buffer) <= 64 * 1024 + 256 * 1024
-        client.writer.transport.abort()
-
-
-@pytest.mark.slow
-async def test_reading_resumes_when_the_buffer_has_room() -> None:
-    async with connected_client() as client:
-        client.control.may_answer.clear()
-        client.send(POST * 1500)
-        await asyncio.wait_for(client.control.begun.wait(), 5)
-        (connection,) = client.connections
-        await until(lambda: not connection._transport.is_reading())
-        client.control.may_answer.set()
-        for _ in range(1500):
-            assert await client.status() == 200
 
 
 @pytest.mark.parametrize(
@@ -133,17 +106,6 @@ async def test_client_that_does_not_read_is_closed_eventually() -> None:
         await client.forgotten()
 
 
-@pytest.mark.slow
-async def test_slow_reader_gets_everything() -> None:
-    """The next request waits until the answer before it has left."""
-    async with connected_client(receive=1024) as client:
-        client.control.answer = LARGE
-        client.send(POST)
-        await until(lambda: any(each._blocked for each in client.connections))
-        client.send(POST)
-        assert [await client.status(), await client.status()] == [200, 200]
-
-
 async def test_streamed_response_has_time_between_its_parts() -> None:
     """Also after its client has been slow to read, which the idle timeout bounds."""
     async with connected_client(receive=1024) as client:
@@ -158,14 +120,6 @@ async def test_streamed_response_has_time_between_its_parts() -> None:
         response = begin + await client.rest()
         assert response.count(b"HTTP/1.1 ") == 1
         assert response.endswith(LARGE + LARGE)
-
-
-async def test_last_response_is_sent_completely() -> None:
-    async with connected_client(receive=1024) as client:
-        client.control.answer = LARGE
-        client.send(POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
-        await until(lambda: any(each.state is State.CLOSING for each in client.connections))
-        assert len(await client.rest()) > len(LARGE)
 
 
 async def test_a_slow_reader_of_the_last_response_has_the_idle_timeout() -> None:
@@ -241,20 +195,15 @@ async def test_half_closed_connection_is_answered_and_closed() -> None:
         await client.forgotten()
 
 
-async def test_half_closed_pipeline_gets_every_response() -> None:
-    async with connected_client() as client:
-        client.send(POST * 3 + POST[:-1])
-        client.writer.write_eof()
-        assert (await client.rest()).count(b"HTTP/1.1 200") == 3
-        await client.forgotten()
-
-
 async def test_last_response_to_a_half_closed_pipeline_says_that_it_is_the_last() -> None:
+    """After every other one; what follows it is no whole request."""
     async with connected_client() as client:
         client.send(POST * 3)
         client.writer.write_eof()
-        *_, last = (await client.rest()).split(b"HTTP/1.1 200 ")
-        assert b"Connection: close\r\n" in last
+        none, *responses = (await client.rest()).split(b"HTTP/1.1 200 ")
+        assert none == b""
+        assert [b"Connection: close\r\n" in each for each in responses] == [False, False, True]
+        await client.forgotten()
 
 
 async def test_connection_half_closed_within_a_request_is_closed() -> None:
@@ -293,24 +242,6 @@ async def test_lines_without_cr_are_rejected_before_they_end(sent: bytes) -> Non
     async with connected_client() as client:
         client.send(sent)
         assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
-
-
-async def test_new_client_is_served_before_a_crowd_that_has_had_responses() -> None:
-    """Each of the crowd always has a request that waits; the fixed time lets one start at once."""
-    crowd = 50
-    async with connected_client(timer=lambda: 0.0) as client, AsyncExitStack() as stack:
-        readers = []
-        for _ in range(crowd):
-            reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
-            stack.callback(writer.close)
-            writer.write(POST * 10)
-            readers.append(reader)
-        for reader in readers:
-            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-        before = len(client.control.asked)
-        client.send(POST.replace(b"hello", b"later"))
-        assert await client.status() == 200
-        assert client.control.asked.index(b"later") < before + crowd // 2 < 9 * crowd
 
 
 @pytest.mark.slow
@@ -400,7 +331,7 @@ async def test_connection_accepted_before_a_drain_has_a_second_for_its_request()
         await asyncio.wait_for(drained, 5)
 
 
-@pytest.mark.parametrize("cut", range(1, len(POST)))
+@pytest.mark.parametrize("cut", [1, POST.index(b"\r\n\r\n") + 3, len(POST) - 5, len(POST) - 1])
 async def test_fast_path_serves_a_request_in_two_segments(cut: int) -> None:
     """Also what is pipelined behind it."""
     known = Knowing(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -412,17 +343,6 @@ async def test_fast_path_serves_a_request_in_two_segments(cut: int) -> None:
         client.send(POST[cut:] + POST)
         assert [await client.status(), await client.status()] == [200, 200]
         assert client.control.asked == []
-
-
-async def test_body_of_a_known_head_has_the_time_of_every_body() -> None:
-    known = Knowing(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    async with connected_client(fast_path=known.connect) as client:
-        client.send(POST)
-        assert await client.status() == 200
-        client.send(POST[:-1])
-        await until(lambda: any(each.state is not State.IDLE for each in client.connections))
-        client.clock.forward(LIMITS.body_timeout + 0.2)
-        assert b" 408 " in await client.rest()
 
 
 async def test_a_disconnect_calls_the_close_callback_once() -> None:

@@ -17,7 +17,6 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application
 
 from support.http.http_server import LIMITS, POST, connected_client, reject, until
-from support.processes.process import eventually
 from support.processes.service import KEY, Client, Reply, serving
 from tornado_idv.http.connection_table import HttpLimits, State
 from tornado_idv.http.server import HttpServer
@@ -70,26 +69,6 @@ def test_connection_over_the_limit_gets_503(full: tuple[Client, list[socket.sock
     assert reply.headers["cache-control"] == "no-store"
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert 1 <= len(reply.headers["x-request-id"]) <= 64
-
-
-def test_rejected_connection_is_not_counted(
-    full: tuple[Client, list[socket.socket]],
-) -> None:
-    """However many were refused, one that ends makes room for one."""
-    client, held = full
-    for _ in range(5):
-        assert ask(client).code == "overloaded"
-    held.pop().close()
-    eventually(lambda: ask(client).code == "not_found")
-
-
-def test_existing_connections_are_served_at_the_limit(
-    full: tuple[Client, list[socket.socket]],
-) -> None:
-    client, held = full
-    assert ask(client).status == 503
-    held[0].sendall(REQUEST + REQUEST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
-    assert held[0].makefile("rb").read().count(b"HTTP/1.1 401") == 2
 
 
 @pytest.mark.parametrize(

@@ -50,20 +50,6 @@ def test_no_body_can_be_read_before_a_head() -> None:
     assert not parser.is_empty
 
 
-@pytest.mark.parametrize(("size", "accepted"), [(MAX_HEAD, True), (MAX_HEAD + 1, False)])
-def test_head_of_16_kib_is_accepted(size: int, accepted: bool) -> None:  # noqa: FBT001
-    head = b"GET / HTTP/1.1\r\nHost: x\r\nX-A: \r\n\r\n"
-    head = head.replace(b"X-A: ", b"X-A: " + b"a" * (size - len(head)))
-    parser = RequestParser(1024)
-    parser.feed(head)
-    if accepted:
-        assert parser.read_head() is not None
-    else:
-        with pytest.raises(HttpError) as error:
-            parser.read_head()
-        assert error.value.status == 431
-
-
 def test_request_is_skipped_within_what_is_buffered() -> None:
     """As one that is served without being parsed."""
     parser = RequestParser(1024)

@@ -19,8 +19,6 @@ from tornado_idv.web.access_log import AccessLog
 Remotes = list[str]
 
 HEADERS = {
-    "none": ((), "127.0.0.1"),
-    "one": ((b"X-Forwarded-For: 203.0.113.5",), "203.0.113.5"),
     "of a chain": ((b"x-forwarded-for: 198.51.100.1,203.0.113.5:80, 10.0.0.1",), "203.0.113.5"),
     "in two lines": (
         (b"X-Forwarded-For: 203.0.113.5", b"Accept: */*", b"X-Forwarded-For: 10.0.0.1"),
@@ -84,13 +82,11 @@ async def test_client_address_behind_a_trusted_proxy_is_logged(
 
 
 @pytest.mark.parametrize("packet_cache", [True, False])
-@pytest.mark.parametrize("trusted", ["[]", "[127.0.0.2, 10.0.0.0/8]"], ids=["none", "others"])
 async def test_forwarded_address_of_an_untrusted_peer_is_ignored(
     tmp_path: Path,
-    trusted: str,
     packet_cache: bool,  # noqa: FBT001
 ) -> None:
-    field = b"X-Forwarded-For: 203.0.113.5"
+    field, trusted = b"X-Forwarded-For: 203.0.113.5", "[127.0.0.2, 10.0.0.0/8]"
     reported = await remotes(tmp_path, field, trusted=trusted, packet_cache=packet_cache)
     assert reported == ["127.0.0.1"] * 3
 

@@ -83,12 +83,6 @@ def test_repetitions_are_written_at_close(harness: Harness) -> None:
     assert harness.advance(100) == [("failed", 0), ("failed", 2)]
 
 
-def test_close_without_repetitions_writes_nothing(harness: Harness) -> None:
-    harness.log()
-    harness.folding.close()
-    assert harness.advance(100) == [("failed", 0)]
-
-
 def test_memory_is_bounded_however_many_errors_there_are(harness: Harness) -> None:
     """The oldest is written early, with its count."""
     harness.log("failed", times=3)

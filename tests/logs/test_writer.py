@@ -87,19 +87,6 @@ def test_stalled_reader_loses_lines_and_does_not_block(reader: Reader, writer: L
     assert writer.dropped == 10
 
 
-def test_dropped_lines_are_reported_once_lines_are_written_again(
-    reader: Reader, writer: LogWriter
-) -> None:
-    stall_with_a_line(reader, writer)
-    writer.put(LINE * 11)
-    reader.go_on()
-    writer.flush()
-    writer.put(LINE)
-    writer.flush()
-    assert reader.text == f"{LINE}11 lost\n{LINE}"
-    assert writer.dropped == 11
-
-
 def test_lines_that_cannot_be_written_are_dropped_and_reported(
     reader: Reader, writer: LogWriter
 ) -> None:

@@ -198,15 +198,6 @@ async def test_too_many_lines_are_not_gathered() -> None:
     assert len(written.lines) == 20_001
 
 
-async def test_where_nothing_was_gathered_nothing_is_written() -> None:
-    written = Written()
-    log = AccessLog(written, json_lines)
-    note(log)
-    log.flush()
-    log.flush()
-    assert len(written.texts) == 1
-
-
 async def test_the_time_is_that_of_the_answer_also_if_the_clock_goes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -223,15 +214,3 @@ async def test_the_time_is_that_of_the_answer_also_if_the_clock_goes_back(
         "2027-01-15T08:00:01.500Z",
         "2027-01-15T07:59:59.250Z",
     ]
-
-
-async def test_the_time_has_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = Written()
-    log = AccessLog(written, json_lines)
-    for now in (1_800_000_000.001, 1_800_000_000.002, 1_800_000_000.5):
-        monkeypatch.setattr("time.time", lambda now=now: now)
-        note(log)
-    monkeypatch.undo()
-    log.flush()
-    timestamps = [json.loads(line)["timestamp"] for line in written.lines]
-    assert [each[-4:] for each in timestamps] == ["001Z", "002Z", "500Z"]

@@ -14,7 +14,6 @@ from tornado_idv.trace_context import parse_trace
 from tornado_idv.web import head_template
 from tornado_idv.web.auth import credentials
 from tornado_idv.web.head_template import (
-    CARRIED,
     SIGNIFICANT,
     HeadTemplate,
     HeadTemplates,
@@ -122,10 +121,9 @@ def test_such_a_head_has_no_template(data: bytes) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), (b"Connection: keep-alive", b"X-Empty:", b"Cookie: \xe9")])
-def test_what_matches_means_the_same_to_the_parser(more: tuple[bytes, ...]) -> None:
+def test_what_matches_means_the_same_to_the_parser() -> None:
     """With every byte at every place of a head that was learned."""
-    data = head_of(*FIELDS, *more)
+    data = head_of(*FIELDS, b"Connection: keep-alive", b"X-Empty:", b"Cookie: \xe9")
     template, original = learned(data), parse_head(data, 1 << 20)
     matched = 0
     for place in range(len(data)):
@@ -160,10 +158,6 @@ def test_what_matches_means_the_same_to_the_parser(more: tuple[bytes, ...]) -> N
 
 def encoded_id(sent: str) -> bytes | None:
     return sent.encode() if valid_request_id(sent) else None
-
-
-def test_kinds_of_fields_do_not_overlap() -> None:
-    assert set(SIGNIFICANT).isdisjoint(CARRIED)
 
 
 def test_head_is_learned_when_it_comes_a_second_time() -> None:
@@ -210,12 +204,12 @@ def test_client_with_ever_new_heads_takes_no_template_that_is_used(
     ticker = Ticker()
     templates = HeadTemplates[str](ticker)
     learn_twice(templates, HEAD, "good")
-    for number in range(4000):
+    for number in range(2100):
         ticker.now += 1 / 16
         learn_twice(templates, head_of(*FIELDS, b"X-%d: 1" % number), "bad")
         assert templates.find(HEAD) is not None
     assert len(templates) == 1000
-    assert len(compiled) == pytest.approx(1 + 32 + 4000 / 16 * 8, abs=2)
+    assert len(compiled) == pytest.approx(1 + 32 + 2100 / 16 * 8, abs=2)
     learn_twice(templates, OTHERS["another order"], "good")
     assert templates.find(OTHERS["another order"]) is not None
 
@@ -271,16 +265,6 @@ def test_lines_that_end_otherwise_have_no_shape() -> None:
     assert shape_of(LINE + b"\r\n" + b"a:\r\n" * 41 + b"\r\n") is None
     assert shape_of(HEAD[:-1]) is None
     assert shape_of(HEAD) is not None
-
-
-def test_number_of_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_template, "_MAX_TEMPLATES", 5)
-    templates = HeadTemplates[str]()
-    for number in range(20):
-        for _ in range(2):
-            head = parse_head(head_of(*FIELDS, b"X-%d: 1" % number), 1 << 20)
-            templates.learn(head, f"key {number}", "meaning")
-    assert len(templates) == 5
 
 
 def test_size_of_a_template_is_bounded() -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_idv.errors import InvalidFormat
-from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
-from tornado_idv.http.head import parse_head
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.model import User
 from tornado_idv.web.errors import ApiError
@@ -96,16 +93,5 @@ def test_a_profile_url_of_one_s_own_is_answered() -> None:
     assert json.loads(encode_user(user, IDENTIFIERS))["profile_url"] == "https://bob.example/"
 
 
-def test_plans_are_answered_in_utf_8() -> None:
-    user = User(plan="Größe", card_number="1", nickname="bob")
-    assert '"plan":"Größe"'.encode() in encode_user(user, IDENTIFIERS)
-
-
 def test_no_user_is_encoded_as_not_found() -> None:
     assert encode_user(None, IDENTIFIERS) is ApiError.NOT_FOUND.body
-
-
-def test_the_repr_of_a_request_has_no_query() -> None:
-    head = parse_head(b"GET /?alice HTTP/1.1\r\nHost: x\r\n\r\n", 0)
-    exchange = Exchange(cast(ResponseSink, None), head, Peer("127.0.0.1", "http"))
-    assert "alice" not in f"{exchange!r} {head!r}"

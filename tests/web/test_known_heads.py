@@ -150,8 +150,9 @@ def test_client_that_leaves_during_a_lookup_does_no_harm(harness: Harness) -> No
     client = harness.call()
     client.socket.arrive(ask_for("nobody"))
     harness.loop.turn()
-    client.socket.abort()
+    client.socket.vanish()
     harness.loop.settle()
+    assert (client.statuses, client.socket.misuse) == ([], [])
     asked = harness.users.asked
     assert harness.ask(ask_for("nobody")).statuses == [404]
     assert harness.users.asked == asked

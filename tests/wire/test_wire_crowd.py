@@ -58,46 +58,6 @@ def test_connection_limit_is_logged_once_a_minute(
     assert logged == ["server.max_connections reached (2): new connections get 503"] * 2
 
 
-def test_many_simultaneous_timeouts_do_not_delay_other_clients() -> None:
-    """They are closed in batches, and other clients are served in between."""
-    with harnesses() as make:
-        harness = make()
-        crowd = [harness.call() for _ in range(2 * AT_ONCE + 1)]
-        harness.loop.now += HttpLimits().idle_timeout
-        left = [0]
-        while left[-1] < len(crowd):
-            harness.loop.now += 0.001
-            harness.loop.turn()
-            left.append(sum(each.socket.closed for each in crowd))
-            assert left[-1] - left[-2] <= AT_ONCE
-            assert len(left) < 20
-
-
-@pytest.mark.slow
-def test_many_connects_and_disconnects_do_not_delay_the_event_loop() -> None:
-    """Each is looked at, however many there are, and a round is not longer for those that left."""
-    with harnesses() as make:
-        harness = make(limits=HttpLimits(max_connections=5000))
-        crowd = [harness.call() for _ in range(3000)]
-        crowd[-1].connection.deadline = harness.loop.now
-        pass_quarter_second(harness)
-        assert crowd[-1].socket.closed
-        slow = harness.call()
-        harness.loop.forward(0.05)
-        for each in crowd:
-            each.socket.vanish()
-        harness.loop.settle()
-        slow.connection.deadline = harness.loop.now
-        pass_quarter_second(harness)
-        assert slow.socket.closed
-
-
-def pass_quarter_second(harness: Harness) -> None:
-    for _ in range(250):
-        harness.loop.now += 0.001
-        harness.loop.turn()
-
-
 def test_disconnected_client_does_not_time_out() -> None:
     with harnesses() as make:
         harness = make()
@@ -127,7 +87,7 @@ def test_timed_out_connections_are_closed_in_batches_within_a_tenth_of_a_second(
             harness.loop.turn()
             left.append(sum(each.socket.closed for each in late))
         assert len(left) <= 130
-        assert max(after - before for before, after in pairwise(left)) < len(late)
+        assert max(after - before for before, after in pairwise(left)) <= AT_ONCE
         assert not any(each.socket.closed for each in others)
 
 
@@ -148,20 +108,6 @@ def test_many_concurrent_bad_keys_do_not_delay_other_clients(guesses: int) -> No
         assert 0 < sum(len(guesser.statuses) for guesser in guessers) < 6
         harness.loop.settle()
         assert [guesser.statuses for guesser in guessers] == [[401] * guesses] * 20
-
-
-def test_bad_keys_with_a_common_prefix_are_queued_too() -> None:
-    with harnesses() as make:
-        harness = make()
-        guess = ask_for("alice", key="guessed")
-        guessers = [harness.ask(guess) for _ in range(20)]
-        for guesser in guessers:
-            guesser.socket.arrive(guess)
-        for _ in range(3):
-            harness.loop.turn()
-        assert sum(len(guesser.statuses) for guesser in guessers) < 20 + 6
-        harness.loop.settle()
-        assert [guesser.statuses for guesser in guessers] == [[401] * 2] * 20
 
 
 def test_authenticated_client_is_not_queued() -> None:
@@ -205,24 +151,6 @@ def test_half_closed_connections_with_bad_keys_do_not_delay_other_clients() -> N
         assert [guesser.statuses for guesser in guessers] == [[401]] * 20
         harness.loop.forward(1.5)
         assert all(guesser.socket.closed for guesser in guessers)
-
-
-def test_disconnected_client_is_not_queued() -> None:
-    with harnesses() as make:
-        harness = make()
-        harness.ask(ask_for("alice"))
-        asked = harness.call()
-        guessers = [harness.call() for _ in range(20)]
-        for guesser in guessers:
-            guesser.socket.arrive(ask_for("alice", key="guessed"))
-        harness.loop.turn()
-        for guesser in guessers:
-            guesser.socket.vanish()
-        harness.loop.turn()
-        asked.socket.arrive(ask_for("alice"))
-        for _ in range(4):
-            harness.loop.turn()
-        assert asked.statuses == [200]
 
 
 def test_queued_client_does_not_time_out() -> None:

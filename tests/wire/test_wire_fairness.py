@@ -77,21 +77,6 @@ def test_an_iteration_is_short_however_many_clients_pipeline(make_harness: MakeH
     assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
 
 
-@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
-def test_pipelined_requests_before_a_half_close_are_all_answered(
-    make_harness: MakeHarness, *, fast_path: bool
-) -> None:
-    """Also if the cache answers each at once, and the next is to be begun."""
-    harness = make_harness(fast_path=fast_path)
-    client = harness.ask(ask_for("alice"))
-    pipeline = [ask_for("alice", b"X-Request-ID: %d" % number) for number in range(PIPELINED)]
-    client.socket.arrive(b"".join(pipeline))
-    client.socket.end()
-    harness.loop.settle()
-    assert client.statuses == [200] * (PIPELINED + 1)
-    assert client.socket.closed
-
-
 def test_a_flood_of_bad_keys_takes_half_of_the_time_at_most(make_harness: MakeHarness) -> None:
     harness = make_harness(fast_path=False, seconds_per_request=MS / 4)
     good = [harness.ask(ask_for("alice")) for _ in range(10)]
@@ -144,17 +129,6 @@ def test_clients_that_are_gone_are_not_waited_for(make_harness: MakeHarness) -> 
     assert turns_until(harness, lambda: new.statuses == [200]) < 10
 
 
-def test_more_bytes_do_not_send_a_waiting_client_to_the_end(make_harness: MakeHarness) -> None:
-    harness = make_harness()
-    waiting = [harness.call() for _ in range(6)]
-    for each in waiting:
-        each.socket.arrive(BAD)
-    harness.loop.turn()
-    waiting[2].socket.arrive(BAD[:20])
-    turns_until(harness, lambda: bool(waiting[3].statuses))
-    assert [each.statuses for each in waiting[:3]] == [[401]] * 3
-
-
 def test_a_client_waits_again_after_a_bad_key(make_harness: MakeHarness) -> None:
     """A valid key counts for the requests that directly follow it."""
     harness = make_harness()
@@ -197,13 +171,3 @@ def test_drain_waits_a_second_for_a_rejected_client_that_does_not_read(
     assert client.socket.lost
     assert draining.done()
     assert client.socket.misuse == []
-
-
-def test_every_idle_connection_is_closed_however_many_there_are(make_harness: MakeHarness) -> None:
-    harness = make_harness(limits=HttpLimits(max_connections=2000, idle_timeout=1.0))
-    idle = [harness.call() for _ in range(1500)]
-    harness.loop.forward(1.0)
-    for _ in range(2000):  # a few at a time
-        harness.loop.now += 0.001
-        harness.loop.turn()
-    assert sum(each.socket.closed for each in idle) == 1500

@@ -1,4 +1,4 @@
-"""A real process in trouble: slow clients, too many, wrong keys, stops; good clients go on.
+"""A real process in trouble: slow clients, too many, stops; good clients go on.
 
 ``WIRE_HARD=1`` makes the crowds as large, and the stops as many, as they are meant to be.
 """
@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from support.http.in_process import ask_for
 from support.processes.process import ServiceProcess, eventually, running
 from support.processes.process_limits import descriptors
 from support.processes.service import KEY
-from tornado_idv.web.errors import ApiError
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +39,6 @@ backends: [{{name: users, kind: yaml, path: users.yaml}}]
 """
 USERS = 'users: [{nickname: "@alice", card_number: "4000123412341234", plan: Free}]\n'
 SOON = 10.0
-LENGTH_OF_401 = len(ApiError.TOKEN.body)
 LENGTH_OF_AN_ANSWER = 350
 MOST_OWED = 1024 * 1024
 """Bytes of answers on their way: ours, the kernel's on this side, and the kernel's on that."""
@@ -207,36 +204,6 @@ def test_client_that_never_reads_is_closed_with_bounded_unsent_data(tmp_path: Pa
         assert service.wait() == 0
         answers = sum('"event":"request"' in line for line in service.read_log().splitlines())
         assert 100 < answers < MOST_OWED // LENGTH_OF_AN_ANSWER
-
-
-def test_flood_of_wrong_keys_does_not_delay_other_clients(tmp_path: Path) -> None:
-    """Each gets its 401, and nothing but the line of the answer is logged."""
-    flood = ask_for("alice", key="B" * 40) * 250
-    with served(tmp_path) as service:
-        good = KeepAliveClient(service, keeps=True)
-        statuses: list[bytes] = []
-
-        def rage() -> None:
-            with connect(service) as sock, sock.makefile("rb") as lines:
-                for _ in range(8 if HARD else 2):
-                    sock.sendall(flood)
-                    heads = (line.partition(b"HTTP/1.1 ")[2] for line in lines)
-                    statuses.extend(islice(filter(None, heads), 250))
-                    while lines.readline() != b"\r\n":
-                        pass
-                    lines.read(LENGTH_OF_401)
-
-        threads = [threading.Thread(target=rage) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            good.ask()
-        assert set(statuses) == {b"401 Unauthorized\r\n"}
-        assert len(statuses) == (8 if HARD else 2) * 1000
-        assert good.asked > 10
-        assert good.slowest < 1.0
-        good.close()
-        assert not errors(service)
 
 
 class Kept:

