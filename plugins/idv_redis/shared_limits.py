@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from functools import lru_cache
 
 from idv_redis.options import NOT_INSTALLED, RedisLimitsOptions
 from tornado_idv import LimitUse, SharedLimits, StartError
@@ -37,8 +36,6 @@ Numbers are in one text: an argument or a reply for each would take twice the ti
 """
 _PROBE = LimitUse("probe", 0.0)
 """Written where there is no use: a server that is full can still read."""
-_MAX_NAMES = 10_000
-"""Names whose hash is kept, which are about 4 MB."""
 
 
 class RedisSharedLimits(SharedLimits[RedisLimitsOptions]):
@@ -56,9 +53,11 @@ class RedisSharedLimits(SharedLimits[RedisLimitsOptions]):
 
     async def exchange(self, since: float, uses: Sequence[LimitUse]) -> Sequence[float]:
         """Run the script for all limits at once."""
-        prefix, secret = self.options.prefix, self.options.secret.get_secret_value()
+        secret = self.options.secret.get_secret_value().encode()
         written = uses or [_PROBE]
-        keys = [f"{prefix}limit:{_hash(secret, use.name)}" for use in written]
+        # A keyed hash, from which the name cannot be guessed.
+        hashes = [hmac.digest(secret, f"limit\n{use.name}".encode(), "sha256") for use in written]
+        keys = [f"{self.options.prefix}limit:{each[:16].hex()}" for each in hashes]
         used = " ".join(f"{use.seconds:.9f}" for use in written)
         reply = await self._client.execute(
             "EVAL", _EXCHANGE, len(keys), *keys, f"{since:.6f}", used
@@ -68,9 +67,3 @@ class RedisSharedLimits(SharedLimits[RedisLimitsOptions]):
     async def close(self) -> None:
         """Close every connection."""
         await self._client.close()
-
-
-@lru_cache(maxsize=_MAX_NAMES)
-def _hash(secret: str, name: str) -> str:
-    """Return a keyed hash, from which the name cannot be guessed."""
-    return hmac.digest(secret.encode(), f"limit\n{name}".encode(), "sha256")[:16].hex()

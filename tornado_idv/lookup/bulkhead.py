@@ -16,7 +16,6 @@ class Bulkhead:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._free = limit
-        self._queue_limit = limit
         self._queue: deque[asyncio.Future[None]] = deque()
 
     @property
@@ -27,7 +26,7 @@ class Bulkhead:
     @property
     def can_queue(self) -> bool:
         """Return whether there is room for one more in `acquire`."""
-        return len(self._queue) < self._queue_limit
+        return len(self._queue) < self._limit
 
     def try_acquire(self) -> bool:
         """Take a permit, if one is free."""
