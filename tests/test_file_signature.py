@@ -46,18 +46,7 @@ def test_a_change_of_size_5_is_seen(
     assert after.is_same_file(before) is same_file
 
 
-def test_an_unchanged_file_keeps_its_signature(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    assert FileSignature.of(path) == FileSignature.of(path)
-
-
 def test_files_of_one_inode_number_on_two_devices_are_different_files() -> None:
     assert SIGNATURE.is_same_file(SIGNATURE._replace(size=8192, mtime_ns=2, ctime_ns=2))
     assert not SIGNATURE.is_same_file(SIGNATURE._replace(device=2))
     assert not SIGNATURE.is_same_file(SIGNATURE._replace(inode=8))
-
-
-def test_a_missing_file_raises(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        FileSignature.of(tmp_path / "missing")

@@ -6,7 +6,6 @@ import gc
 import logging
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -229,16 +228,6 @@ def test_keys_of_the_store_are_not_garbage_collected(followed: Followed) -> None
     assert len(gc.get_objects()) - before < 500
 
 
-def test_each_of_many_changes_is_seen(followed: Followed) -> None:
-    """Some in the same tick of the file system's clock, and without a change of size."""
-    for i in range(40):
-        disabled = i % 2 == 0
-        with open_store(followed.path) as opened:
-            opened.set_disabled("shop", disabled=disabled)
-        followed.poll()
-        assert followed.rejection("shop") == ("disabled" if disabled else None)
-
-
 def test_store_at_rest_is_not_changed(followed: Followed) -> None:
     content = followed.path.read_bytes()
     for _ in range(100):
@@ -311,35 +300,6 @@ def test_store_that_is_replaced_is_read_again(followed: Followed, tmp_path: Path
     assert followed.poll()
     assert followed.rejection("other") is None
     assert followed.rejection("shop") == "unknown"
-
-
-def test_change_is_seen_through_a_symbolic_link(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    link = tmp_path / "keys.db"
-    link.symlink_to("data/real.db")
-    make_store(tmp_path / "data" / "real.db")
-    followed = Followed(link, "shop")
-    followed.now += 10
-    assert not followed.poll()
-    with closing(sqlite3.connect(link.resolve())) as reader:
-        reader.execute("SELECT count(*) FROM keys").fetchone()
-        with open_store(link) as opened:
-            opened.revoke("shop", CREATED)
-        assert followed.poll()
-    assert followed.rejection("shop") == "revoked"
-
-
-def test_change_is_seen_where_another_program_has_the_store_open_in_wal_mode(
-    followed: Followed,
-) -> None:
-    with closing(sqlite3.connect(followed.path)) as other:
-        other.execute("PRAGMA journal_mode = WAL")
-        other.execute("SELECT id FROM keys").fetchall()
-        assert not followed.poll()
-        with open_store(followed.path) as opened:
-            opened.revoke("shop", CREATED)
-        assert followed.poll()
-    assert followed.rejection("shop") == "revoked"
 
 
 @pytest.mark.parametrize("fault", NOT_LOCKED)

@@ -19,7 +19,7 @@ from tornado_idv.errors import Broken
 from tornado_idv.interfaces.shared import Purge, SharedResult
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.shared_tier import SharedTier
-from tornado_idv.model import BackendResult, ByCard, SharedAnswer
+from tornado_idv.model import BackendResult, ByCard, Query, SharedAnswer, User
 
 
 class Replicas:
@@ -468,45 +468,34 @@ async def test_a_purge_by_another_process_drops_what_is_cached_here(ticker: Tick
 
 
 @pytest.mark.parametrize(
-    "stored",
+    ("query", "stored"),
     [
-        SharedAnswer(ALICE, "another", 9999.0, 9999.0),
-        SharedAnswer(ALICE, "crm", 1000.0, 1000.0),
+        (QUERY, SharedAnswer(ALICE, "another", 9999.0, 9999.0)),
+        (QUERY, SharedAnswer(ALICE, "crm", 1000.0, 1000.0)),
+        (ByCard("77"), SharedAnswer(ALICE, "crm", 9999.0, 9999.0)),
     ],
-    ids=["backend", "expired"],
+    ids=["backend", "expired", "user"],
 )
-async def test_an_entry_that_does_not_fit_is_a_miss(ticker: Ticker, stored: SharedAnswer) -> None:
+async def test_an_entry_that_does_not_fit_is_a_miss(
+    ticker: Ticker, query: Query, stored: SharedAnswer
+) -> None:
     async with replicas(ticker) as both:
-        both.cache.entries["", QUERY] = SharedResult("1", stored)
-        both.cache.entries["", ByCard("77")] = SharedResult("1", stored)
-        await both.first.find(QUERY)
+        both.cache.entries["", query] = SharedResult("1", stored)
+        both.backends[0].source.answer = None
+        assert (await both.first.find(query)).user is None
         assert counts(both.backends) == [1, 0]
 
 
-async def test_an_entry_of_another_user_is_a_miss(ticker: Ticker) -> None:
+@pytest.mark.parametrize(("user", "seconds"), [(ALICE, 301), (None, 31)])
+async def test_a_clock_that_is_ahead_does_not_prolong_a_life(
+    ticker: Ticker, user: User | None, seconds: float
+) -> None:
     async with replicas(ticker) as both:
-        stored = SharedResult("1", SharedAnswer(ALICE, "crm", 9999.0, 9999.0))
-        both.cache.entries["", ByCard("77")] = stored
-        both.backends[0].source.answer = None
-        assert (await both.first.find(ByCard("77"))).user is None
-
-
-async def test_a_clock_that_is_ahead_does_not_prolong_a_life(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        both.cache.entries["", QUERY] = SharedResult(
-            "1", SharedAnswer(ALICE, "crm", 9999.0, 9999.0)
-        )
-        await both.second.find(QUERY)
+        stored = SharedAnswer(user, "crm" if user else None, 9999.0, 9999.0)
+        both.cache.entries["", QUERY] = SharedResult("1", stored)
+        assert (await both.second.find(QUERY)).user == user
         assert counts(both.backends) == [0, 0]
-        assert not await lifetime(both.second, ticker, 301)
-
-
-async def test_a_clock_that_is_ahead_does_not_prolong_not_found(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        both.cache.entries["", QUERY] = SharedResult("1", SharedAnswer(None, None, 9999.0, 9999.0))
-        assert (await both.second.find(QUERY)).user is None
-        assert counts(both.backends) == [0, 0]
-        assert not await lifetime(both.second, ticker, 31)
+        assert not await lifetime(both.second, ticker, seconds)
 
 
 async def test_not_found_is_never_served_stale(ticker: Ticker) -> None:
