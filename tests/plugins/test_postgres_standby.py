@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 
 from idv_postgres.backend import PostgresBackend
+from idv_postgres.standby import Standbys
 from support.databases.postgres_cluster import Cluster, running_cluster, running_standby
 from support.databases.postgres_server import ALICE, USERS, Database, create_database
 from support.fakes.outcomes import outcome
@@ -21,6 +22,9 @@ from tornado_idv.registry import open_backends
 
 pytestmark = pytest.mark.slow
 
+MAX_LAG = 0.5
+BEHIND = MAX_LAG + 0.2
+"""Seconds after which a standby that replays nothing is behind, with some for a busy machine."""
 OWN = {
     "by_nickname": "SELECT * FROM find_user($1)",
     "by_card": "SELECT nickname, card_number, plan FROM users WHERE card_number = $1",
@@ -39,9 +43,21 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with running_cluster() as cluster:
-        cluster.standby.run("ALTER SYSTEM SET wal_retrieve_retry_interval = '200ms'")
-        cluster.standby.run("SELECT pg_reload_conf()")
+        connect_soon(cluster)
         yield cluster
+
+
+def connect_soon(cluster: Cluster) -> None:
+    """Let the standby try often to connect to its primary."""
+    cluster.standby.run("ALTER SYSTEM SET wal_retrieve_retry_interval = '50ms'")
+    cluster.standby.run("SELECT pg_reload_conf()")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait less for what is the same but for its duration."""
+    monkeypatch.setattr(Standbys, "settle_time", 0.3)
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.25)
 
 
 @pytest.fixture
@@ -60,7 +76,12 @@ Run = Callable[..., Any]
 
 @asynccontextmanager
 async def running(
-    cluster: Cluster, database: Database, role: str = "any", *ports: int, **options: Any
+    cluster: Cluster,
+    database: Database,
+    role: str = "any",
+    *ports: int,
+    on_change: Callable[..., None] = lambda *_: None,
+    **options: Any,
 ) -> AsyncIterator[PostgresBackend]:
     """Open a backend with this role, and with these servers, by default both."""
     ports = ports or tuple(each.port for each in cluster.servers)
@@ -70,10 +91,12 @@ async def running(
         "name": "members",
         "kind": "postgres",
         "timeout": "2s",
+        "max_lag": f"{MAX_LAG}s",
         "dsn": f"{dsn}&target_session_attrs={role}",
         **options,
     }
     backend = PostgresBackend(PostgresBackend.options_type.model_validate(given))
+    backend.on_change(on_change)
     async with open_backends([backend]):
         yield backend
 
@@ -81,6 +104,28 @@ async def running(
 @pytest.fixture
 def run(cluster: Cluster, database: Database) -> Run:
     return partial(running, cluster, database)
+
+
+@asynccontextmanager
+async def running_each(
+    run: Run,
+    *kinds: str,
+    changes: dict[str, list[Sequence[Query]]] | None = None,
+    **options: Any,
+) -> AsyncIterator[dict[str, PostgresBackend]]:
+    """Open a backend of each kind on the standby; ``changes`` are those that they report."""
+    backends = {}
+    async with AsyncExitStack() as stack:
+        for kind in kinds:
+            reported: list[Sequence[Query]] = [] if changes is None else changes[kind]
+            backend = run(
+                "standby",
+                on_change=lambda *queries, reported=reported: reported.append(queries),
+                **KINDS[kind],
+                **options,
+            )
+            backends[kind] = await stack.enter_async_context(backend)
+        yield backends
 
 
 def address(port: int) -> str:
@@ -142,7 +187,7 @@ async def test_lookups_go_back_to_the_primary_when_it_was_restarted(
         await asyncio.to_thread(cluster.primary.stop)
         await eventually(backend, "alice", "found")
         assert backend.servers == [(address(standby), "standby")]
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(MAX_LAG / 4)
         await asyncio.to_thread(cluster.primary.start)
         async with asyncio.timeout(5):
             while backend.servers != [(address(primary), "primary")]:
@@ -150,7 +195,7 @@ async def test_lookups_go_back_to_the_primary_when_it_was_restarted(
                 await asyncio.sleep(0.01)
         add(database, "new")
         assert await outcome(backend, ByNickname("new")) == "found"
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(MAX_LAG / 2)
     lines = [each.getMessage() for each in caplog.records if "lookups use" in each.getMessage()]
     first, *between, last = (each.removeprefix("backend members: lookups use ") for each in lines)
     on_primary, on_standby = f"{address(primary)} (primary)", f"{address(standby)} (standby)"
@@ -159,30 +204,35 @@ async def test_lookups_go_back_to_the_primary_when_it_was_restarted(
     assert between in ([], [", ".join(sorted([on_primary, on_standby]))])
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_user_that_a_standby_lacks_is_undetermined_while_it_is_behind(
-    cluster: Cluster, database: Database, run: Run, kind: str
+    cluster: Cluster, database: Database, run: Run
 ) -> None:
-    async with run("standby", **KINDS[kind]) as backend:
-        assert await outcome(backend, ByNickname("new")) == "not found"
-        assert backend.problem is None
+    reason = f"{address(cluster.standby.port)} is a standby that may be behind by more than"
+
+    async def look_up(kind: str, backend: PostgresBackend) -> None:
+        await until(lambda: backend.problem is not None)  # without a lookup
+        assert reason in str(backend.problem), kind
+        names = ["new", "alice", "newer", "other"] * 4
+        tasks = [asyncio.create_task(outcome(backend, ByNickname(each))) for each in names]
+        ended = dict(zip(names, await asyncio.gather(*tasks), strict=True))
+        assert ended.pop("alice") == "found", kind
+        assert all(reason in each for each in ended.values()), kind
+        with pytest.raises(Unavailable) as caught:
+            await backend.find(ByCard("7"))
+        assert not caught.value.counts_against_breaker, kind
+
+    async with running_each(run, *KINDS) as backends:
+        for backend in backends.values():
+            assert await outcome(backend, ByNickname("new")) == "not found"
+            assert backend.problem is None
         with replay_paused(cluster):
             add(database, "new", "newer")
-            await asyncio.sleep(1.2)
-            await until(lambda: backend.problem is not None)  # without a lookup
-            reason = f"{address(cluster.standby.port)} is a standby that may be behind by more than"
-            assert reason in str(backend.problem)
-            names = ["new", "alice", "newer", "other"] * 4
-            tasks = [asyncio.create_task(outcome(backend, ByNickname(each))) for each in names]
-            ended = dict(zip(names, await asyncio.gather(*tasks), strict=True))
-            assert ended.pop("alice") == "found"
-            assert all(reason in each for each in ended.values())
-            with pytest.raises(Unavailable) as caught:
-                await backend.find(ByCard("7"))
-            assert not caught.value.counts_against_breaker
-        await eventually(backend, "new", "found")
-        assert await outcome(backend, ByNickname("other")) == "not found"
-        assert backend.problem is None
+            await asyncio.sleep(BEHIND)
+            await asyncio.gather(*(look_up(*each) for each in backends.items()))
+        for backend in backends.values():
+            await eventually(backend, "new", "found")
+            assert await outcome(backend, ByNickname("other")) == "not found"
+            assert backend.problem is None
 
 
 async def test_user_that_a_standby_lacks_is_undetermined_while_it_receives_nothing(
@@ -192,7 +242,7 @@ async def test_user_that_a_standby_lacks_is_undetermined_while_it_receives_nothi
     async with run("standby") as backend:
         for name in ("new", "newer"):
             with setting(cluster, "primary_conninfo", "host=127.0.0.1 port=1 user=postgres"):
-                await asyncio.sleep(1.2)
+                await asyncio.sleep(BEHIND)
                 add(database, name)
                 for _ in range(20):
                     ended = await outcome(backend, ByNickname(name))
@@ -210,7 +260,7 @@ async def test_user_found_on_a_standby_that_is_behind_is_stored_for_a_short_time
         with replay_paused(cluster):
             database.run("DELETE FROM users")
             await until(lambda: backend.problem is not None)
-            assert await backend.find(ByNickname("alice")) == BackendResult(ALICE, ttl=1.0)
+            assert await backend.find(ByNickname("alice")) == BackendResult(ALICE, ttl=MAX_LAG)
 
 
 async def test_lost_primary_leaves_those_who_are_found(cluster: Cluster, run: Run) -> None:
@@ -221,7 +271,7 @@ async def test_lost_primary_leaves_those_who_are_found(cluster: Cluster, run: Ru
             for _ in range(100):
                 assert await outcome(backend) == "found"
                 assert (await outcome(backend, ByNickname("x"))).startswith("unavailable: ")
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.005)
             assert "receives no WAL" in str(backend.problem)
         finally:
             await asyncio.to_thread(cluster.primary.start)
@@ -229,16 +279,16 @@ async def test_lost_primary_leaves_those_who_are_found(cluster: Cluster, run: Ru
         assert backend.problem is None
 
 
-@pytest.mark.parametrize("kind", ["table", "pinned"])
 async def test_standby_with_a_small_lag_is_believed_while_the_primary_writes(
-    cluster: Cluster, database: Database, run: Run, kind: str
+    cluster: Cluster, database: Database, run: Run
 ) -> None:
     with setting(cluster, "recovery_min_apply_delay", "300ms"):
-        async with run("standby", **KINDS[kind]) as backend:
+        async with running_each(run, "table", "pinned", max_lag="1s") as backends:
             for number in range(100):
                 database.run(f"UPDATE users SET plan = 'Plan {number}'")
-                for name in ("nobody", "other"):
-                    assert await outcome(backend, ByNickname(name)) == "not found"
+                for kind, backend in backends.items():
+                    for name in ("nobody", "other"):
+                        assert await outcome(backend, ByNickname(name)) == "not found", kind
                 await asyncio.sleep(0.01)
 
 
@@ -251,7 +301,7 @@ async def test_standby_that_is_behind_is_left_for_another_one(
             assert backend.servers == [(address(standby), "standby")]
             with replay_paused(cluster):
                 add(database, "new")
-                await asyncio.sleep(1.2)
+                await asyncio.sleep(BEHIND)
                 await eventually(backend, "new", "found")
                 await uses_standby(backend, other.port)
                 assert backend.problem is None
@@ -277,41 +327,43 @@ async def test_lookups_go_back_to_a_standby_only_when_it_follows(
         assert backend.servers == [(standby, "standby")]
         with replay_paused(cluster):
             add(database, "new")
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(BEHIND)
             await eventually(backend, "new", "found")  # on the primary
             assert backend.servers == [(primary, "primary")]
-            await asyncio.sleep(3.5)
+            await asyncio.sleep(1.5)  # for two attempts to go back
             assert backend.servers == [(primary, "primary")]
             assert await outcome(backend, ByNickname("other")) == "not found"
         await until(lambda: backend.servers == [(standby, "standby")])
         assert await outcome(backend, ByNickname("new")) == "found"
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_answers_from_before_a_change_are_not_stored(
-    cluster: Cluster, database: Database, run: Run, kind: str
+    cluster: Cluster, database: Database, run: Run
 ) -> None:
     """Also those of a batch; and those of an idle standby are stored as soon as it has all."""
-    changes: list[Sequence[Query]] = []
-    options: dict[str, Any] = {"notify": {}, "max_lag": "60s", **KINDS[kind]}
-    if kind in {"pinned", "own, pinned"}:
-        options["notify"] = {"dsn": database.dsn}
-    async with run("standby", **options) as backend:
-        backend.on_change(lambda *queries: changes.append(queries))
-        await until(lambda: changes)
-        await until_stored(backend)
+    changes: dict[str, list[Sequence[Query]]] = {kind: [] for kind in KINDS}
+
+    async def look_up(kind: str, backend: PostgresBackend) -> None:
+        await until(lambda: len(changes[kind]) > 1)
+        for _ in range(3):
+            queries = [ByNickname(name) for name in ("new", "alice", "other")] * 3
+            results = await asyncio.gather(*map(backend.find, queries))
+            old = [BackendResult(user, storable=False) for user in (None, ALICE, None)]
+            assert results == old * 3, kind
+            await asyncio.sleep(0.1)
+
+    options = {"notify": {"dsn": database.dsn}, "max_lag": "60s"}
+    async with running_each(run, *KINDS, changes=changes, **options) as backends:
+        await until(lambda: all(changes.values()))
+        for backend in backends.values():
+            await until_stored(backend)
         with replay_paused(cluster):
             add(database, "new")
             database.run("NOTIFY idv_users, 'new'")
-            await until(lambda: len(changes) > 1)
-            for _ in range(3):
-                queries = [ByNickname(name) for name in ("new", "alice", "other")] * 3
-                results = await asyncio.gather(*map(backend.find, queries))
-                old = [BackendResult(user, storable=False) for user in (None, ALICE, None)]
-                assert results == old * 3
-                await asyncio.sleep(0.1)
-        await until_stored(backend)
-        assert await outcome(backend, ByNickname("new")) == "found"
+            await asyncio.gather(*(look_up(*each) for each in backends.items()))
+        for backend in backends.values():
+            await until_stored(backend)
+            assert await outcome(backend, ByNickname("new")) == "found"
 
 
 async def until_stored(backend: PostgresBackend) -> None:
@@ -322,16 +374,24 @@ async def until_stored(backend: PostgresBackend) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("kind", ["table", "pinned"])
-async def test_standby_that_is_promoted_is_believed_and_shown_as_primary(kind: str) -> None:
+async def test_standby_that_is_promoted_is_believed_and_shown_as_primary() -> None:
+    """By each role that it has then."""
     with running_cluster() as cluster:
+        connect_soon(cluster)
         database = create_database(cluster.primary, "promoted")
         database.write(ALICE, table=USERS)
         cluster.wait_for_replay()
-        async with running(cluster, database, **KINDS[kind]) as backend:
+        run = partial(running, cluster, database)
+        async with AsyncExitStack() as stack:
+            backends = [
+                await stack.enter_async_context(run(role, **KINDS[kind]))
+                for kind, role in (("table", "any"), ("pinned", "any"), ("table", "primary"))
+            ]
             await asyncio.to_thread(cluster.primary.stop)
-            await eventually(backend, "alice", "found")
+            for backend in backends[:2]:
+                await eventually(backend, "alice", "found")
             await asyncio.to_thread(cluster.promote)
-            await eventually(backend, "x", "not found")
-            await until(lambda: backend.servers == [(address(cluster.primary.port), "primary")])
-            assert await outcome(backend) == "found"
+            for backend in backends:
+                await eventually(backend, "x", "not found")
+                await until(lambda: backend.servers == [(address(cluster.primary.port), "primary")])  # noqa: B023
+                assert await outcome(backend) == "found"
