@@ -99,20 +99,6 @@ def test_an_upstream_response_in_another_case_is_of_the_same_user(tmp_path: Path
         assert asked.by_input("@bob").status == 503
 
 
-def test_rows_that_fold_to_one_nickname_are_never_chosen_from(tmp_path: Path) -> None:
-    write_table(tmp_path, TABLE, "Alice", "alicE", "bob")
-    with client(tmp_path, SQLITE) as asked:
-        assert asked.by_input("@alice").status == 503
-        assert asked.by_input("@bob").status == 200
-
-
-def test_a_nickname_stored_as_bytes_is_never_not_found(tmp_path: Path) -> None:
-    write_table(tmp_path, TABLE + NOCASE, b"Alice", "bob")
-    with client(tmp_path, SQLITE) as asked:
-        assert asked.by_input("@alice").status == 503
-        assert asked.by_input("@carol").status == 404
-
-
 def test_fixture_users_that_fold_to_one_nickname_are_a_problem(
     tmp_path: Path, invoke: Invoke
 ) -> None:

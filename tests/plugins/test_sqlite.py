@@ -15,6 +15,7 @@ from pydantic import ValidationError
 import idv_sqlite
 from idv_sqlite import table
 from idv_sqlite.backend import SqliteBackend
+from idv_sqlite.options import SqliteOptions
 from support.databases.sqlite_databases import (
     ALICE,
     BOB,
@@ -483,6 +484,24 @@ async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(
         for query in (ByNickname("huge"), ByCard(huge)):
             with pytest.raises(Broken, match="card number of a row is not text"):
                 await backend.find(query)
+
+
+async def test_nicknames_that_fold_to_one_are_broken_also_in_bytes(tmp_path: Path) -> None:
+    run(
+        tmp_path / "users.db",
+        f"""CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT);
+        INSERT INTO users VALUES ('Alice', '1', 'Free'), ('alicE', '2', 'Free'),
+            (X'{b"Carol".hex()}', '3', 'Free'), ('BOB', '4', 'Free')""",
+    )
+    given = {"name": "users", "kind": "sqlite", "path": "users.db"}
+    context = {"nickname_case": "fold", "base_dir": tmp_path}
+    backend = SqliteBackend(SqliteOptions.model_validate(given, context=context))
+    async with open_backends([backend]):
+        for nickname, reason in (("alice", "two rows"), ("carol", "is not text")):
+            with pytest.raises(Broken, match=reason):
+                await backend.find(ByNickname(nickname))
+        assert await backend.find(ByNickname("bob")) == User("Free", "4", "BOB")
+        assert await backend.find(ByNickname("dave")) is None
 
 
 async def test_users_that_differ_in_case_alone_are_two(tmp_path: Path) -> None:

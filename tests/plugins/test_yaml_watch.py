@@ -25,10 +25,6 @@ def write(path: Path, nickname: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def move(path: Path, target: Path) -> None:
-    path.rename(target)
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A fixture file in a folder of its own."""
@@ -73,11 +69,73 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-async def test_an_edit_in_place_is_seen(path: Path) -> None:
+def edit_in_place(path: Path, nickname: str) -> None:
+    write(path, nickname)
+
+
+def keep_times(path: Path, nickname: str) -> None:
+    """Edit as a copy that preserves times does; the status change time differs."""
+    before = path.stat()
+    write(path, f"{nickname:<5}")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+
+
+def rename_over(path: Path, nickname: str) -> None:
+    write(path.with_suffix(".new"), nickname)
+    path.with_suffix(".new").rename(path)
+
+
+def swap_link(path: Path, nickname: str) -> None:
+    """Swap a link to the file, as Kubernetes swaps ``..data``."""
+    write(path.with_suffix(f".{nickname}"), nickname)
+    link = path.with_suffix(".new")
+    link.symlink_to(f"users.{nickname}")
+    link.rename(path)
+
+
+def swap_folder(path: Path, nickname: str) -> None:
+    """Swap a link further up; the folder that contains it is the same, and so is its name."""
+    folder, new = path.parent, path.parent.with_name("new")
+    (target := folder.with_name(nickname)).mkdir()
+    write(target / path.name, nickname)
+    if not folder.is_symlink():
+        folder.rename(folder.with_name("first"))
+    new.symlink_to(nickname)
+    new.rename(folder)
+
+
+EDITS = [edit_in_place, keep_times, rename_over, swap_link, swap_folder]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_each_edit_is_seen(path: Path, edit: Callable[[Path, str], None]) -> None:
+    """And one of the file that it made."""
     async with watched(path) as (_, next_user):
-        for nickname in ("bob", "carol", "alice"):
-            write(path, nickname)
-            await next_user(nickname)
+        edit(path, "bob")
+        await next_user("bob")
+        write(path, "carol")
+        await next_user("carol")
+
+
+@pytest.mark.parametrize("gone", ["file", "folder", "symlink loop"])
+async def test_users_are_kept_until_a_file_comes_back(
+    path: Path, gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are found all the while, and there is one warning, without a traceback."""
+    async with watched(path) as (backend, next_user):
+        reported = logged("keeping the old users")
+        moved = path.parent if gone == "folder" else path
+        moved.rename(moved.with_name("old"))
+        if gone == "symlink loop":
+            path.symlink_to(path.name)
+        await reported
+        assert await backend.find(ByNickname("alice")) is not None
+        path.parent.mkdir(exist_ok=True)
+        rename_over(path, "bob")
+        await next_user("bob")
+    (warning,) = warnings(caplog)
+    assert warning.endswith("Too many levels of symbolic links" if "loop" in gone else "directory")
 
 
 @pytest.mark.parametrize(
@@ -105,72 +163,6 @@ async def test_an_edit_is_read_again_after_an_error(
         await next_user("bob")
     assert [each for each in warnings(caplog) if "fixture not reloaded" in each]
     caplog.clear()
-
-
-async def test_a_rename_over_the_file_is_seen(path: Path) -> None:
-    async with watched(path) as (_, next_user):
-        for nickname in ("bob", "carol", "alice"):
-            new = path.with_suffix(".new")
-            write(new, nickname)
-            move(new, path)
-            await next_user(nickname)
-
-
-async def test_a_swapped_link_is_seen(tmp_path: Path) -> None:
-    """As Kubernetes swaps ``..data``; and then an edit of the file behind the new link."""
-    for nickname in ("alice", "bob"):
-        (tmp_path / nickname).mkdir()
-        write(tmp_path / nickname / "users.yaml", nickname)
-    (tmp_path / "..data").symlink_to("alice")
-    (tmp_path / "users.yaml").symlink_to("..data/users.yaml")
-    async with watched(tmp_path / "users.yaml") as (_, next_user):
-        for nickname in ("bob", "alice", "bob"):
-            (tmp_path / "..new").symlink_to(nickname)
-            move(tmp_path / "..new", tmp_path / "..data")
-            await next_user(nickname)
-        write(tmp_path / "bob" / "users.yaml", "carol")
-        await next_user("carol")
-
-
-async def test_a_link_changed_further_up_is_seen(tmp_path: Path) -> None:
-    """The folder that contains the file is the same, and so is its name."""
-    for nickname in ("alice", "bob"):
-        (tmp_path / nickname).mkdir()
-        write(tmp_path / nickname / "users.yaml", nickname)
-    (tmp_path / "current").symlink_to("alice")
-    async with watched(tmp_path / "current" / "users.yaml") as (_, next_user):
-        for nickname in ("bob", "alice", "bob"):
-            (tmp_path / "new").symlink_to(nickname)
-            move(tmp_path / "new", tmp_path / "current")
-            await next_user(nickname)
-
-
-async def test_a_file_that_comes_back_is_seen(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its users are found all the while, and there is one warning."""
-    async with watched(path) as (backend, next_user):
-        reported = logged("keeping the old users")
-        move(path, path.with_suffix(".old"))
-        await reported
-        assert await backend.find(ByNickname("alice")) is not None
-        write(path, "bob")
-        await next_user("bob")
-    assert len(warnings(caplog)) == 1
-
-
-async def test_a_replaced_folder_is_seen(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also after a while without any folder."""
-    async with watched(path) as (backend, next_user):
-        for nickname in ("carol", "dave"):
-            write(path, nickname)
-            await next_user(nickname)
-        reported = logged("keeping the old users")
-        move(path.parent, path.parent.with_name("old"))
-        await reported
-        assert await backend.find(ByNickname("dave")) is not None
-        path.parent.mkdir()
-        write(path, "bob")
-        await next_user("bob")
-    assert len(warnings(caplog)) == 1
 
 
 async def test_a_file_that_is_still_changing_is_not_read(
@@ -201,54 +193,6 @@ async def test_a_file_that_is_still_changing_is_not_read(
     async with open_backends([make_backend(YamlBackend, path.parent, path=path.name)]):
         await asyncio.wait_for(is_over.wait(), timeout=10)
     assert [len(each) for each in reads] == [3, 4, 9, 10]
-
-
-async def test_a_file_that_becomes_a_symlink_loop_keeps_the_old_users(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One warning of it, without a traceback; and the next good file is read."""
-    async with watched(path) as (backend, next_user):
-        reported = logged("keeping the old users")
-        loop = path.with_name("loop")
-        loop.symlink_to(path.name)
-        move(loop, path)
-        await reported
-        assert await backend.find(ByNickname("alice")) is not None
-        new = path.with_suffix(".new")
-        write(new, "bob")
-        move(new, path)
-        await next_user("bob")
-    (warning,) = warnings(caplog)
-    assert warning.endswith("Too many levels of symbolic links")
-    assert "Traceback" not in caplog.text
-
-
-async def test_an_edit_that_keeps_size_and_modification_time_is_seen(path: Path) -> None:
-    """As a copy that preserves times makes it; the status change time differs."""
-    async with watched(path) as (_, next_user):
-        before = path.stat()
-        write(path, "carol")
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert path.stat().st_size == before.st_size
-        await next_user("carol")
-
-
-async def test_a_listener_that_raises_does_not_end_the_watch(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    backend = make_backend(YamlBackend, path.parent, path=path.name)
-    changed: asyncio.Queue[str] = asyncio.Queue()
-
-    def failing() -> None:
-        changed.put_nowait("changed")
-        raise ValueError("a mistake of the listener")
-
-    backend.on_change(failing)
-    async with open_backends([backend]):
-        for nickname in ("bob", "carol"):
-            write(path, nickname)
-            await asyncio.wait_for(changed.get(), timeout=10)
-            assert await backend.find(ByNickname(nickname)) is not None
 
 
 async def test_closing_ends_the_watch(path: Path) -> None:

@@ -28,7 +28,6 @@ TAKEN_CARD = "the card number is that of a stored user who is not in the list"
 NUMBERS = "nickname TEXT, card_number INTEGER, plan TEXT"
 MODES: tuple[Mode, ...] = ("replace", "merge")
 each_mode = pytest.mark.parametrize("mode", ["replace", "merge"])
-each_table = pytest.mark.parametrize("columns", [UNIQUE, LOOSE], ids=["unique", "no index"])
 each_start = pytest.mark.parametrize(
     ("mode", "stored"),
     [("replace", [BOB]), ("merge", [BOB]), ("replace", [])],
@@ -179,13 +178,10 @@ class UserStoreConformance(UserStoreTransactions):
             ("emil", "5", "e", "now"),
         ]
 
-    @each_table
-    def test_card_number_that_a_stored_user_keeps_is_not_taken(
-        self, table: UserTable, columns: str
-    ) -> None:
+    def test_card_number_that_a_stored_user_keeps_is_not_taken(self, table: UserTable) -> None:
         """Dora and emil exchange theirs; that of bob is carl's, who is not in the list."""
         names = ["alice", "bob", "carl", "dora", "emil"]
-        table.create(columns, *((name, str(i), "Free", None) for i, name in enumerate(names)))
+        table.create(UNIQUE, *((name, str(i), "Free", None) for i, name in enumerate(names)))
         wanted = {"fay": "0", "alice": "1", "bob": "2", "dora": "4", "emil": "3", "gina": "6"}
         done = table.load((User("Pro", card, name) for name, card in wanted.items()), "merge")
         chain = "the card number is that of the stored user of line {}, which is rejected"
@@ -206,12 +202,11 @@ class UserStoreConformance(UserStoreTransactions):
         assert rows == [(None, "1"), ("carl", "2")]
 
     @pytest.mark.parametrize("stored", [[], [("old", "9", "x", None)]], ids=["empty", "filled"])
-    @each_table
     def test_neither_of_two_rows_with_one_value_is_imported(
-        self, table: UserTable, columns: str, stored: list[tuple[str, ...]]
+        self, table: UserTable, stored: list[tuple[str, ...]]
     ) -> None:
         """Both are named. A line of YAML may have several users."""
-        table.create(columns, *stored)
+        table.create(LOOSE, *stored)
         names = ["alice", "bob", "alice", "carl", "carl", "dora", "emil", "emil", "fay", "ALICE"]
         users = (User("Free", card, name) for name, card in zip(names, "1232435657", strict=True))
         done = table.load(users, lines=(2, 3, 4, 5, 6, 7, 8, 8, 8, 9))
@@ -296,10 +291,9 @@ class UserStoreConformance(UserStoreTransactions):
         assert table.load([changed], "merge", **options) == ((1, 0, 1, 0), [])
         assert (list(store.records()), store.count()) == ([ALICE, changed], 2)
 
-    @each_mode
-    def test_profile_url_needs_a_column(self, table: UserTable, mode: Mode) -> None:
+    def test_profile_url_needs_a_column(self, table: UserTable) -> None:
         table.create(LOOSE, ("alice", "1", "Free", None))
-        result, [(line, reason)] = table.load([ALICE, BOB], mode)
+        result, [(line, reason)] = table.load([ALICE, BOB])
         assert (result, line) == ((1, 0, 0, 0), 3)
         assert reason.startswith("profile_url: the table has no column for it; see columns.profile")
         assert list(table.store().records()) == [ALICE]
@@ -316,11 +310,10 @@ class UserStoreConformance(UserStoreTransactions):
         assert "alice" not in caught.value.reason
         assert table.users() == set(stored)
 
-    @each_mode
-    def test_own_column_that_a_new_user_needs_is_named(self, table: UserTable, mode: Mode) -> None:
+    def test_own_column_that_a_new_user_needs_is_named(self, table: UserTable) -> None:
         table.create(f"{UNIQUE}, since TEXT NOT NULL")
         with pytest.raises(Broken, match=r"the table refuses.*NOT NULL.*since$"):
-            table.load([ALICE], mode)
+            table.load([ALICE])
         assert table.users() == set()
 
     @pytest.mark.parametrize(
