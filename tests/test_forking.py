@@ -134,7 +134,7 @@ def test_state_and_results_are_those_of_a_new_interpreter(
         assert (tmp_path / f"fork.{stream}").read_text() == text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_signal_ends_a_forked_command(
     tmp_path: Path, environment: dict[str, str], number: signal.Signals
 ) -> None:

@@ -109,15 +109,14 @@ def read_all(sock: socket.socket) -> bytes:
         return sock.makefile("rb").read()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_request_in_flight_is_answered_before_the_exit(
-    tmp_path: Path, asked: socket.socket, number: signal.Signals
+    tmp_path: Path, asked: socket.socket
 ) -> None:
     """New callers are refused meanwhile; the one who waits is answered and then left."""
     with waiting_service(tmp_path, asked) as service, caller(service) as sock:
         sock.sendall(REQUEST)
         call, _ = asked.accept()
-        service.send_signal(number)
+        service.send_signal()
         eventually(lambda: refuses(service.port))
         assert service.process.poll() is None
         call.close()
@@ -264,18 +263,15 @@ def test_request_in_flight_closes_its_connection_while_the_drain_is_delayed(
         assert service.wait() == 128 + signal.SIGTERM
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_second_signal_ends_the_process_at_once(
-    tmp_path: Path, asked: socket.socket, number: signal.Signals
-) -> None:
+def test_second_signal_ends_the_process_at_once(tmp_path: Path, asked: socket.socket) -> None:
     """Though a request is in flight, which would have the time of the drain."""
     with waiting_service(tmp_path, asked) as service, caller(service) as sock:
         sock.sendall(REQUEST)
         call, _ = asked.accept()
         service.send_signal()
         eventually(lambda: refuses(service.port))
-        service.send_signal(number)
-        assert service.wait() == 128 + number
+        service.send_signal(signal.SIGINT)
+        assert service.wait() == 128 + signal.SIGINT
         with contextlib.suppress(ConnectionResetError):
             assert read_all(sock) == b""
         call.close()

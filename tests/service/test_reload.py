@@ -147,15 +147,6 @@ async def test_request_in_flight_completes_in_its_configuration(tmp_path: Path) 
         assert [each.is_open for each in Gated.made] == [False, True]
 
 
-async def test_fast_path_of_the_new_configuration_begins_empty(tmp_path: Path) -> None:
-    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
-        for _ in range(4):
-            assert (await client.ask("@alice")).record["plan"] == "A"
-        await harness.reload(config(B))
-        for _ in range(4):
-            assert (await client.ask("@alice")).record["plan"] == "B"
-
-
 async def test_fast_path_learns_nothing_from_a_request_before_the_reload(
     tmp_path: Path,
 ) -> None:

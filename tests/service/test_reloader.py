@@ -224,17 +224,6 @@ async def test_close_waits_for_the_end_of_a_reload(path: Path) -> None:
     assert (await end(reload)).problems == ("the service is stopping",)
 
 
-async def test_missing_file_is_a_failure(path: Path, make: Make) -> None:
-    reloader, applied = make()
-    path.unlink()
-    result = await end(reloader.reload("signal"))
-    assert (result.code, result.problems) == (
-        FAILED,
-        (f"{path}: cannot be read: No such file or directory",),
-    )
-    assert applied.contents == []
-
-
 async def test_backends_that_do_not_open_end_the_reload(path: Path) -> None:
     path.write_text(
         "profile_sites: [https://a.example]\n"

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,27 +103,6 @@ def test_event_loop_is_watched_while_the_service_runs(serve: Serve) -> None:
     assert watching == [True]
 
 
-def test_requests_that_do_not_end_are_given_up(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
-    callers: list[threading.Thread] = []
-
-    def stop_amid_a_request(service: Service) -> None:
-        with socket.create_connection(("127.0.0.1", service.port), timeout=10) as sock:
-            sock.sendall(BEGUN)
-            assert sock.recv(12) == b"HTTP/1.1 100"
-            stop(service)
-            assert sock.makefile("rb").read() == b" Continue\r\n\r\n"
-
-    def announce(service: Service) -> None:
-        callers.append(threading.Thread(target=stop_amid_a_request, args=[service]))
-        callers[0].start()
-
-    serve(announce)
-    callers[0].join(10)
-    assert "requests unanswered after the drain timeout" in caplog.text
-
-
 @pytest.mark.parametrize(("level", "lines"), [("info", 1), ("warning", 0)])
 def test_every_answer_up_to_the_stop_is_in_the_log(
     serve: Serve, access: list[str], level: str, lines: int
@@ -190,15 +168,9 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_stop_during_the_start_ends_the_start(
-    serve: Serve,
-    opening: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    number: signal.Signals,
+    serve: Serve, opening: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Opening, "number", number)
     with caplog.at_level(logging.INFO):
         serve(lambda _: None)
     assert "stopped during the start" in caplog.text

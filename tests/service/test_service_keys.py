@@ -19,7 +19,6 @@ from support.processes.process import eventually
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client, Reply, serving
 from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.settings import AuthSettings
-from tornado_idv.errors import SettingError, StartError
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
@@ -310,28 +309,11 @@ async def test_stop_does_not_wait_for_a_store_that_hangs(
     assert f"{store}: the key store does not respond" in caplog.text
 
 
-def test_key_in_both_places_is_an_error_at_start(folder: Path, store: Path) -> None:
-    make_store(store, "caller")
-    with (
-        pytest.raises(SettingError, match="has a key caller, too; remove this one") as caught,
-        serving(CONFIG_FILE, folder),
-    ):
-        pass
-    assert caught.value.steps == ("auth", "keys", 0, "id")
-
-
 def test_token_that_a_stored_key_has_is_found_behind_the_first_configured_key() -> None:
     configured = [ApiKey("first", digest("first")), ApiKey("second", digest("second"))]
     (error,) = key_conflicts(configured, [ApiKey("copy", digest("second"))], "keys.db")
     assert error.steps == ("auth", "keys", 1)
     assert "the key copy in the key store keys.db has the token of second" in str(error)
-
-
-def test_missing_store_is_an_error_at_start(folder: Path, store: Path) -> None:
-    message = "there is no key store; restore it, or create the first one"
-    with pytest.raises(StartError, match=message), serving(CONFIG_FILE, folder):
-        pass
-    assert not store.exists()
 
 
 def both_tokens(store: Path) -> None:
@@ -379,6 +361,7 @@ def test_problem_of_the_store_is_reported(
     assert command.wait() == (code if name == "serve" else 1)
     assert message.format(store) in command.stderr
     assert "Traceback" not in command.stderr
+    assert store.exists() is (prepare is not missing)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.control_channel import ControlEnd
-from tornado_idv.errors import ConfigError, Problem, StartError
+from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.workers.channel import Channel, Message, supervised
 
 Serve = Callable[[Channel], Awaitable[int]]
@@ -50,30 +50,12 @@ async def test_process_stops_as_the_supervisor_says(control: ControlEnd, *, dela
     assert control.rest()[-1]["state"]["keys"] == 3
 
 
-async def test_start_is_cancelled_by_a_stop(control: ControlEnd) -> None:
-    async def serve(_: Channel) -> int:
-        await asyncio.Event().wait()
-        return 17
-
-    control.send("drain", delay=False)
-    assert await run(control, serve) == 0
-
-
 async def test_cancellation_that_is_no_stop_is_passed_on(control: ControlEnd) -> None:
     async def serve(_: Channel) -> int:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
         await run(control, serve)
-
-
-async def test_failed_start_is_reported(control: ControlEnd) -> None:
-    async def serve(_: Channel) -> int:
-        raise StartError("no file")
-
-    assert await run(control, serve) == 3
-    state = control.rest()[-1]["state"]
-    assert (state["error"], state["keys"]) == ("no file", None)
 
 
 async def test_problems_of_a_failed_start_are_reported(control: ControlEnd) -> None:
@@ -104,21 +86,6 @@ async def test_unhandled_exception_is_logged_without_its_message(
     assert card_number not in caplog.text
 
 
-async def test_process_stops_without_a_delay_when_its_supervisor_is_gone(
-    control: ControlEnd, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def serve(channel: Channel) -> int:
-        channel.serving(0)
-        control.close()
-        await channel.stop.wait()
-        assert not channel.delay
-        channel.update()  # does nothing
-        return 17
-
-    assert await run(control, serve) == 17
-    assert caplog.messages == ["the supervisor is gone: stopping"]
-
-
 async def test_end_of_the_process_is_no_end_of_the_supervisor(
     control: ControlEnd, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,17 +107,6 @@ async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:
     sent = await asyncio.to_thread(control.rest)
     assert {"op": "report", "report": text} in sent
     assert await ended == 0
-
-
-async def test_last_report_is_sent_before_the_end(control: ControlEnd) -> None:
-    counts = iter(range(100))
-
-    async def serve(channel: Channel) -> int:
-        channel.serving(0, lambda: {"count": next(counts)})
-        return 0
-
-    await run(control, serve)
-    assert control.rest()[-1]["state"]["report"] == {"count": 1}
 
 
 async def test_replies_are_in_the_order_of_the_messages(control: ControlEnd) -> None:

@@ -82,26 +82,12 @@ def test_forked_process_that_fails_exits_with_70(capfd: pytest.CaptureFixture[st
     assert "ValueError" in text
 
 
-def test_killed_process_has_the_signal_as_its_code() -> None:
-    child = fork("worker 1", lambda sock: len(sock.recv(1)), 0.0)
-    child.kill()
-    assert ended(child) == -signal.SIGKILL
-    child.kill()  # does nothing
-
-
 def test_ended_process_leaves_no_zombie() -> None:
     child = fork("worker 1", lambda sock: len(sock.recv(1)), 0.0)
     child.end()
     with pytest.raises(ChildProcessError):
         os.waitpid(child.pid, os.WNOHANG)
     assert child.fileno() == -1
-
-
-def test_process_notices_the_end_of_its_supervisor() -> None:
-    """No copy of the other end is open in it."""
-    child = fork("worker 1", lambda sock: 3 + len(sock.recv(1)), 0.0)
-    child.close()
-    assert ended(child) == 3
 
 
 def test_failed_fork_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,12 +92,6 @@ def test_service_waits_for_one_process_that_cannot_start_yet(
     assert simulation.announced == [1]
 
 
-def test_workers_that_end_during_the_start_fail_it(simulation: Simulation) -> None:
-    simulation.prepare = lambda each: each.exit(-signal.SIGKILL)
-    with pytest.raises(StartError, match=r"^worker 1 \(pid 101\) ended during the start: SIGKILL"):
-        simulation.run()
-
-
 def test_worker_that_serves_after_a_failure_is_no_failed_start(simulation: Simulation) -> None:
     """Not even if the other one fails after that."""
     simulation.prepare = lambda each: fail(each) if each.name == "worker 1" else None
@@ -259,10 +253,20 @@ def test_failures_in_a_row_are_followed_by_growing_pauses(service: Simulation) -
     failed = service.now
     service.prepare = lambda each: each.exit(1)
     service.worker().exit(1)
-    service.advance(5.0)
+    service.advance(40.0)
     _, *successors = service.of("worker 1")
     starts = [round(each.started - failed, 3) for each in successors]
-    assert starts == [0.0, 0.5, 1.5, 3.5]
+    assert starts == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5, 35.5]
+    service.prepare = FakeProcess.serve
+    service.advance(6.0)
+    served_briefly = service.worker()
+    served_briefly.exit(1)
+    service.advance(0.1)
+    assert service.worker() is served_briefly, "as after one that never served"
+    service.advance(12.0)
+    service.worker().exit(1)
+    service.advance(0.1)
+    assert not service.worker().has_ended, "it is replaced at once after a second of service"
 
 
 def test_process_in_a_pause_before_its_start_is_missing(service: Simulation) -> None:

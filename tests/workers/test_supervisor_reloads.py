@@ -128,8 +128,10 @@ def test_failed_reload_replaces_no_process(service: Simulation) -> None:
 
 
 def test_content_that_is_invalid_by_now_is_not_used(service: Simulation) -> None:
+    other_count = CONFIG.replace("workers: 2", "workers: 3")
+    assert service.use(other_count)["result"]["needs_restart"] == ["server.workers"]
     reply = service.use(f"{CONFIG}no_such: 1\n")
-    assert (reply["result"]["code"], reply["generation"]) == ("invalid_configuration", 0)
+    assert (reply["result"]["code"], reply["generation"]) == ("invalid_configuration", 1)
     assert site(service) == "https://profiles.example"
 
 

@@ -170,11 +170,6 @@ def test_service_is_announced_once_all_workers_serve(service: Workers, notified:
     assert (started["workers"], started["port"], started["keys"]) == (2, service.port, 3)
 
 
-def test_watchdog_of_the_service_manager_is_served(service: Workers, notified: list[str]) -> None:
-    count = notified.count("WATCHDOG=1")
-    eventually(lambda: notified.count("WATCHDOG=1") > count)
-
-
 def test_status_lists_the_workers(service: Workers) -> None:
     def requests(status: Any) -> tuple[int, int]:
         """Of all processes, also of those that have ended, and of these workers."""
@@ -227,12 +222,6 @@ def test_purge_reaches_every_worker(service: Workers) -> None:
     eventually(lambda: cached(service) == 0)
 
 
-def test_explain_names_the_worker(service: Workers) -> None:
-    record = ask_admin(service, "/explain", {"input": "@alice"}).json
-    assert record["result"] == "found"
-    assert record["worker"] in {"worker 1", "worker 2"}
-
-
 def test_rate_limit_is_that_of_one_process(service: Workers) -> None:
     """Requests of one key on connections of both workers, several at once."""
     request = REQUEST.replace(KEY.encode(), LIMITED_KEY.encode())
@@ -252,10 +241,6 @@ def is_later_key_valid(service: Workers) -> bool:
     with loaded(service.port, REQUEST.replace(KEY.encode(), LATER_KEY.encode())) as load:
         load.wait_for(20)
     return set(load.results) == {"ok"}
-
-
-def test_key_issued_later_is_valid_in_every_worker(service: Workers, later_key: None) -> None:
-    eventually(lambda: is_later_key_valid(service))
 
 
 @contextmanager
@@ -423,67 +408,11 @@ def test_reload_waits_for_no_stopped_worker(service: Workers) -> None:
         assert profile_urls(service) == THERE
 
 
-def test_worker_that_is_terminated_twice_is_replaced_once_more(service: Workers) -> None:
-    """The second time while its successor starts, which is then not waited for."""
-    pids = service.pids()
-    os.kill(pids[0], signal.SIGTERM)
-    starting: list[int] = []
-
-    def successor_starts() -> bool:
-        workers = service.status()["workers"]
-        starting[:] = [each["pid"] for each in workers if each["pid"] not in pids]
-        return bool(starting)
-
-    eventually(successor_starts)
-    os.kill(starting[0], signal.SIGTERM)
-    eventually(lambda: service.has_replaced(pids[0]))
-    eventually(lambda: len(service.status()["workers"]) == 2)
-    last = service.pids()
-    os.kill(last[0], signal.SIGKILL)
-    eventually(lambda: service.has_replaced(last[0]))
-
-
 def test_hangup_of_the_supervisor_reloads(service: Workers) -> None:
     with Config(service) as config:
         config.path.write_text(OTHER)
         service.process.send_signal(signal.SIGHUP)
         eventually(lambda: profile_urls(service) == THERE)
-
-
-@pytest.mark.parametrize(
-    ("text", "status", "reported"),
-    [
-        (CONFIG + "no_such: 1\n", 422, "config.yaml:"),
-        (OTHER.replace("users.yaml", "gone.yaml"), 503, "gone.yaml"),
-    ],
-    ids=["invalid", "backend cannot be opened"],
-)
-def test_wrong_configuration_changes_nothing(
-    service: Workers, text: str, status: int, reported: str
-) -> None:
-    failed = service.metric("idv_reloads_total", result="failed")
-    with Config(service) as config:
-        reply = config.reload(text)
-        assert reply.status == status
-        assert reported in reply.json["problems"][0]
-        assert profile_urls(service) == HERE
-        assert service.metric("idv_reloads_total", result="failed") == failed + 1
-        assert service.status()["last_reload"]["result"] == "failed"
-        assert len(service.pids()) == 2
-
-
-def test_settings_that_need_a_restart_are_listed(service: Workers) -> None:
-    with Config(service) as config:
-        reply = config.reload(CONFIG.replace("workers: 2", "workers: 3"))
-        assert reply.json["needs_restart"] == ["server.workers"]
-        assert len(service.pids()) == 2
-
-
-def test_admin_listener_has_the_new_configuration(service: Workers) -> None:
-    with Config(service) as config:
-        config.reload(CONFIG.replace("name: users", "name: members"))
-        assert ask_admin(service, "/cache/purge", {"backend": "members"}).status == 200
-        assert ask_admin(service, "/cache/purge", {"backend": "users"}).status == 422
 
 
 def test_reloads_under_load_fail_no_request(service: Workers) -> None:
