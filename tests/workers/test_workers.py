@@ -216,12 +216,6 @@ def test_request_ids_are_unique_across_workers(service: Workers) -> None:
     assert len({each.partition("-")[0] for each in ids}) == 2
 
 
-def test_purge_reaches_every_worker(service: Workers) -> None:
-    ask_until_both_respond(service)
-    assert ask_admin(service, "/cache/purge", {"nickname": "@alice"}).json["status"] == "ok"
-    eventually(lambda: cached(service) == 0)
-
-
 def test_rate_limit_is_that_of_one_process(service: Workers) -> None:
     """Requests of one key on connections of both workers, several at once."""
     request = REQUEST.replace(KEY.encode(), LIMITED_KEY.encode())
@@ -335,15 +329,6 @@ def test_terminated_worker_is_replaced_and_loses_nothing(service: Workers) -> No
     assert set(load.results) == {"ok"}
 
 
-def test_killed_manager_is_replaced(service: Workers) -> None:
-    children = Path(f"/proc/{service.process.process.pid}/task/{service.process.process.pid}")
-    pids = {int(each) for each in (children / "children").read_text().split()}
-    (manager,) = pids - set(service.pids())
-    os.kill(manager, signal.SIGKILL)
-    eventually(lambda: f"manager (pid {manager}) ended: SIGKILL" in service.process.read_log())
-    assert ask_admin(service, "/health/ready").status == 200
-
-
 class Config:
     """The configuration file of the service, restored at the end."""
 
@@ -406,13 +391,6 @@ def test_reload_waits_for_no_stopped_worker(service: Workers) -> None:
         eventually(lambda: service.has_replaced(stopped))
         assert time.monotonic() - started < 30
         assert profile_urls(service) == THERE
-
-
-def test_hangup_of_the_supervisor_reloads(service: Workers) -> None:
-    with Config(service) as config:
-        config.path.write_text(OTHER)
-        service.process.send_signal(signal.SIGHUP)
-        eventually(lambda: profile_urls(service) == THERE)
 
 
 def test_reloads_under_load_fail_no_request(service: Workers) -> None:
