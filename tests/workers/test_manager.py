@@ -99,7 +99,10 @@ class Harness:
                 connection.send(op="reply", **{**self.overview, "workers": workers})
             if message["op"] == "use":
                 await self.may_use.wait()
-                connection.send(op="reply", result=self.used, generation=7)
+                serving = [i for i, each in enumerate(self.workers, 11) if each.phase == "ready"]
+                used = {"result": self.used, "generation": 7}
+                has_all = set(message["prepared"]).issuperset(serving)
+                connection.send(op="reply", **(used if has_all else {}))
 
     async def reload(self, text: str = OTHER) -> ReloadResult:
         self.path.write_text(text)

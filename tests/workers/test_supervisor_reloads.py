@@ -118,6 +118,16 @@ def test_worker_that_starts_with_the_old_configuration_is_replaced_before_it_ser
     assert [each.name for each in service.processes[3:]] == ["worker 1"] * 2
 
 
+def test_configuration_is_refused_that_a_worker_that_serves_has_not_prepared(
+    service: Simulation,
+) -> None:
+    service.worker(1).is_unprepared = True
+    assert service.use(OTHER) == {"op": "reply"}
+    assert site(service) == "https://profiles.example"
+    service.worker(1).is_unprepared = False
+    assert service.use(OTHER)["generation"] == 1
+
+
 def test_failed_reload_replaces_no_process(service: Simulation) -> None:
     service.manager.send("reloading", audited={"trigger": "admin"})
     service.end_reload(ReloadResult(5.0, code="reload_failed", problems=("no file",)))

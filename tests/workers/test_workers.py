@@ -305,7 +305,8 @@ def test_service_is_degraded_while_a_worker_is_missing(service: Workers) -> None
     def is_degraded() -> bool:
         for worker in service.status()["workers"]:
             if worker["name"] == "worker 2":
-                os.kill(worker["pid"], signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended since
+                    os.kill(worker["pid"], signal.SIGKILL)
         reply = ask_admin(service, "/health/ready")
         assert reply.status == 200
         reasons.append(reply.json["degraded"])

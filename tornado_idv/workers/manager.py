@@ -121,25 +121,31 @@ class Manager:
     async def _apply(self, file: ConfigFile) -> ReloadResult:
         """Have every process prepare a configuration, and put it in force if all of them can."""
         async with AsyncExitStack() as connections:
-            async with AsyncExitStack() as undo, asyncio.timeout(PREPARE_TIMEOUT) as limit:
+            async with AsyncExitStack() as undo:
                 own = await prepare_file(file, self._kinds, self._prepare)
                 undo.push_async_callback(own.abort)
                 asked: set[int] = set()
                 prepared: list[Connection] = []
-                while new := await self._ready(but=asked):  # also those started meanwhile
+                reply: Message = {}
+                while "result" not in reply:
+                    new = await self._ready(but=asked)
                     asked |= {each["pid"] for each in new}
-                    for outcome in await asyncio.gather(
-                        *(_prepare_in(each, file.content, connections) for each in new)
-                    ):
+                    preparing = (_prepare_in(each, file.content, connections) for each in new)
+                    async with asyncio.timeout(PREPARE_TIMEOUT):
+                        outcomes = await asyncio.gather(*preparing)
+                    for outcome in outcomes:
                         if isinstance(outcome, ReloadResult):
                             return outcome
                         if outcome is not None:
                             prepared.append(outcome)
-                limit.reschedule(None)
-                # Processes that are started from now on are to serve as the others do.
-                reply = await self._channel.ask(
-                    "use", content=file.content.decode(), signature=file.signature
-                )
+                    # From then on, processes that are started serve as the others do. The
+                    # supervisor refuses if another worker serves by now.
+                    reply = await self._channel.ask(
+                        "use",
+                        content=file.content.decode(),
+                        signature=file.signature,
+                        prepared=sorted(asked),
+                    )
                 result = convert(reply["result"], ReloadResult)
                 if result.code is not None:
                     return result

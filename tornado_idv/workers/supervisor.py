@@ -185,6 +185,10 @@ class Supervisor:
                 self._hangup_due, self._reloading = False, message["audited"]
                 self._notifier.reloading()
             case "use":
+                serving = {each.pid for each in self._workers() if each.phase == "ready"}
+                if serving.difference(message["prepared"]):
+                    manager.send("reply")
+                    return
                 result = self._current.use(message["content"], message["signature"])
                 self._used = result if result.code is None else None
                 manager.send("reply", result=result, generation=self._current.generation)

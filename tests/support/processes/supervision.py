@@ -54,6 +54,7 @@ class FakeProcess:
         self.ignored: set[str] = set()
         self.is_hung = False
         self.is_unkillable = False
+        self.is_unprepared = False
         self.code: int | None = None
         self.before_reap: Callable[[], object] = lambda: None
         self.counters = Counters()
@@ -269,7 +270,8 @@ class Simulation:
     def use(self, text: str, signature: FileSignature = _SIGNATURE) -> Message:
         """Have the manager begin a reload with this content; return the reply."""
         self.manager.send("reloading", audited={"trigger": "admin"})
-        return self.ask("use", content=text, signature=signature)
+        prepared = [each.pid for each in self.processes if not each.is_unprepared]
+        return self.ask("use", content=text, signature=signature, prepared=prepared)
 
     def end_reload(self, result: ReloadResult) -> None:
         """Have the manager end the reload."""
