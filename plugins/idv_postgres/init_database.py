@@ -18,22 +18,22 @@ _TIMEOUT = 10.0
 def init_database(tools: CommandTools, config: Path, name: str | None, *, apply: bool) -> None:
     """Print the SQL, or run it; exits with a message if that is not possible."""
     with tools.exit_on_error(Exit.NO):
-        backends = tools.read_backends(config)
+        backends = [each for each in tools.read_backends(config) if name in {None, each.name}]
         found = [each for each in backends if isinstance(each, PostgresOptions)]
-        if name is not None:
-            found = [each for each in found if each.name == name]
-        if len(found) != 1:
-            which = "no backend" if not found else "more than one backend"
-            named = (
-                f" with the name {name}" if name else "; choose one with --name" if found else ""
-            )
-            raise StartError(f"the configuration has {which} of the kind postgres{named}")
-        if found[0].queries:
+        if not found:
+            named = f" with the name {name}" if name else ""
+            raise StartError(f"the configuration has no backend of the kind postgres{named}")
+        options, *others = found
+        if others:
             raise StartError(
-                f"backend {found[0].name}: by_nickname and by_card read tables of your own; "
+                "the configuration has more than one backend of the kind postgres; choose one with "
+                "--name"
+            )
+        if options.queries:
+            raise StartError(
+                f"backend {options.name}: by_nickname and by_card read tables of your own; "
                 "only the option table names one that can be made"
             )
-        options = found[0]
         if not apply:
             click.echo(script(options), nl=False)
             return

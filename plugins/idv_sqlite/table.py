@@ -7,7 +7,7 @@ is not a column as a string, and the result would be "no such user".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -190,9 +190,8 @@ def _folded(name: str) -> str:
     return re.sub("[A-Z]+", lambda match: match[0].lower(), name)
 
 
-def _listed(wanted: str, names: Iterable[str]) -> str:
+def _listed(wanted: str, names: Sequence[str]) -> str:
     """Return the missing name, the nearest one, and all that exist."""
-    names = list(names)
     near = get_close_matches(wanted, names, n=1)
     hint = f" (did you mean {quoted(near[0])}?)" if near else ""
     return f"{quoted(wanted)}{hint}; there are: {', '.join(map(quoted, names)) or 'none'}"

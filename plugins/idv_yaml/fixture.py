@@ -81,20 +81,8 @@ def parse(
     ``allows_faults``. Raises `ConfigError` with every problem of the file, whose name is ``file``;
     text that is not YAML has one problem.
     """
-    root = _read(content, file)
-    if not isinstance(root, yaml_loader.Mapping):
-        message = 'write a mapping with the member "users"'
-        raise ConfigError(Problem(file, root.mark.line, root.mark.column, "", message))
-    checker = _Checker(root, file, folds_nicknames, allows_faults)
-    checker.check(needs_count=counted, is_complete=content.endswith(b"\n"))
-    if checker.problems:
-        raise ConfigError(*sorted(checker.problems, key=lambda each: (each.line, each.column)))
-    return Fixture(checker.users, checker.faults, counted="count" in root)
-
-
-def _read(content: bytes, file: str) -> Any:
     try:
-        return yaml_loader.read(content, file)
+        root = yaml_loader.read(content, file)
     except ConfigError as error:
         (problem,) = error.problems
         line = content.decode("utf-8-sig", "replace").split("\n")[problem.line - 1 :][:1]
@@ -103,6 +91,14 @@ def _read(content: bytes, file: str) -> Any:
         # The most frequent error in a fixture: YAML reserves a leading ``@``.
         message = "a value that begins with @ must stand in quotes"
         raise ConfigError(replace(problem, message=message)) from None
+    if not isinstance(root, yaml_loader.Mapping):
+        message = 'write a mapping with the member "users"'
+        raise ConfigError(Problem(file, root.mark.line, root.mark.column, "", message))
+    checker = _Checker(root, file, folds_nicknames, allows_faults)
+    checker.check(needs_count=counted, is_complete=content.endswith(b"\n"))
+    if checker.problems:
+        raise ConfigError(*sorted(checker.problems, key=lambda each: (each.line, each.column)))
+    return Fixture(checker.users, checker.faults, counted="count" in root)
 
 
 @dataclass(repr=False)

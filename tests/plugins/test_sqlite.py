@@ -446,6 +446,10 @@ NOT_TEXT: dict[str, tuple[str, str]] = {
         "PRAGMA encoding = 'UTF-16le'; CREATE TABLE users (nickname TEXT, card_number TEXT, plan)",
         "x'313233', x'34303030'",
     ),
+    "bytes of UTF-16": (
+        "PRAGMA encoding = 'UTF-16le'; CREATE TABLE users (nickname TEXT, card_number TEXT, plan)",
+        "x'310032003300', x'3400300030003000'",
+    ),
 }
 
 
@@ -465,6 +469,21 @@ async def test_a_user_whose_values_are_not_text_is_broken(
             assert await backend.find(absent) is None
         assert await backend.find(ByCard("4001")) == User("Free", "4001", "bob")
         assert await backend.find(ByCard("04001")) is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked"), [("1e31", "1" + "0" * 31), ("-5", "-5"), ("1.5", "1.5")]
+)
+async def test_a_nickname_that_became_a_number_is_broken(
+    tmp_path: Path, stored: str, asked: str
+) -> None:
+    path = tmp_path / "users.db"
+    run(path, "CREATE TABLE users (nickname, card_number, plan)")
+    run(path, f"INSERT INTO users VALUES ({stored}, '4000', 'Free')")
+    async with serving(path) as backend:
+        with pytest.raises(Broken, match="nickname of a row is not text"):
+            await backend.find(ByNickname(asked))
+        assert await backend.find(ByNickname(f"0{asked}")) is None
 
 
 @pytest.mark.parametrize("length", [20, 309, 5000])
