@@ -23,7 +23,7 @@ from support.http.clients import ALICE, KINDS, calling
 from support.http.load import loaded
 from support.processes.ports import free_port, listens
 from support.processes.process import ServiceProcess, eventually, running
-from support.processes.proxies import find_tool, running_program
+from support.processes.proxies import find_tool, nginx_command, running_program
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY
 from tornado_idv.client import Unexpected
 from tornado_idv.web.errors import ApiError
@@ -81,8 +81,7 @@ def nginx(
     *,
     plain: int | None = None,
 ) -> Iterator[int]:
-    path, port, certificate = find_tool("nginx"), free_port(), folder / "site.pem"
-    certificate.write_text(SELF_SIGNED)
+    port = free_port()
     site = substitute(
         (DEPLOY / "nginx" / "tornado-idv.conf").read_text(encoding="utf-8"),
         {
@@ -91,20 +90,10 @@ def nginx(
             "listen 80;": f"listen 127.0.0.1:{plain or free_port()};",
             "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
             "server 127.0.0.1:8080": f"server 127.0.0.1:{service_port}",
-            "/etc/nginx/tornado-idv.crt": str(certificate),
-            "/etc/nginx/tornado-idv.key": str(certificate),
             **(changes or {}),
         },
     )
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    folders = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
-    config = folder / "nginx.conf"
-    config.write_text(
-        f"daemon off; master_process off; pid {folder}/pid; events {{}}\n"
-        f"http {{ access_log off;\n{folders}{site}}}\n"
-    )
-    command = [path, "-c", str(config), "-e", str(folder / "error.log")]
-    with running_program(command, port, folder / "proxy.log"):
+    with running_program(nginx_command(site, folder), port, folder / "proxy.log"):
         yield port
 
 

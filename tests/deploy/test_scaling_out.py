@@ -19,11 +19,10 @@ from support.databases import redis_server, sqlite_databases
 from support.databases.key_stores import add, make_store, record
 from support.databases.postgres_server import PostgresServer
 from support.databases.sqlite_databases import ALICE, BOB
-from support.http.certificate import SELF_SIGNED
 from support.http.load import Load, loaded
 from support.processes.ports import free_port, listens
 from support.processes.process import eventually
-from support.processes.proxies import find_tool, running_program
+from support.processes.proxies import find_tool, nginx_command, running_program
 from support.processes.shell_commands import ShellCommands, shell_commands
 from tornado_idv.cli.users.commands import generated_users
 from tornado_idv.keys.token import issue
@@ -34,11 +33,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial" / "three-replicas.md").read_text(encoding="utf-8")
 SITE = "/etc/nginx/sites-available/tornado-idv.conf"
 HOSTS = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
-NGINX = """\
-daemon off; worker_processes 1; pid {folder}/nginx.pid; events {{}}
-http {{ access_log off; include {folder}/site.conf;
-{temporary} }}
-"""
 USERS = 300
 
 
@@ -92,15 +86,8 @@ def nginx(walk: Walk, port: int) -> Iterator[None]:
     """nginx with the site of deploy/, without TLS, and the command that reloads it."""
     folder = walk.folder
     site = (ROOT / "deploy" / "nginx" / "tornado-idv.conf").read_text(encoding="utf-8")
-    site = site.replace("/etc/nginx/tornado-idv.crt", f"{folder}/site.pem")
-    site = site.replace("/etc/nginx/tornado-idv.key", f"{folder}/site.pem")
     site = walk.local(site.replace("listen 443 ssl", f"listen 127.0.0.1:{port}"))
-    (folder / "site.conf").write_text(site)
-    (folder / "site.pem").write_text(SELF_SIGNED)
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    temporary = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, temporary=temporary))
-    command = [find_tool("nginx"), "-c", f"{folder}/nginx.conf", "-e", f"{folder}/error.log"]
+    command = nginx_command(site, folder, "worker_processes 1")
     (folder / "nginx").write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
     (folder / "nginx").chmod(0o755)
     with running_program(command, port, folder / "nginx.log"):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.http.certificate import SELF_SIGNED
 from support.processes.ports import listens
 from support.processes.process import eventually
 
@@ -37,3 +38,23 @@ def running_program(command: Sequence[str], port: int, log: Path) -> Iterator[No
     finally:
         process.terminate()
         process.wait(10)
+
+
+def nginx_command(site: str, folder: Path, processes: str = "master_process off") -> list[str]:
+    """Write the files of nginx with a site as in deploy/; return its command, for the foreground.
+
+    By default it is one process, of the user of the tests, which cannot reload its files.
+    """
+    certificate = folder / "site.pem"
+    certificate.write_text(SELF_SIGNED)
+    for kind in ("crt", "key"):
+        site = site.replace(f"/etc/nginx/tornado-idv.{kind}", str(certificate))
+    (folder / "site.conf").write_text(site)
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
+    config = folder / "nginx.conf"
+    config.write_text(
+        f"daemon off; {processes}; pid {folder}/nginx.pid; events {{}}\n"
+        f"http {{ access_log off; include {folder}/site.conf;\n{folders}}}\n"
+    )
+    return [find_tool("nginx"), "-c", str(config), "-e", str(folder / "error.log")]
