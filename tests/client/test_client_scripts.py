@@ -11,16 +11,7 @@ from random import Random
 
 import pytest
 
-from support.http.clients import (
-    ECHO,
-    KINDS,
-    NOT_FOUND,
-    UNAVAILABLE,
-    Kind,
-    calling,
-    error,
-    found,
-)
+from support.http.clients import ECHO, KINDS, NOT_FOUND, UNAVAILABLE, Kind, calling, error, found
 from support.http.scripted_server import REQUEST_ID, Said, Then, http, serving
 from tornado_idv.client import ClientError
 

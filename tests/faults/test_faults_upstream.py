@@ -203,10 +203,7 @@ def test_stopped_process_gives_503_until_it_continues(tmp_path: Path) -> None:
     (tmp_path / "origin").mkdir()
     config = tmp_path / "origin" / "config.yaml"
     config.write_text(origin(config.parent))
-    with (
-        running(config) as process,
-        serving_both(upstream(process.port), tmp_path) as clients,
-    ):
+    with running(config) as process, serving_both(upstream(process.port), tmp_path) as clients:
         clients.wait_until_well()
         process.send_signal(signal.SIGSTOP)
         clients.wait_for_fault(of_next=200)

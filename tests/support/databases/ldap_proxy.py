@@ -6,12 +6,11 @@ A fault is a generator of the bytes that are sent instead of a response to a sea
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from support.http.scripted_server import reset
+from support.processes.threads import in_thread
 
 Fault = Callable[[bytes], Iterator[bytes | None]]
 """Given a message, yields bytes, one event-loop iteration each; ``None`` resets the connection."""
@@ -173,27 +172,20 @@ async def _read_message(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
+@asynccontextmanager
+async def _proxying(target: int) -> AsyncIterator[LdapProxy]:
+    proxy = LdapProxy(target)
+    await proxy.become(passing)
+    yield proxy
+    await proxy.become(refusing)
+
+
 @contextmanager
 def ldap_proxy(target: int) -> Iterator[tuple[int, Callable[[Fault], None]]]:
     """Run a proxy in a thread; yield its port, and a function that replaces its fault."""
-    started: Future[tuple[LdapProxy, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    with in_thread(_proxying(target)) as (proxy, loop):
 
-    async def serve() -> None:
-        proxy, stop = LdapProxy(target), asyncio.Event()
-        await proxy.become(passing)
-        started.set_result((proxy, asyncio.get_running_loop(), stop))
-        await stop.wait()
-        await proxy.become(refusing)
+        def become(fault: Fault) -> None:
+            asyncio.run_coroutine_threadsafe(proxy.become(fault), loop).result(10)
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    proxy, loop, stop = started.result(timeout=10)
-
-    def become(fault: Fault) -> None:
-        asyncio.run_coroutine_threadsafe(proxy.become(fault), loop).result(10)
-
-    try:
         yield proxy.port, become
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(timeout=10)

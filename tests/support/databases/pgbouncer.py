@@ -34,10 +34,7 @@ def running_pooler(server: PostgresServer, settings: str = "") -> Iterator[int]:
     )
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [PGBOUNCER, "-q", folder / "pgbouncer.ini"],
-            user=server_user(),
-            stdout=log,
-            stderr=log,
+            [PGBOUNCER, "-q", folder / "pgbouncer.ini"], user=server_user(), stdout=log, stderr=log
         )
     try:
         deadline = time.monotonic() + 10

@@ -6,12 +6,7 @@ from typing import Any
 
 from support.fakes.clock_and_backends import FakeBackend, Ticker, steady_cache
 from support.fakes.directories import encode
-from tornado_idv.interfaces.shared import (
-    Purge,
-    SharedCache,
-    SharedCacheOptions,
-    SharedResult,
-)
+from tornado_idv.interfaces.shared import Purge, SharedCache, SharedCacheOptions, SharedResult
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.shared_answers import SharedAnswers

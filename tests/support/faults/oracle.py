@@ -232,11 +232,7 @@ async def run(
     random = Random(seed)
     hold = (1.0, 3.0) if seconds > _SHORT else _SHORT_HOLD
     with tempfile.TemporaryDirectory() as folder:
-        async with (
-            AsyncExitStack() as stack,
-            _session() as session,
-            asyncio.TaskGroup() as group,
-        ):
+        async with AsyncExitStack() as stack, _session() as session, asyncio.TaskGroup() as group:
             running = [each(Path(folder), seconds + 60) for each in harnesses]
             sites = [site for each in running for site in await stack.enter_async_context(each)]
             until = time.monotonic() + seconds

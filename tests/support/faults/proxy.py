@@ -11,11 +11,11 @@ import asyncio
 import re
 import socket
 import struct
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+
+from support.processes.threads import in_thread
 
 _LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 _RESET = struct.pack("ii", 1, 0)
@@ -223,19 +223,5 @@ class ThreadedProxy:
 @contextmanager
 def proxying_in_thread(target: int) -> Iterator[ThreadedProxy]:
     """A proxy for tests that block."""
-    started: Future[tuple[ThreadedProxy, asyncio.Event]] = Future()
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        async with proxying(target) as proxy:
-            started.set_result((ThreadedProxy(proxy, asyncio.get_running_loop()), stop))
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    proxy, stop = started.result(timeout=10)
-    try:
-        yield proxy
-    finally:
-        proxy.loop.call_soon_threadsafe(stop.set)
-        thread.join(timeout=10)
+    with in_thread(proxying(target)) as (proxy, loop):
+        yield ThreadedProxy(proxy, loop)

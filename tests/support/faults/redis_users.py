@@ -33,12 +33,7 @@ class RedisSource(Source):
 
     def set_ready(self) -> None:
         """Declare the users complete, on this server alone."""
-        (run_id,) = (
-            line.removeprefix(b"run_id:").strip()
-            for line in self.server.run("INFO", "server").splitlines()
-            if line.startswith(b"run_id:")
-        )
-        self.server.run("SET", "ready", run_id)
+        self.server.run("SET", "ready", self.server.run_id)
 
     def write(self) -> None:
         for nickname in [*self._stored]:

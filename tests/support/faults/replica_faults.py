@@ -93,13 +93,7 @@ def of_redis(source: PostgresSource, server: RedisServer, relay: Relay) -> Itera
 
 def _of_tier(name: str, source: PostgresSource, inject: Inject) -> Scenario:
     return Scenario(
-        name,
-        source,
-        inject,
-        blind=False,
-        harms_file=False,
-        affects=(),
-        followed=_WITHOUT_REDIS,
+        name, source, inject, blind=False, harms_file=False, affects=(), followed=_WITHOUT_REDIS
     )
 
 

@@ -49,12 +49,7 @@ class AdminReply:
 
 
 def ask_admin(
-    service: HasAdmin,
-    path: str,
-    record: object = None,
-    *,
-    method: str | None = None,
-    **fields: str,
+    service: HasAdmin, path: str, record: object = None, *, method: str | None = None, **fields: str
 ) -> AdminReply:
     """Return the response to a GET, or to a POST of a record; header names with underscores."""
     assert service.admin_url is not None

@@ -12,13 +12,7 @@ from tornado_idv.log_format import json_lines
 from tornado_idv.logs.folding import Folding
 from tornado_idv.logs.handlers import LineHandler, keep_out_secrets
 
-_TOUCHED = (
-    "tornado.general",
-    "tornado.application",
-    "asyncio",
-    "aiosqlite",
-    "aiohttp",
-)
+_TOUCHED = ("tornado.general", "tornado.application", "asyncio", "aiosqlite", "aiohttp")
 
 
 @contextmanager

@@ -136,7 +136,8 @@ def command(
 
 def eventually(condition: Callable[[], bool], timeout: float = TIMEOUT) -> None:
     """Asks again and again until the condition holds."""
-    deadline = time.monotonic() + timeout
+    deadline, pause = time.monotonic() + timeout, 0.002
     while not condition():
         assert time.monotonic() < deadline, "the condition never came to hold"
-        time.sleep(0.002)  # what is waited for needs the processor more
+        time.sleep(pause)  # what is waited for needs the processor more
+        pause = min(1.5 * pause, 0.03)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import sqlite3
-import threading
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
 
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
+from support.processes.threads import in_thread
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import issue
@@ -31,8 +23,6 @@ from tornado_idv.service.directories import open_directory
 from tornado_idv.service.service import Service, listening
 from tornado_idv.web.app import make_api
 from tornado_idv.web.lookups import Services
-
-ServerT = TypeVar("ServerT")
 
 KEY = issue("caller")
 EXPIRED_KEY = issue("expired")
@@ -183,36 +173,10 @@ async def _on_tornado_server(config: str, folder: Path) -> AsyncIterator[int]:
 
 
 @contextmanager
-def _in_thread(opened: AbstractAsyncContextManager[ServerT]) -> Iterator[ServerT]:
-    started: Future[tuple[ServerT, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        async with opened as server:
-            started.set_result((server, asyncio.get_running_loop(), stop))
-            await stop.wait()
-
-    def main() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if started.done():
-                raise
-            started.set_exception(error)
-
-    thread = threading.Thread(target=main, daemon=True)
-    thread.start()
-    server, loop, stop = started.result(timeout=10)
-    try:
-        yield server
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(timeout=10)
-
-
-def serving(config: str, folder: Path) -> AbstractContextManager[Service]:
+def serving(config: str, folder: Path) -> Iterator[Service]:
     """Run the service of this configuration in a thread."""
-    return _in_thread(serving_here(config, folder))
+    with in_thread(serving_here(config, folder)) as (service, _):
+        yield service
 
 
 @contextmanager
@@ -220,7 +184,7 @@ def serving_on_tornado_server(folder: Path) -> Iterator[int]:
     """Run the application over a fixture file on Tornado's own HTTP server; yield its port."""
     (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = CONFIG + "  - {name: users, kind: yaml, path: users.yaml}\n"
-    with _in_thread(_on_tornado_server(config, folder)) as port:
+    with in_thread(_on_tornado_server(config, folder)) as (port, _):
         yield port
 
 

@@ -27,10 +27,7 @@ from support.recipes.peer_process import POSTGRAPHILE, node_program, python_prog
 from tornado_idv import User
 
 PROFILE = "https://people.example/of/alice"
-USERS = (
-    User("Free", "4000123412341234", "alice", PROFILE),
-    User("Pro", "0012345670", "a.b-c_D"),
-)
+USERS = (User("Free", "4000123412341234", "alice", PROFILE), User("Pro", "0012345670", "a.b-c_D"))
 LEVELS = {"Free": 1, "Pro": 2}
 
 SCIM_TOKEN = "a-token-for-staff"
@@ -66,10 +63,7 @@ def scim2_server(folder: Path) -> Iterator[str]:
     """scim2-server, with a token, filled by SCIM's own requests."""
     program = python_program("scim2-server")
     command = [*program, "--port", "{port}", "--bearer-token", SCIM_TOKEN]
-    headers = {
-        "Authorization": f"Bearer {SCIM_TOKEN}",
-        "Content-Type": "application/scim+json",
-    }
+    headers = {"Authorization": f"Bearer {SCIM_TOKEN}", "Content-Type": "application/scim+json"}
     with started(command, folder, headers) as peer:
         for user in USERS:
             peer.keep("POST", "/v2/Users", _scim_user(user))
