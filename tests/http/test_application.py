@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
 from tornado.httputil import (
-    HTTPConnection,
     HTTPHeaders,
-    HTTPMessageDelegate,
-    HTTPServerConnectionDelegate,
     ResponseStartLine,
 )
 from tornado.testing import bind_unused_port
@@ -147,28 +144,3 @@ def test_a_line_break_in_a_response_head_is_not_sent(reason: str) -> None:
     response = Exchange(cast("ResponseSink", None), head, Peer("127.0.0.1", "http"))
     with pytest.raises(ValueError, match="line break"):
         response.write_headers(ResponseStartLine("HTTP/1.1", 200, reason), HTTPHeaders())
-
-
-class FailingApp(HTTPServerConnectionDelegate):
-    """An application that fails before it has a handler."""
-
-    def start_request(
-        self, server_conn: object, request_conn: HTTPConnection
-    ) -> HTTPMessageDelegate:
-        raise RuntimeError
-
-
-async def test_a_failing_application_closes_the_connection(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """No handler could respond any more, and a connection without one has no timeout."""
-    server = HttpServer(Serving(FailingApp(), reject, HttpLimits()))
-    sock, port = bind_unused_port()
-    await server.listen([sock])
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    with suppress(ConnectionResetError):
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-    assert [record.name for record in caplog.records] == ["asyncio"]
-    writer.close()
-    server.close()

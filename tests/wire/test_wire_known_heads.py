@@ -393,18 +393,6 @@ def test_client_that_has_just_connected_may_send_its_first_request(harness: Harn
     assert draining.done()
 
 
-def test_rejected_client_holds_a_drain_up_for_a_second_whatever_it_sends(harness: Harness) -> None:
-    data = ask_for("alice", key="B" * 40)
-    client = harness.ask(data, data[:9])
-    draining = harness.loop.create_task(harness.server.drain())
-    harness.loop.forward(0.5)
-    client.send(data[9:-1])
-    harness.loop.forward(0.7)
-    assert client.statuses == [401, 408]
-    harness.loop.forward(1.2)
-    assert draining.done()
-
-
 def test_number_of_cached_heads_is_bounded(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

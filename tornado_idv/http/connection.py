@@ -34,7 +34,7 @@ _MAX_UNSENT = 16 * 1024
 _LINGER_TIMEOUT = 1.0
 """Seconds during which a client may go on sending after the last response. A connection closed
 with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6). In a
-drain also the time to send a first request, and to read or complete one after an invalid key."""
+drain also the time to send a first request."""
 
 
 class Connection(asyncio.Protocol, ResponseSink):
@@ -56,7 +56,6 @@ class Connection(asyncio.Protocol, ResponseSink):
         self._exchange: Exchange | Pending | None = None
         self._authenticated: bool | None = None  # whether the last request was; None: no response
         self._draining = False
-        self._drain_deadline = inf  # for a client whose last request was rejected
         self._eof = False
         self._reading_paused = False
         self._blocked = False  # the client does not read
@@ -101,10 +100,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         """Respond to complete requests; under TLS the end of one direction ends both."""
         self._eof = True
         half_open = self._peer.protocol == "http"
-        if half_open:
-            self._start_next()
-        else:
-            self.resume()
+        self._start_next()
         if self.state is QUEUED or (self._blocked and self.state is not CLOSING):
             return half_open
         if self._exchange is None:
@@ -117,7 +113,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def connection_lost(self, _: Exception | None) -> None:
         self.state = CLOSED
         self.deadline = inf
-        self._leave_queue()
+        self._context.leave_queues(self.resume)
         self._context.connections.unregister(self)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
@@ -173,7 +169,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._linger_close()
         else:
             if self.state is QUEUED:
-                self._leave_queue()
+                self._context.leave_queues(self.resume)
                 self.resume()
             if self.state not in NOT_RECEIVING and self.deadline <= self._loop.time():
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
@@ -197,14 +193,13 @@ class Connection(asyncio.Protocol, ResponseSink):
         A client that has connected and had no response yet has a moment to send its request.
         """
         self._draining = True
-        self._drain_deadline = self._loop.time() + _LINGER_TIMEOUT
         self._match = None  # its responses do not close the connection
         if self._exchange is not None:
             self._exchange.close_after_response()
         elif self.state is IDLE and self._authenticated is not None:
             self._linger_close()
-        elif self.state is IDLE or self._authenticated is False:
-            self.deadline = min(self.deadline, self._drain_deadline)
+        elif self.state is IDLE:
+            self.deadline = min(self.deadline, self._loop.time() + _LINGER_TIMEOUT)
 
     def abort(self) -> None:
         """Close now."""
@@ -295,10 +290,6 @@ class Connection(asyncio.Protocol, ResponseSink):
         queue = context.pipelined if self._authenticated else context.unauthenticated
         queue.enqueue(self.resume, rejected=self._authenticated is False)
 
-    def _leave_queue(self) -> None:
-        self._context.pipelined.cancel(self.resume)
-        self._context.unauthenticated.cancel(self.resume)
-
     def _next_request(self) -> None:
         """Continue after a response: with what is buffered, or with what arrives."""
         if self._eof and self.state is IDLE:
@@ -324,9 +315,6 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._exchange = None
             self._reject(HTTPStatus.BAD_REQUEST)
             return
-        except BaseException:
-            self._transport.abort()  # no response will come, and no timeout runs
-            raise
         if self._eof and self._parser.is_empty:
             exchange.close_after_response()
 
@@ -339,9 +327,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         self.state = CLOSING
         self._parser.clear()
         unsent = self._transport.get_write_buffer_size()
-        is_short = not unsent or (self._draining and self._authenticated is False)
-        timeout = _LINGER_TIMEOUT if is_short else self._serving.limits.idle_timeout
-        self.deadline = self._loop.time() + timeout
+        self._set_timeout(self._serving.limits.idle_timeout if unsent else _LINGER_TIMEOUT)
         if self._transport.can_write_eof() and not self._eof:
             self._transport.resume_reading()
             self._transport.write_eof()
@@ -360,5 +346,3 @@ class Connection(asyncio.Protocol, ResponseSink):
 
     def _set_timeout(self, seconds: float) -> None:
         self.deadline = self._loop.time() + seconds
-        if self._authenticated is False:
-            self.deadline = min(self.deadline, self._drain_deadline)

@@ -12,7 +12,7 @@ from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.http.connection_table import ConnectionTable, HttpLimits
 from tornado_idv.http.exchange import Peer, ResponseSink
-from tornado_idv.http.fair_queue import FairQueue
+from tornado_idv.http.fair_queue import FairQueue, Resume
 from tornado_idv.http.trusted_proxies import TrustedProxies
 
 
@@ -85,3 +85,8 @@ class ServerContext:
     unauthenticated: FairQueue
     written: Future[None]
     """A completed future: Tornado's handlers do not wait for the client to read."""
+
+    def leave_queues(self, resume: Resume) -> None:
+        """Remove a connection that may wait in a queue."""
+        self.pipelined.cancel(resume)
+        self.unauthenticated.cancel(resume)

@@ -33,8 +33,6 @@ _MAX_LINES = 500
 0.3 ms (CPython 3.11)."""
 _SECRET = secrets.token_bytes(32)
 """Made before any fork, so that a user has the same hash in the lines of all workers."""
-_BELOW_RESOLUTION = 5e-6
-"""Seconds below which a response took 0.00 ms, as most do; no need to round that."""
 
 
 class Request(RequestContext, frozen=True, gc=False):
@@ -156,7 +154,7 @@ def record_response(
             request.method,
             request.route,
             result.status,
-            0.0 if seconds < _BELOW_RESOLUTION else int(seconds * 100_000 + 0.5) / 100,
+            int(seconds * 100_000 + 0.5) / 100,
             request.client,
             request.key,
             request.request_id,

@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from email.utils import formatdate
+from functools import lru_cache
 from http.client import responses
 from typing import Literal
 
@@ -67,36 +68,17 @@ def valid_request_id(requested: str) -> str | None:
 
 def build_response(status: int, request_id: str, body: bytes, fields: str = "") -> bytes:
     """Return a whole response; ``fields`` are further header lines, each with its line break."""
-    second = int(time.time())
-    if _prefixes.second != second:
-        _prefixes.begin(second)
-    prefix = _prefixes[status]
+    prefix = _prefix(int(time.time()), status)
     head = f"{prefix}{request_id}\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
-class _Prefixes(dict[int, str]):
-    """Beginnings of the responses of one second, up to the request id, by their status.
-
-    A dictionary, since `functools.lru_cache` would build a key of second and status for each
-    response.
-    """
-
-    second = 0
-
-    def begin(self, second: int) -> None:
-        """Begin another second."""
-        self.clear()
-        self.second = second
-
-    def __missing__(self, status: int) -> str:
-        self[status] = prefix = (
-            f"HTTP/1.1 {status} {responses[status]}\r\n"
-            "Content-Type: application/json\r\n"
-            f"Date: {formatdate(self.second, usegmt=True)}\r\n"
-            f"{_FIELD_LINES}X-Request-ID: "
-        )
-        return prefix
-
-
-_prefixes = _Prefixes()
+@lru_cache(maxsize=64)
+def _prefix(second: int, status: int) -> str:
+    """Return the beginning of a response, up to the request id."""
+    return (
+        f"HTTP/1.1 {status} {responses[status]}\r\n"
+        "Content-Type: application/json\r\n"
+        f"Date: {formatdate(second, usegmt=True)}\r\n"
+        f"{_FIELD_LINES}X-Request-ID: "
+    )
