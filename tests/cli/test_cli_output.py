@@ -122,7 +122,5 @@ def test_current_folder_that_was_removed_is_named(
     monkeypatch.chdir(gone)
     gone.rmdir()
     done = invoke("serve", "--demo", "users.yaml")
-    assert (done.exit_code, done.stderr) == (
-        3,
-        "the current folder was removed; change to another one\n",
-    )
+    assert done.exit_code == 3
+    assert done.stderr == "the current folder was removed; change to another one\n"

@@ -69,61 +69,52 @@ def test_keys_are_imported_with_their_attributes(import_lines: Import, path: Pat
     assert (shop.requests, shop.misses) == (Rate(100, 1), Rate(300, 600))
 
 
-WRONG = {
-    "no json": ("shop", "not a line of JSON"),
-    "two documents": ("{} {}", "not a line of JSON"),
-    "no object": ("[]", "must be an object"),
-    "no id": (json.dumps({"sha256": "0" * 64}), "id: is missing"),
-    "no digest": ('{"id": "x"}', "sha256: is missing, or tokens"),
-    "id": (line("a_b"), "id: must be 1 to 64 letters, digits, . and -"),
-    "digest": (line("x", sha256="00"), "sha256: must be 64 hexadecimal digits"),
-    "duplicate member": ('{"id": "x", "id": "y"}', "not a line of JSON"),
-    "unknown member": (line("x", token="idv_x"), "token: is no member of a key"),
-    "unknown member that may be a token": (
-        line("x", idv_shop_QFmcf6EWP9QahxDlTtEjbVgTfpXCotL8_133ca667=1),
-        "is no member of a key",
-    ),
-    "scope": (line("x", scopes=["all"]), "scopes[0]: Input should be"),
-    "no scope": (line("x", scopes=[]), "scopes: "),
-    "no zone": (line("x", expires="2027-01-01T00:00:00"), "expires: the time zone is missing"),
-    "date": (line("x", expires="soon"), "expires: not a date and time"),
-    "year": (line("x", expires=2027), "expires: not a date and time"),
-    "milliseconds": (line("x", not_before=1800000000000), "not_before: not a date and time"),
-    "disabled": (line("x", disabled="yes"), "disabled: must be true or false"),
-    "far": (
+WRONG = [
+    ("shop", "not a line of JSON"),
+    ("{} {}", "not a line of JSON"),
+    ("[]", "must be an object"),
+    (json.dumps({"sha256": "0" * 64}), "id: is missing"),
+    ('{"id": "x"}', "sha256: is missing, or tokens"),
+    (line("a_b"), "id: must be 1 to 64 letters, digits, . and -"),
+    (line("x", sha256="00"), "sha256: must be 64 hexadecimal digits"),
+    ('{"id": "x", "id": "y"}', "not a line of JSON"),
+    (line("x", token="idv_x"), "token: is no member of a key"),
+    (line("x", idv_shop_QFmcf6EWP9QahxDlTtEjbVgTfpXCotL8_133ca667=1), "is no member of a key"),
+    (line("x", scopes=["all"]), "scopes[0]: Input should be"),
+    (line("x", scopes=[]), "scopes: "),
+    (line("x", expires="2027-01-01T00:00:00"), "expires: the time zone is missing"),
+    (line("x", expires="soon"), "expires: not a date and time"),
+    (line("x", expires=2027), "expires: not a date and time"),
+    (line("x", not_before=1800000000000), "not_before: not a date and time"),
+    (line("x", disabled="yes"), "disabled: must be true or false"),
+    (
         line("x", expires="9999-12-31T23:59:59-12:00"),
         "expires: must be a time from 1970 on and before the year 9999",
     ),
-    "early": (
+    (
         line("x", not_before="0001-01-01T00:00:00+12:00"),
         "not_before: must be a time from 1970 on and before the year 9999",
     ),
-    "rate": (line("x", requests="100"), "requests: not a rate"),
-    "number": (line("x", misses=100), "misses: must be a rate"),
-    "note": (line("x", note="a\nb"), "note: must be at most 200 printable characters"),
-    "expires first": (
+    (line("x", requests="100"), "requests: not a rate"),
+    (line("x", misses=100), "misses: must be a rate"),
+    (line("x", note="a\nb"), "note: must be at most 200 printable characters"),
+    (
         line("x", not_before="2027-01-01T00:00:00Z", expires="2026-01-01T00:00:00Z"),
         "expires: must be after not_before",
     ),
-    "digest and tokens": (
-        line("x", tokens=[{"sha256": "1" * 64}]),
-        "sha256: is one of tokens already",
-    ),
-    "no token": ('{"id": "x", "tokens": []}', "tokens: "),
-    "token": ('{"id": "x", "tokens": [{}]}', "tokens[0].sha256: is missing"),
-    "digest of a token": (
-        '{"id": "x", "tokens": [{"sha256": "0"}]}',
-        "tokens[0].sha256: must be 64 hexadecimal digits",
-    ),
-    "revoked": (line("x", revoked="soon"), "revoked: not a date and time"),
-    "same id": (line("good", sha256="0" * 64), "id: the same as in line 1"),
-    "same digest": (line("x", sha256=digest("good").hex()), "sha256: the same as in line 1"),
-    "known id": (line("shop"), "the key shop exists already"),
-    "control": ("\x00", "not a line of JSON"),
-}
+    (line("x", tokens=[{"sha256": "1" * 64}]), "sha256: is one of tokens already"),
+    ('{"id": "x", "tokens": []}', "tokens: "),
+    ('{"id": "x", "tokens": [{}]}', "tokens[0].sha256: is missing"),
+    ('{"id": "x", "tokens": [{"sha256": "0"}]}', "tokens[0].sha256: must be 64 hexadecimal digits"),
+    (line("x", revoked="soon"), "revoked: not a date and time"),
+    (line("good", sha256="0" * 64), "id: the same as in line 1"),
+    (line("x", sha256=digest("good").hex()), "sha256: the same as in line 1"),
+    (line("shop"), "the key shop exists already"),
+    ("\x00", "not a line of JSON"),
+]
 
 
-@pytest.mark.parametrize(("wrong", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("wrong", "message"), WRONG)
 def test_wrong_line_is_reported_with_its_number_and_nothing_is_imported(
     import_lines: Import, path: Path, wrong: str, message: str
 ) -> None:

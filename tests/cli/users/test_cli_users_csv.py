@@ -30,56 +30,44 @@ EXPONENT = f"{CARD}in exponential notation, by which"
 DIGITS = "; only digits are allowed"
 LATIN = "Gr\udcf6\udcdfe"
 """Größe as it is in Latin-1."""
-REFUSED = {
-    "semicolons": (LIST.replace(",", ";"), "the fields are separated by ';'; add --delimiter ';'"),
-    "tabs": (LIST.replace(",", "\t"), "the fields are separated by 'tab'; add --delimiter tab"),
-    "another case": (
+REFUSED = [
+    (LIST.replace(",", ";"), "the fields are separated by ';'; add --delimiter ';'"),
+    (LIST.replace(",", "\t"), "the fields are separated by 'tab'; add --delimiter tab"),
+    (
         LIST.replace("nickname", "Nickname").replace("plan", " PLAN"),
         f"{CASE} Nickname=nickname --map ' PLAN=plan'",
     ),
-    "another case of the optional column": (
-        LIST.replace("profile_url", "Profile_URL"),
-        f"{CASE} Profile_URL=profile_url",
-    ),
-    "other names": (LIST.replace("nickname", LATIN).replace("plan", "tier\t2"), OTHER_NAMES),
-    "no header": (csv_row(ALICE), NO_HEADER),
-    "no header, a formula": ('alice,"=""0012""",Free\n', NO_HEADER),
-    "no header, an exponent": ("alice,4.00012E+15,Free\n", NO_HEADER),
-    "no header, @ in front": ("@alice,,Free\n", NO_HEADER),
-    "no header, an empty cell": ("alice,,Free\n", NO_HEADER),
-    "no header, blanks in front": ("alice, 0012,Free\n", NO_HEADER),
-    "UTF-16": (LIST.encode("utf-16"), UTF_16),
-    "UTF-16, big-endian, no byte order mark": (LIST.encode("utf-16-be"), f"{UTF_16}-be"),
-    "xlsx": (b"PK\x03\x04\x14\0\x06\0\x08\0\0\0!\0", WORKBOOK),
-    "xls": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0\0", WORKBOOK),
-    "empty": ("", "the file is empty"),
-    "quote": ('"nickname,card_number,plan\n', NO_QUOTE),
-    "a column twice": (LIST.replace("profile_url", "plan"), "the header has two columns plan"),
-    "another column twice": (
-        LIST.replace("profile_url", "note,note"),
-        "the header has two columns note",
-    ),
-    "separator of Excel": (f"sep=;\n{LIST}", "names the delimiter for a spreadsheet; delete it"),
-    "blanks in a card number": (f"{HEADER}alice,4 0012,Free,\n", f"{CARD}contains blanks{DIGITS}"),
-    "no-break spaces in a card number": (
-        f"{HEADER}alice,4\u00a00012,Free,\n",
-        f"{CARD}contains no-break spaces{DIGITS}",
-    ),
-    "dashes": (f"{HEADER}alice,4-0012,Free,\n", f"{CARD}contains dashes{DIGITS}"),
-    "apostrophe": (f"{HEADER}alice,'40012,Free,\n", f"{CARD}contains an apostrophe{DIGITS}"),
-    "decimals": (f"{HEADER}alice,40012.0,Free,\n", f"{CARD}a number with decimals; export"),
-    "no card number": (f"{HEADER}alice,,Free,\n", f"{CARD}empty; see"),
-    "no nickname": (f"{HEADER},40012,Free,\n", "line 2: nickname: empty; see"),
-    "not UTF-8": (
-        b"nickname,card_number,plan\nalice,1,Gr\xf6\n",
-        "plan: not UTF-8; if the list has",
-    ),
-    "exponent in a card number": (f"{HEADER}alice,4.00012E+15,Free,\n", EXPONENT),
-    "exponent with a decimal comma": (f'{HEADER}alice,"4,00012E+15",Free,\n', EXPONENT),
-}
+    (LIST.replace("profile_url", "Profile_URL"), f"{CASE} Profile_URL=profile_url"),
+    (LIST.replace("nickname", LATIN).replace("plan", "tier\t2"), OTHER_NAMES),
+    (csv_row(ALICE), NO_HEADER),
+    ('alice,"=""0012""",Free\n', NO_HEADER),
+    ("alice,4.00012E+15,Free\n", NO_HEADER),
+    ("@alice,,Free\n", NO_HEADER),
+    ("alice,,Free\n", NO_HEADER),
+    ("alice, 0012,Free\n", NO_HEADER),
+    (LIST.encode("utf-16"), UTF_16),
+    (LIST.encode("utf-16-be"), f"{UTF_16}-be"),
+    (b"PK\x03\x04\x14\0\x06\0\x08\0\0\0!\0", WORKBOOK),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0\0", WORKBOOK),
+    ("", "the file is empty"),
+    ('"nickname,card_number,plan\n', NO_QUOTE),
+    (LIST.replace("profile_url", "plan"), "the header has two columns plan"),
+    (LIST.replace("profile_url", "note,note"), "the header has two columns note"),
+    (f"sep=;\n{LIST}", "names the delimiter for a spreadsheet; delete it"),
+    (f"{HEADER}alice,4 0012,Free,\n", f"{CARD}contains blanks{DIGITS}"),
+    (f"{HEADER}alice,4\u00a00012,Free,\n", f"{CARD}contains no-break spaces{DIGITS}"),
+    (f"{HEADER}alice,4-0012,Free,\n", f"{CARD}contains dashes{DIGITS}"),
+    (f"{HEADER}alice,'40012,Free,\n", f"{CARD}contains an apostrophe{DIGITS}"),
+    (f"{HEADER}alice,40012.0,Free,\n", f"{CARD}a number with decimals; export"),
+    (f"{HEADER}alice,,Free,\n", f"{CARD}empty; see"),
+    (f"{HEADER},40012,Free,\n", "line 2: nickname: empty; see"),
+    (b"nickname,card_number,plan\nalice,1,Gr\xf6\n", "plan: not UTF-8; if the list has"),
+    (f"{HEADER}alice,4.00012E+15,Free,\n", EXPONENT),
+    (f'{HEADER}alice,"4,00012E+15",Free,\n', EXPONENT),
+]
 
 
-@pytest.mark.parametrize(("content", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("content", "message"), REFUSED)
 def test_cause_is_named_without_a_value_and_nothing_is_changed(
     users: Users, folder: Path, content: str | bytes, message: str
 ) -> None:
@@ -159,10 +147,8 @@ def test_rows_without_a_value_are_none(users: Users, source: Callable[..., Path]
 
 def test_array_of_json_is_named(users: Users, source: Callable[..., Path]) -> None:
     done = users("import", source('[\n{"nickname": "a"}]', "list.json"), "--to", "people")
-    assert (done.exit_code, "this is a JSON array; write one object in each" in done.stderr) == (
-        1,
-        True,
-    )
+    assert done.exit_code == 1
+    assert "this is a JSON array; write one object in each" in done.stderr
 
 
 def test_plans_are_counted(users: Users, source: Callable[..., Path]) -> None:
