@@ -12,8 +12,13 @@ from support.processes.service import FIXTURE, serving
 from tornado_idv.service.service import Service
 
 
+@pytest.fixture(autouse=True)
+def users(tmp_path: Path) -> None:
+    """Writes the users of `WITH_ADMIN`."""
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+
+
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     with serving(WITH_ADMIN, tmp_path) as running:
         yield running

@@ -45,7 +45,6 @@ def test_status_gives_an_overview(service: Service) -> None:
 
 def test_status_lists_the_keys_that_expire_within_14_days(tmp_path: Path) -> None:
     """At most 20, the next one first; not those that have expired."""
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     now = time.time()
     expirations = {f"k{day}": format_time(now + day * 86400) for day in (20, 13, 2, 5)}
     with serving(with_keys(expirations), tmp_path) as service:
@@ -69,7 +68,6 @@ def with_keys(expirations: dict[str, str]) -> str:
 
 
 def test_key_store_that_cannot_be_read_is_degraded(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     path = tmp_path / "keys.db"
     make_store(path, "shop")
     config = WITH_ADMIN.replace("auth:\n", "auth:\n  store: keys.db\n")
@@ -83,7 +81,6 @@ def test_key_store_that_cannot_be_read_is_degraded(tmp_path: Path) -> None:
 
 
 def test_liveness_of_the_public_listener(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = WITH_ADMIN.replace("port: 0,", "port: 0, base_path: /x, health_path: /healthz,", 1)
     with serving(config, tmp_path) as service:
         client = Client(service.port)
@@ -229,7 +226,6 @@ def test_explain_of_anything_else_is_rejected(service: Service, record: object) 
 @pytest.mark.slow
 def test_draining_service_is_not_ready_and_still_serves(tmp_path: Path) -> None:
     """From the signal on; the admin listener responds until the end."""
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = tmp_path / "config.yaml"
     text = WITH_ADMIN.replace("port: 0,", "port: 0, drain: {delay: 1500ms},", 1)
     config.write_text(f"{text}logging: {{format: json}}\n")

@@ -31,7 +31,6 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 @pytest.mark.parametrize("packet_cache", ["true", "false"])
 def test_responses_are_counted_by_operation_and_code(tmp_path: Path, packet_cache: str) -> None:
     """Also those of the fast path, and those that no handler sees."""
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = WITH_ADMIN.replace("port: 0,", f"port: 0, packet_cache: {packet_cache},", 1)
     with serving(config, tmp_path) as service:
         client = Client(service.port)
@@ -72,7 +71,6 @@ def test_responses_are_counted_by_operation_and_code(tmp_path: Path, packet_cach
 
 
 def test_rejected_keys_and_limits_are_counted_by_reason(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     with serving(f"{WITH_ADMIN}limits: {{requests: 2/hour}}\n", tmp_path) as service:
         client = Client(service.port)
         path = "/api/v1/identify/url"
@@ -122,7 +120,6 @@ def test_plugin_that_cannot_describe_itself_leaves_the_service_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object, error: str
 ) -> None:
     monkeypatch.setattr(YamlBackend, name, value)
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     with serving(WITH_ADMIN, tmp_path) as service:
         ready = ask_admin(service, "/health/ready")
         (backend,) = ask_admin(service, "/status.json").json["backends"]
@@ -136,7 +133,6 @@ def test_servers_of_a_backend_are_shown_with_their_roles(
 ) -> None:
     servers = [("db1:5432", "standby"), ("db2:5432", "standby")]
     monkeypatch.setattr(YamlBackend, "servers", property(lambda _: servers))
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     with serving(WITH_ADMIN, tmp_path) as service:
         (backend,) = ask_admin(service, "/health/ready?verbose").json["backends"]
         assert backend["servers"] == [{"server": each, "role": role} for each, role in servers]
@@ -175,7 +171,6 @@ def test_failing_backend_is_counted_and_its_breaker_shown(tmp_path: Path) -> Non
 
 
 def test_evictions_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     with serving(f"{WITH_ADMIN}cache: {{max_negative_entries: 2}}\n", tmp_path) as service:
         for name in "abcde":
             Client(service.port).by_input(f"@{name}")
@@ -195,7 +190,6 @@ def test_connections_above_the_limit_are_counted_as_an_operation_of_their_own(
     tmp_path: Path,
 ) -> None:
     """Which alerts do not leave out, as they do health checks. It is exposed before the first."""
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = WITH_ADMIN.replace("port: 0,", "port: 0, max_connections: 2,", 1)
     counted = {"operation": "connection", "code": "overloaded"}
     with serving(config, tmp_path) as service, ExitStack() as stack:
@@ -242,7 +236,6 @@ def test_keys_that_have_expired_give_way_to_those_that_expire_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "_MAX_KEYS", 1)
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     later = f"    - {{id: later, token: {issue('later')}, expires: 2100-01-01T00:00:00Z}}\n"
     with serving(WITH_ADMIN.replace("backends:\n", f"{later}backends:\n"), tmp_path) as service:
         value = scrape(service)

@@ -8,12 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from support.databases.directory_sync import fail_sync
 from support.databases.key_stores import make_store, read
-from support.processes.loggers import put_back
-from tornado_idv.cli import main
+from support.processes.process import Invoke
 from tornado_idv.keys.token import digest
 from tornado_idv.units import Rate
 
@@ -30,18 +29,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def import_lines(path: Path) -> Import:
+def import_lines(invoke: Invoke, path: Path) -> Import:
     """Imports lines from standard input."""
 
     def run(*lines: str, options: tuple[str, ...] = ()) -> Result:
-        arguments = ["keys", "import", "-", "--create", "--store", str(path), *options]
-        with put_back():
-            return CliRunner().invoke(
-                main,
-                arguments,
-                input="".join(f"{each}\n" for each in lines),
-                catch_exceptions=False,
-            )
+        arguments = ("keys", "import", "-", "--create", "--store", path, *options)
+        return invoke(*arguments, stdin="".join(f"{each}\n" for each in lines).encode())
 
     return run
 
