@@ -166,19 +166,6 @@ class ForgetsProfileUrls(Honest):
         return user and User(user.plan, user.card_number, user.nickname)
 
 
-class TypesPlans(Honest):
-    """Reads the plan "no" as YAML does."""
-
-    async def find(self, query: Query) -> User | None:
-        user = await super().find(query)
-        return user and User(
-            "False" if user.plan == "no" else user.plan,
-            user.card_number,
-            user.nickname,
-            user.profile_url,
-        )
-
-
 class ServesNoCards(Honest):
     """Finds no user by card."""
 
@@ -246,7 +233,6 @@ LIARS: dict[type[Honest], set[str]] = {
     TakesWildCards: {ABSENT},
     MixesUpColumns: {ABSENT, FOLDED},
     ForgetsProfileUrls: {FOUND_BY_NICKNAME, FOUND_BY_CARD, AT_ONCE},
-    TypesPlans: {FOUND_BY_NICKNAME, FOUND_BY_CARD, AT_ONCE},
     ServesNoCards: {FOUND_BY_CARD, TWO_USERS},
     FailsWhenEmpty: {EMPTY},
     KnowsAliceAlways: {EMPTY, FAILING, FOLDED, TWO_USERS},

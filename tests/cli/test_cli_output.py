@@ -74,12 +74,7 @@ def test_name_of_a_file_that_is_no_text_is_printed(folder: Path, arguments: list
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["users", "export", "--from", "users"],
-        ["schema"],
-        ["check", "--json"],
-        ["users", "--help"],
-    ],
+    [["users", "export", "--from", "users"], ["schema"], ["check", "--json"], ["users", "--help"]],
     ids=" ".join,
 )
 def test_closed_pipe_ends_a_command_without_a_word(folder: Path, arguments: list[str]) -> None:

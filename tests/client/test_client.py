@@ -110,7 +110,6 @@ async def test_errors_of_the_service(service: RunningService, kind: Kind) -> Non
         (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 200"), Unexpected),
         (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 410"), Unexpected),
         (http(404, NOT_FOUND_BODY, ECHO, "Content-Encoding: gzip"), Unexpected),
-        (http(302, b"", "Location: /elsewhere"), Unexpected),
         (error(401, "not_found"), Unexpected),
         (http(401, b"<html>", kind="text/html"), Unexpected),
         (http(204), Unexpected),

@@ -8,7 +8,6 @@ import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import count
 
 import pytest
 import trustme
@@ -326,22 +325,6 @@ async def test_late_response_is_of_no_use_and_ends_its_connection(kind: Kind) ->
             await call("find", "@alice")
         assert await call("find", "@alice") == ALICE
     assert len(server.connections) == 2
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [Said(b"", "drip"), Said(NOT_FOUND.replace(b"Content-Length: ", b"Content-Length: 9"), "drip")],
-    ids=["head", "body"],
-)
-async def test_deadline_counts_the_whole_response(answer: Said) -> None:
-    """Each step of the clock is a second, each byte arrives within a hundredth of one."""
-    clock = count().__next__
-    async with (
-        serving(answer) as server,
-        calling("synchronous", server.address, clock=clock, deadline=20.0) as call,
-    ):
-        with pytest.raises(Undetermined, match="TimeoutError"):
-            await call("find", "@alice")
 
 
 @contextmanager

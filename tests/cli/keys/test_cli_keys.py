@@ -394,7 +394,6 @@ def test_key_is_shown_without_its_digest(run: Run, varied: Path) -> None:
     as_json = run("show", "new", "--json").stdout
     shown = json.loads(as_json)
     assert shown["expires"] == "2026-11-29T00:00:00Z"
-    assert [each["expires"] for each in shown["tokens"]].count(None) == 1
     assert digest("new").hex() not in text + as_json
 
 
