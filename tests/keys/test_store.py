@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from support.databases.key_stores import (
     read,
     record,
 )
+from support.processes.forked_commands import start
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process_limits import descriptors
 from tornado_idv.errors import KeyStoreError
@@ -35,7 +37,7 @@ from tornado_idv.keys.record import EMPTY, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreExistsError
-from tornado_idv.keys.token import digest
+from tornado_idv.keys.token import check_token, digest
 
 
 @pytest.fixture
@@ -135,6 +137,23 @@ def test_change_waits_for_another_one(path: Path) -> None:
         Timer(0.1, other.rollback).start()
         with open_store(path) as store:
             store.revoke("shop", CREATED)
+
+
+@pytest.mark.slow
+def test_command_that_is_killed_has_made_its_whole_change_or_none(path: Path) -> None:
+    """And the token that one has printed and confirmed is in the store."""
+    make_store(path, "shop")
+    for number in range(12):
+        before = read(path)["shop"].tokens
+        command = start(path.with_name("logs"), "keys", "rotate", "shop", "--store", path)
+        time.sleep(number / 100)  # a command takes 40 ms on a quiet machine, 100 ms on a busy one
+        command.kill()
+        code, added = command.wait(), set(read(path)["shop"].tokens) - set(before)
+        if code == 0 or added:
+            assert [each.expires for each in added if each.expires is None] == [None]
+        if code == 0:
+            check_token(token := command.stdout.removesuffix("\n"))
+            assert digest(token) in {each.digest for each in added}
 
 
 def read_whole(path: Path) -> None:
