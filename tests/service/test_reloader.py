@@ -186,22 +186,6 @@ async def test_success_is_logged_and_audited(
     assert "problem" not in line
 
 
-@pytest.mark.parametrize("error", [None, StartError("no file")], ids=["succeeds", "fails"])
-async def test_begin_and_end_of_a_reload_are_reported(path: Path, error: Exception | None) -> None:
-    applied = Applied()
-    applied.error = error
-    reported: list[object] = []
-    reloader = Reloader(
-        ConfigFile.read(path),
-        applied,
-        reported.append,
-        lambda result, audited: reported.extend([result.code, audited]),
-    )
-    await end(reloader.reload("signal"))
-    audited = {"trigger": "signal"}
-    assert reported == [audited, None if error is None else FAILED, audited]
-
-
 async def test_close_waits_for_the_end_of_a_reload(path: Path) -> None:
     """What it has opened is closed before the service ends."""
     done: list[str] = []

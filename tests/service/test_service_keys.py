@@ -91,18 +91,6 @@ def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> No
     assert other.statuses().keys() == {200}
 
 
-@pytest.mark.slow
-def test_rotated_key_has_no_failed_request(folder: Path, store: Path, tmp_path: Path) -> None:
-    old = make_store(store, "shop")["shop"]
-    with serving(CONFIG_FILE, folder) as service, repeating(service.port, old) as load:
-        load.wait_for(200)
-        command = start(tmp_path / "logs", "keys", "rotate", "shop", "--store", store)
-        assert command.wait() == 0
-        new = command.stdout.strip()
-        eventually(lambda: ask(Client(service.port), new).status == 200)
-    assert load.statuses().keys() == {200}
-
-
 def test_every_rejected_key_gets_the_same_response(folder: Path, store: Path) -> None:
     """Absent, malformed, mistyped, unknown, expired, not valid yet, revoked and disabled."""
     make_store(store)

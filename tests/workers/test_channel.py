@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from support.fakes.clock_and_backends import LoopClock
 from support.processes.control_channel import ControlEnd
 from tornado_idv.errors import ConfigError, Problem
-from tornado_idv.workers.channel import Channel, Message, supervised
+from tornado_idv.workers.channel import Channel, supervised
 
 Serve = Callable[[Channel], Awaitable[int]]
 
@@ -122,27 +121,3 @@ async def test_replies_are_in_the_order_of_the_messages(control: ControlEnd) -> 
         return len(channel._replies)
 
     assert await run(control, serve) == 0
-
-
-async def test_other_messages_are_passed_on(control: ControlEnd) -> None:
-    received: list[Message] = []
-
-    async def serve(channel: Channel) -> int:
-        channel.on_message = received.append
-        return await until_stopped(channel)
-
-    control.send("hangup")
-    control.send("drain", delay=False)
-    assert await run(control, serve) == 0
-    assert received == [{"op": "hangup"}]
-
-
-async def test_process_reports_every_second(control: ControlEnd) -> None:
-    async def serve(channel: Channel) -> int:
-        clock = LoopClock()
-        for _ in range(3):
-            await clock.advance(1.01)
-        return 0
-
-    await run(control, serve)
-    assert len(control.rest()) >= 4
