@@ -58,46 +58,36 @@ def bounded(steps: list[Step]) -> Iterator[Step]:
         shown = step.shown
         if step.name == "response body":
             evaluated = list(takewhile(lambda each: each.name != "request", steps[index:]))
-            shown = _SHOWN if _is_of_one_user(evaluated) else _SHOWN_OF_OTHERS
+            results = [each.result for each in evaluated]
+            is_list = any(isinstance(each, list) and len(each) > 1 for each in results)
+            is_user = {"plan", "card_number", "nickname"} & {each.name for each in evaluated}
+            shown = _SHOWN if is_user and not is_list else _SHOWN_OF_OTHERS
         yield replace(step, shown=shown)
-
-
-def _is_of_one_user(evaluated: list[Step]) -> bool:
-    is_mapped = any(each.name in ("plan", "card_number", "nickname") for each in evaluated)
-    return is_mapped and not any(
-        isinstance(each.result, list) and len(each.result) > 1 for each in evaluated
-    )
 
 
 def _masked(request: Request) -> Request:
     """Mask the values in a request that are named like a secret."""
     path, mark, query = request.url.partition("?")
-    headers = {name: MASK if _is_secret(name) else each for name, each in request.headers.items()}
     body = request.body
     if body is not None:
         try:
-            body = dumps(_mask_members(strict_json.loads(body))).encode()
+            body = dumps(_mask(strict_json.loads(body))).encode()
         except ValueError:
             body = _mask_pairs(body.decode()).encode()
-    return replace(request, url=path + mark + _mask_pairs(query), headers=headers, body=body)
+    url, headers = path + mark + _mask_pairs(query), _mask(dict(request.headers))
+    return replace(request, url=url, headers=headers, body=body)
 
 
 def _mask_pairs(pairs: str) -> str:
     """Mask in a query or a form."""
-    return "&".join(
-        f"{name}={MASK}" if equals and _is_secret(name) else name + equals + value
-        for name, equals, value in (pair.partition("=") for pair in pairs.split("&"))
-    )
+    parts = [pair.partition("=") for pair in pairs.split("&")]
+    return "&".join(name + equals + _mask(value, name) for name, equals, value in parts)
 
 
-def _mask_members(value: Any) -> Any:
+def _mask(value: Any, name: str = "") -> Any:
+    """Mask a value, and at any depth, by the names of members."""
+    if value and _SECRET_NAME.search(unquote(name)):
+        return MASK
     if isinstance(value, dict):
-        return {
-            name: MASK if _is_secret(name) else _mask_members(member)
-            for name, member in value.items()
-        }
-    return [_mask_members(item) for item in value] if isinstance(value, list) else value
-
-
-def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.search(unquote(name)) is not None
+        return {each: _mask(member, each) for each, member in value.items()}
+    return [_mask(item) for item in value] if isinstance(value, list) else value
