@@ -71,10 +71,8 @@ BIND = {"dn": ADMIN, "password": PASSWORD}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
-    server = LdapServer(tmp_path_factory.mktemp("ldap") / "server")
-    server.start()
-    yield server
-    server.stop()
+    with LdapServer(tmp_path_factory.mktemp("ldap") / "server") as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -228,13 +226,9 @@ async def test_schema_that_cannot_be_read_is_logged(
     backend_of: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hidden = 'access to dn.base="cn=Subschema" by * none\naccess to * by * read'
-    server = LdapServer(tmp_path / "hidden", options=hidden)
-    server.start()
-    try:
+    with LdapServer(tmp_path / "hidden", options=hidden) as server:
         async with open_backends([backend_of(uris=[server.uri], bind=None)]) as (backend,):
             assert await backend.find(ByNickname("alice")) == ALICE
-    finally:
-        server.stop()
     assert "the schema cannot be read: unknown attributes would find no user" in caplog.text
 
 
@@ -253,16 +247,12 @@ NO_ENTRY = "the filter finds no entry for any value"
 async def test_filter_that_finds_no_user_is_no_missing_user(
     backend_of: Make, tmp_path: Path, acl: str, filter_: str | None
 ) -> None:
-    server = LdapServer(tmp_path / "server", options=acl)
-    server.start()
     given = {"filter": filter_} if filter_ else SEARCHES["by_card"]
-    try:
+    with LdapServer(tmp_path / "server", options=acl) as server:
         backend = backend_of(uris=[server.uri], bind=None, by_card=given)
         async with open_backends([backend]):
             for card in (ALICE.card_number, "5"):
                 assert NO_ENTRY in await outcome(backend, ByCard(card))
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize("first", ["alice", "nobody"])
@@ -270,9 +260,7 @@ async def test_tree_that_lost_its_entries_is_no_missing_user(
     backend_of: Make, tmp_path: Path, first: str
 ) -> None:
     """One that was empty from the start has no users; one entry that goes is not known."""
-    server = LdapServer(tmp_path / "server", [person("alice", "4"), person("bob", "5")])
-    server.start()
-    try:
+    with LdapServer(tmp_path / "server", [person("alice", "4"), person("bob", "5")]) as server:
         async with open_backends([backend_of(uris=[server.uri])]) as (backend,):
             await outcome(backend, ByNickname(first))
             with connected(server) as handle:
@@ -283,8 +271,6 @@ async def test_tree_that_lost_its_entries_is_no_missing_user(
             clock = LoopClock()
             clock.forward(1.0)
             assert NO_ENTRY in await outcome(backend, ByNickname("alice"))
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize("limit", ["size.unchecked=1", "size.prtotal=disabled"])
@@ -292,9 +278,7 @@ async def test_limit_that_keeps_a_filter_from_being_tried_opens_no_breaker(
     backend_of: Make, tmp_path: Path, limit: str
 ) -> None:
     """It is of no concern to users who exist; after one was found, others may be missing."""
-    server = LdapServer(tmp_path / "server", database=f"limits * {limit}")
-    server.start()
-    try:
+    with LdapServer(tmp_path / "server", database=f"limits * {limit}") as server:
         async with open_backends([backend_of(uris=[server.uri], bind=None)]) as (backend,):
             with pytest.raises(Unavailable, match="exceeded a limit of the server") as caught:
                 await backend.find(ByNickname("nobody"))
@@ -302,8 +286,6 @@ async def test_limit_that_keeps_a_filter_from_being_tried_opens_no_breaker(
             assert await backend.find(ByNickname("alice")) == ALICE
             LoopClock().forward(1.0)
             assert await backend.find(ByNickname("nobody")) is None
-    finally:
-        server.stop()
 
 
 @contextmanager
@@ -522,9 +504,7 @@ async def test_response_that_arrives_in_part_is_waited_for(
 async def test_second_server_is_used_while_the_first_is_away_and_no_longer(
     backend_of: Make, server: LdapServer, tmp_path: Path
 ) -> None:
-    second = LdapServer(tmp_path / "second", [person("alice", "5", "title: Second")])
-    second.start()
-    try:
+    with LdapServer(tmp_path / "second", [person("alice", "5", "title: Second")]) as second:
         server.stop()
         backend = backend_of(uris=[server.uri, second.uri], max_age="200ms")
         async with open_backends([backend]):
@@ -542,8 +522,6 @@ async def test_second_server_is_used_while_the_first_is_away_and_no_longer(
                 await asyncio.sleep(0.05)
             else:
                 raise AssertionError("the first server was not used again")
-    finally:
-        second.stop()
 
 
 def test_outage_is_503_over_http(server: LdapServer, tmp_path: Path) -> None:

@@ -42,10 +42,8 @@ PERSONS = (
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = LdapServer(tmp_path_factory.mktemp("ldap") / "server", PERSONS)
-    server.start()
-    yield server.uri
-    server.stop()
+    with LdapServer(tmp_path_factory.mktemp("ldap") / "server", PERSONS) as server:
+        yield server.uri
 
 
 @pytest.fixture
@@ -99,27 +97,22 @@ def test_recipe_for_entries_with_several_uids(
     assert done.exit_code == (1 if nickname is None else 0)
 
 
-@pytest.mark.parametrize("start_tls", [True, False])
-@pytest.mark.parametrize("name", ["other.example", "127.0.0.1"])
+@pytest.mark.parametrize(("name", "start_tls"), [("other.example", True), ("127.0.0.1", False)])
 def test_check_fails_for_a_certificate_that_is_refused(
     invoke: Invoke, tmp_path: Path, write: Write, name: str, *, start_tls: bool
 ) -> None:
     """One of another name, and one of another authority."""
-    server = LdapServer(tmp_path / "server", [])
-    server.certify(name)
-    if name == "127.0.0.1":
-        trustme.CA().cert_pem.write_to_path(server.folder / "other.pem")
-    trusted = "other.pem" if name == "127.0.0.1" else "ca.pem"
-    server.start()
-    try:
+    made = LdapServer(tmp_path / "server", [])
+    made.certify(name)
+    trustme.CA().cert_pem.write_to_path(made.folder / "127.0.0.1.pem")
+    trusted = "ca.pem" if start_tls else "127.0.0.1.pem"
+    with made as server:
         path = write(
             uris=[server.uri if start_tls else server.tls_uri],
             start_tls=start_tls,
             tls={"ca_file": f"{server.folder}/{trusted}"},
         )
         done = invoke("check", "-c", path)
-    finally:
-        server.stop()
     assert done.exit_code == 1
     assert "the certificate is refused: " in done.output
 

@@ -34,10 +34,8 @@ HIDDEN_SCHEMA = 'access to dn.base="cn=Subschema" by * none\naccess to * by * re
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
-    server = LdapServer(tmp_path_factory.mktemp("ldap") / "server", PERSONS)
-    server.start()
-    yield server
-    server.stop()
+    with LdapServer(tmp_path_factory.mktemp("ldap") / "server", PERSONS) as server:
+        yield server
 
 
 BIND = {"dn": ADMIN, "password": PASSWORD}
@@ -138,16 +136,12 @@ async def test_range_of_values_is_an_error(server: LdapServer, tmp_path: Path) -
 
 
 async def test_without_a_schema_names_must_be_those_of_the_server(tmp_path: Path) -> None:
-    server = LdapServer(tmp_path / "hidden", PERSONS, options=HIDDEN_SCHEMA)
-    server.start()
-    try:
+    with LdapServer(tmp_path / "hidden", PERSONS, options=HIDDEN_SCHEMA) as server:
         for path, expected in (
             ("OU", "Gold"),
             ("organizationalUnitName", f"broken: the server returned ou, {UNSEEN}"),
         ):
             assert await found(tmp_path, server.uri, "alice", plan(path)) == expected
-    finally:
-        server.stop()
 
 
 async def test_filter_by_a_type_that_others_are_derived_from(
@@ -170,14 +164,10 @@ async def test_attribute_that_is_hidden_or_on_no_entry_is_warned_of(
     caplog.set_level(logging.WARNING, "idv_ldap")
     hidden = "access to attrs=employeeType by * none\naccess to * by * read"
     entries = [*PERSONS, person("plain", "9", "employeeType: disabled")]
-    server = LdapServer(tmp_path / "server", entries, options=hidden)
-    server.start()
-    try:
+    with LdapServer(tmp_path / "server", entries, options=hidden) as server:
         condition = {} if in_filter else {"not_known_when": f"{attribute} == 'disabled'"}
         filter_ = f"(|(uid={{nickname}})({attribute if in_filter else 'cn'}={{nickname}}))"
         await found(tmp_path, server.uri, "alice", condition, bind=None, filter_=filter_)
-    finally:
-        server.stop()
     warnings = [each for each in caplog.messages if "bind.dn may not read it" in each]
     assert [each.split("no entry has ")[1].split(",")[0] for each in warnings] == [attribute]
 

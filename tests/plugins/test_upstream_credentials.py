@@ -16,14 +16,13 @@ import pytest
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from idv_upstream.request.template import Request
-from idv_upstream.transport.credentials import Credential, KeyInPlace
+from idv_upstream.transport.credentials import Credential
 from idv_upstream.transport.sender import Sender
-from support.fakes.clock_and_backends import LoopClock, Ticker
+from support.fakes.clock_and_backends import Ticker
 from support.http.scripted_server import Said, Scripted, header, http, serving
 from support.http.upstream_transport import (
     GET,
     POST,
-    TIMEOUT,
     ask,
     asked,
     failure_of,
@@ -158,68 +157,40 @@ def test_secret_is_in_no_repr(kind: str) -> None:
     assert "canary" not in f"{built!r} {built} {built.model_dump()} {built.model_dump_json()}"
 
 
-WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
-    "empty token": ({"kind": "bearer", "token": ""}, ("bearer", "token"), "not a bearer token"),
-    "token with a space": (
-        {"kind": "bearer", "token": "canary canary"},
-        ("bearer", "token"),
-        "write 1 to 4096 visible ASCII",
+WRONG = [
+    ({"kind": "bearer", "token": ""}, "bearer.token", "not a bearer token"),
+    ({"kind": "bearer", "token": "canary canary"}, "bearer.token", "write 1 to 4096 visible ASCII"),
+    ({"kind": "bearer", "token": "canary\n"}, "bearer.token", "not a bearer token"),
+    ({"kind": "bearer", "token": "çanary"}, "bearer.token", "not a bearer token"),
+    ({"kind": "bearer", "token": "canary" * 700}, "bearer.token", "not a bearer token"),
+    ({"kind": "basic", "username": "a:b", "password": "canary"}, "basic.username", ""),
+    ({"kind": "basic", "username": "a", "password": "canary\n"}, "basic.password", "on one line"),
+    ({"kind": "api_key", "header": "K", "value": "canary\n"}, "api_key.value", "not a key; write"),
+    (
+        {"kind": "api_key", "header": "K", "query": "k", "value": "canary"},
+        "api_key.query",
+        "either",
     ),
-    "token with a newline": (
-        {"kind": "bearer", "token": "canary\n"},
-        ("bearer", "token"),
-        "not a bearer token",
+    ({"kind": "api_key", "value": "canary"}, "api_key.query", "either header or query"),
+    ({"kind": "api_key", "header": "X Key", "value": "canary"}, "api_key.header", ""),
+    *(
+        (
+            {"kind": "api_key", "header": name, "value": "canary"},
+            "api_key.header",
+            "this header is set by the client",
+        )
+        for name in ("Host", "content-length", "Transfer-Encoding", "Proxy-X")
     ),
-    "token of other letters": (
-        {"kind": "bearer", "token": "çanary"},
-        ("bearer", "token"),
-        "not a bearer token",
-    ),
-    "token without end": (
-        {"kind": "bearer", "token": "canary" * 700},
-        ("bearer", "token"),
-        "not a bearer token",
-    ),
-    "name with a colon": (
-        {"kind": "basic", "username": "a:b", "password": "canary"},
-        ("basic", "username"),
-        "",
-    ),
-    "password of two lines": (
-        {"kind": "basic", "username": "a", "password": "canary\ncanary"},
-        ("basic", "password"),
-        "on one line",
-    ),
-    "key with a newline": (
-        {"kind": "api_key", "header": "X-Key", "value": "canary\n"},
-        ("api_key", "value"),
-        "not a key; write",
-    ),
-    "key in both": (
-        {"kind": "api_key", "header": "X-Key", "query": "key", "value": "canary"},
-        ("api_key", "query"),
-        "either header or query",
-    ),
-    "key in neither": (
-        {"kind": "api_key", "value": "canary"},
-        ("api_key", "query"),
-        "either header or query",
-    ),
-    "key in no header": (
-        {"kind": "api_key", "header": "X Key", "value": "canary"},
-        ("api_key", "header"),
-        "",
-    ),
-}
+]
 
 
-@pytest.mark.parametrize(("members", "place", "reported"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize(("members", "place", "reported"), WRONG)
 def test_credential_that_cannot_be_sent_is_rejected(
-    members: dict[str, Any], place: tuple[str, ...], reported: str
+    members: dict[str, Any], place: str, reported: str
 ) -> None:
     """The message says what is valid, and does not repeat the value."""
     ((where, message),) = problems(**members)
-    assert where == place
+    assert ".".join(where) == place
     assert reported in message
 
 
@@ -427,16 +398,6 @@ async def test_rejected_token_is_replaced_once() -> None:
     assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
-async def test_late_rejection_of_an_old_token_fetches_no_new_one() -> None:
-    """It has been replaced already."""
-    async with issued(token("t1")) as case:
-        await ask(case.made)
-        assert case.made._tokens is not None
-        assert case.made._tokens.invalidate("t0")
-        await ask(case.made)
-    assert len(case.issuer.requests) == 1
-
-
 async def test_upstream_that_rejects_every_token_does_not_cost_a_token_per_request() -> None:
     """The response is the 401; after 5 s a new token is tried."""
     ticker = Ticker()
@@ -529,28 +490,6 @@ async def test_retry_after_of_the_token_server_is_respected(asked: str, granted:
         assert (await ask(case.made)).status == 200
 
 
-@pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "Proxy-X"])
-def test_api_key_cannot_be_sent_in_a_header_of_the_client(name: str) -> None:
-    with pytest.raises(ValidationError, match="this header is set by the client"):
-        KeyInPlace.model_validate({"kind": "api_key", "header": name, "value": "k"})
-    KeyInPlace.model_validate({"kind": "api_key", "header": "authorization", "value": "k"})
-
-
-async def test_token_server_has_the_rest_of_the_timeout() -> None:
-    """Not another `timeout`, after a rejection that took most of it."""
-    async with issued(token(), Said(), answers=(GOOD, http(401))) as case:
-        await ask(case.made)
-        clock = LoopClock()
-        case.directory.gate.clear()
-        waiting = asyncio.ensure_future(failure_of(case.made))
-        await case.directory.asked(2)
-        clock.forward(TIMEOUT - 2)
-        case.directory.gate.set()
-        await case.issuer.asked(2)
-        clock.forward(3)
-        assert (await asyncio.wait_for(waiting, 1)).reason == "cancelled by the guard"
-
-
 async def test_closing_cancels_the_fetch_of_a_token() -> None:
     """No task is left running."""
     async with issued(token()) as case:
@@ -570,17 +509,8 @@ async def test_closing_cancels_the_fetch_of_a_token() -> None:
 @pytest.mark.parametrize("kind", HOLDERS)
 @pytest.mark.parametrize(
     "answer",
-    [
-        Said(then="close"),
-        Said(then="reset"),
-        Said(),
-        Said(b"220 SMTP\r\n\r\n"),
-        Said(http(200, b"0" * 70_000)),
-        Said(http(401, b"", "WWW-Authenticate: Bearer")),
-        Said(http(503)),
-        Said(http(302, b"", "Location: /")),
-    ],
-    ids=["closed", "reset", "frozen", "no HTTP", "long", "401", "503", "302"],
+    [Said(then="close"), Said(), Said(http(401, b"", "WWW-Authenticate: Bearer"))],
+    ids=["closed", "frozen", "401"],
 )
 async def test_no_failure_leaks_a_secret(
     kind: str, answer: Said, caplog: pytest.LogCaptureFixture

@@ -134,17 +134,6 @@ async def test_token_that_has_expired_is_still_masked() -> None:
         assert "t1" in case.made.secrets()
 
 
-async def test_rejected_token_is_replaced_once() -> None:
-    answers = http(401), GOOD, http(401)
-    async with behind_login(logged_in(), logged_in("t2"), answers=answers) as case:
-        assert (await ask(case.made)).status == 200
-        assert (await ask(case.made)).status == 401
-        for _ in range(20):
-            assert (await ask(case.made)).status == 401
-    assert case.shown()[:2] == ["Bearer t1", "Bearer t2"]
-    assert len(case.issuer.requests) == 3
-
-
 EXPIRES = {"expires": "data.expires"}
 FAILURES: dict[str, tuple[Said | bytes, dict[str, Any], type[LookupFailed], str]] = {
     "no token": (

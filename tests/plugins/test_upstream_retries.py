@@ -116,18 +116,6 @@ async def test_another_endpoint_is_used_at_once_and_for_five_seconds() -> None:
     assert pauses.lengths == []
 
 
-async def test_second_attempt_goes_to_another_endpoint_even_if_all_failed() -> None:
-    """The one that failed just now is the least likely to answer."""
-    async with (
-        serving(RESET) as first,
-        serving(RESET) as second,
-        opened(first.address, second.address, timer=Ticker()) as made,
-    ):
-        for _ in range(2):
-            assert (await failure_of(made)).reason == "connection lost"
-    assert (len(first.requests), len(second.requests)) == (2, 2)
-
-
 @pytest.mark.parametrize(
     "answer",
     [RESET, CLOSED, Said(PART, "close"), Said(PART, "reset"), Said(http(502))],

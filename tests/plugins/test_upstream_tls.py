@@ -80,12 +80,9 @@ def server_side(leaf: trustme.LeafCert, clients: trustme.CA | None = None) -> ss
 
 @asynccontextmanager
 async def serving_tls(
-    authority: trustme.CA, clients: trustme.CA | None = None, version: ssl.TLSVersion | None = None
+    authority: trustme.CA, clients: trustme.CA | None = None
 ) -> AsyncIterator[Scripted]:
     context = server_side(authority.issue_cert("127.0.0.1"), clients)
-    if version is not None:
-        context.maximum_version = context.minimum_version = version
-        context.set_ciphers("ALL:@SECLEVEL=0")
     async with serving(GOOD, tls=context) as upstream:
         yield upstream
 
@@ -164,19 +161,6 @@ async def test_without_verification_any_certificate_is_accepted_with_a_warning(
     assert (
         caplog.messages == ["backend crm: tls.verify is false: certificates are not verified"] * 2
     )
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_tls_1_2_and_1_3_are_accepted(
-    authority: trustme.CA, folder: Folder, version: ssl.TLSVersion
-) -> None:
-    """What came later, too."""
-    trusted = options(ca_file=str(folder.ca(authority)))
-    async with (
-        serving_tls(authority, version=version) as upstream,
-        opened(https(upstream), tls=trusted) as made,
-    ):
-        assert (await ask(made)).status == 200
 
 
 async def test_plain_http_behind_an_https_url_is_unavailable() -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import pytest
 import trustme
@@ -167,6 +168,13 @@ class LdapServer:
                 time.sleep(0.005)
             else:
                 return
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """End at once; what is not running is left as it is."""
