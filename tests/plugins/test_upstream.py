@@ -33,6 +33,7 @@ class Identify(RequestHandler):
     def post(self, by: str) -> None:
         self.seen.append(self.request)
         self.set_header("X-IDV-Request-ID", self.request.headers["X-IDV-Request-ID"])
+        self.set_header("Cache-Control", "no-store")  # as to every client, which is not followed
         asked = json.loads(self.request.body)
         for user in self.users:
             if asked == ({"input": f"@{user.nickname}"} if by == "url" else card(user)):

@@ -74,15 +74,6 @@ def test_if_all_failed_the_one_that_failed_first_is_used() -> None:
     assert watched.pick().address == "b"
 
 
-def test_endpoint_that_failed_just_now_is_used_only_if_it_is_the_only_one() -> None:
-    """Another one is better, even if it failed before."""
-    watched = Watched("a", "b")
-    watched.fail("b", "a")
-    assert watched.endpoints.pick(but=watched.named("b")).address == "a"
-    alone = Watched("a")
-    assert alone.endpoints.pick(but=alone.named("a")).address == "a"
-
-
 def test_response_to_an_earlier_request_does_not_end_retry_after() -> None:
     """It was sent before."""
     watched = Watched("a", "b")

@@ -43,14 +43,13 @@ class Endpoints:
         self._name = name
         self._timer = timer
 
-    def pick(self, but: Endpoint | None = None) -> Endpoint:
+    def pick(self) -> Endpoint:
         """Return the first endpoint that is up, or else the one that was down first.
 
-        ``but``, which failed just now, is returned only if there is no other. Raises
-        `Unavailable` if all of them sent ``Retry-After``.
+        Raises `Unavailable` if all of them sent ``Retry-After``.
         """
         first = self._all[0]
-        if first is not but and not first.down_until and not first.retry_after:
+        if not first.down_until and not first.retry_after:
             return first  # nearly always
         now = self._timer()
         usable = [each for each in self._all if each.retry_after <= now]
@@ -60,10 +59,9 @@ class Endpoints:
                 counts_against_breaker=False,
                 retry_after=min(each.retry_after for each in self._all) - now,
             )
-        others = [each for each in usable if each is not but] or usable
-        chosen = next((each for each in others if each.down_until <= now), None)
+        chosen = next((each for each in usable if each.down_until <= now), None)
         if chosen is None:
-            return min(others, key=lambda each: each.down_until)
+            return min(usable, key=lambda each: each.down_until)
         if chosen.down_until:
             # One request probes it. Until it gets a response, the rest use another endpoint.
             chosen.down_until = now + _DOWN_TIME

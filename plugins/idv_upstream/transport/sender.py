@@ -130,9 +130,10 @@ class Sender:
         is_repeated = request.repeatable and result.status in _REPEATED
         if is_repeated and self._credit >= _RETRY_PRICE:
             with suppress(Unavailable):  # none may be used: the first result stands
-                second = endpoints.pick(but=first)
+                second = endpoints.pick()
         if second is not None:
-            # Another endpoint is used immediately; the only one may be restarting.
+            # Another endpoint is used immediately (this one failed, and is preferred last); the
+            # only one may be restarting.
             pause = _PAUSE + _JITTER * self._chance() if second is first else 0.0
             if pause < deadline - asyncio.get_running_loop().time():
                 self._credit -= _RETRY_PRICE
