@@ -237,6 +237,24 @@ def test_store_at_rest_is_not_changed(followed: Followed) -> None:
     assert followed.path.read_bytes() == content
 
 
+def test_other_servers_are_looked_for_each_10_s_and_once_the_store_can_be_read_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    monkeypatch.setattr(
+        KeyStoreFile, "require_one_server", lambda _, timeout: looks.append(timeout)
+    )
+    for expected in (1, 1, 2):
+        followed.poll()
+        assert len(looks) == expected
+        followed.now += 6
+    with failing(deleted, followed.path):
+        followed.poll()
+    followed.poll()
+    followed.poll()
+    assert len(looks) == 3
+
+
 def test_writing_the_last_use_is_no_change(followed: Followed) -> None:
     followed.follower.write_last_used({"shop": CREATED + 5})
     assert not followed.poll()
