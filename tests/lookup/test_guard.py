@@ -582,21 +582,6 @@ async def test_a_probe_that_runs_into_the_request_s_time_makes_room_for_the_next
     assert (await failure(asked)).reason == "down"
 
 
-async def test_a_late_success_of_a_caller_from_before_does_not_close_it() -> None:
-    ticker, backend = Ticker(), FakeBackend(ALICE, breaker={"failures": 2})
-    asked = guard(backend, timer=ticker)
-    gate = backend.source.hold()
-    late = begin(asked)
-    await begun(backend)
-    backend.source.hold().set()
-    backend.source.answer = DOWN
-    for _ in range(2):
-        assert (await failure(asked)).reason == "down"
-    gate.set()
-    assert await late == Answer(ALICE, "crm")
-    assert (await failure(asked)).reason.startswith(OPEN)
-
-
 # What it tells
 
 
