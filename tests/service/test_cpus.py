@@ -12,7 +12,7 @@ from tornado_idv.errors import SettingError
 from tornado_idv.service.cpus import usable_cpus, worker_count
 
 V2 = "0::/service"
-MIXED = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1\n0::/service"
+MIXED = "9:name=systemd:/\n0::/service\n4:cpu,cpuacct:/docker/1"
 
 
 @pytest.mark.parametrize(

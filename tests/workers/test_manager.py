@@ -30,7 +30,9 @@ profile_sites: [https://profiles.example]
 admin: {port: 0}
 backends: [{name: users, kind: yaml, path: users.yaml}]
 """
-OTHER = CONFIG.replace("name: users", "name: members")
+OTHER = f"""\
+{CONFIG.replace("name: users", "name: members")}auth: {{keys: [{{id: ops, sha256: {"0" * 64}}}]}}
+"""
 SHARED = f"""\
 {CONFIG}shared_cache: {{kind: redis, url: 'redis://127.0.0.1', secret: {"x" * 32}}}
 """
@@ -294,6 +296,7 @@ async def test_configuration_is_in_force_once_all_have_prepared_it(tmp_path: Pat
     async with managed(tmp_path, *workers) as harness:
         assert await harness.reload() == ReloadResult(5.0, ("server.port",))
         assert harness.manager.backends == ["members"]
+        assert "ops" in harness.manager.keys.ids
         await asyncio.sleep(0)
         assert harness.operations == ["reloading", "use", "reloaded"]
         (used,) = [each for each in harness.sent if each["op"] == "use"]

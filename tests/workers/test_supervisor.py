@@ -484,7 +484,10 @@ def test_stop_starts_no_process_that_is_missing(service: Simulation) -> None:
         service.worker(number).exit(1)
     service.advance(2.0)
     count = len(service.processes)
+    service.manager.ignored = {"drain"}
     send_signal()
+    service.advance(5.0)
+    service.manager.exit()
     assert service.run()
     assert service.manager.operations == ["stopping", "drain"]
     assert len(service.processes) == count

@@ -42,7 +42,7 @@ def _quotas(cgroups: Path, mount: Path) -> Iterator[float]:
 
     In a container, the path may be that on the host, and only the uppermost folder is there.
     """
-    path = _read(cgroups).rpartition("0::")[2].strip()  # that of version 2
+    path = _read(cgroups).rpartition("0::")[2].partition("\n")[0]  # that of version 2
     folder = mount / path.lstrip("/")
     for each in (folder, *folder.parents):
         values = _read(each / "cpu.max").split()

@@ -135,7 +135,8 @@ class Supervisor:
                 poll.register(child, select.POLLIN | (select.POLLOUT if child.unsent else 0))
         now = self._clock()
         due = [now + _TICK]
-        due += [slot.start_at for slot in self._slots.values() if slot.child is None]
+        if not self._stopping:
+            due += [slot.start_at for slot in self._slots.values() if slot.child is None]
         if self._notifier.watchdog is not None:
             due.append(self._alive_at)
         poll.poll(max(0.0, min(due) - now) * 1000)
