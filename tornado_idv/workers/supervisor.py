@@ -41,8 +41,6 @@ _PAUSED = 1.0
 _HEARTBEAT_TIMEOUT = 3.0
 _START_TIMEOUT = 60.0
 """The same while a process opens backends, which may block its event loop."""
-_FORK_PAUSE = 1.0
-"""Seconds before another attempt where the system has no memory or no process left."""
 _STOP_GRACE = 10.0
 """Seconds beyond the drain in which a process may close what it has opened."""
 
@@ -149,7 +147,7 @@ class Supervisor:
                     with self._signals.blocked():
                         slot.child = self._fork(slot.name, partial(self._run_in_child, slot), now)
                 except OSError as error:
-                    slot.start_at = now + _FORK_PAUSE
+                    slot.start_at = now + _TICK  # the system may have memory by then
                     _log.error("%s cannot be started: %s", slot.name, error.strerror)
                 else:
                     slot.child.state.generation = self._current.generation
