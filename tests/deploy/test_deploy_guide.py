@@ -115,6 +115,7 @@ def in_sandbox(steps: list[str], replaced: dict[str, str]) -> str:
     return script
 
 
+@pytest.mark.timeout(300)
 def test_guides_to_deploy_behind_nginx_and_to_upgrade_and_go_back_work(tmp_path: Path) -> None:
     """Prometheus scrapes the service, and keys are kept."""
     tools = ("nginx", "prometheus", "promtool", "openssl", "curl", "systemd-sysusers")
@@ -139,7 +140,7 @@ def test_guides_to_deploy_behind_nginx_and_to_upgrade_and_go_back_work(tmp_path:
     )
     script = [SYSTEMCTL, f"cd {ROOT}", steps, f"cd {tmp_path}", until_scraped]
     script += [f"cd {ROOT}", in_sandbox([*upgrade, *back], UPGRADE), request, restored]
-    said = run_in_sandbox(tmp_path, "\n".join(script))
+    said = run_in_sandbox(tmp_path, "\n".join(script), timeout=280)
     assert said.count("The service is ready.") == 3
     assert re.findall("^tornado-idv-1.*", said, re.MULTILINE) == [
         "tornado-idv-1.1",

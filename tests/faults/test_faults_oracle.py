@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import pytest
 
-from support.databases.postgres_server import binaries
 from support.faults.checker import Checker, Episode, Outcome, Request, Response, Times
 from support.faults.client import Person
 from support.faults.fault_catalogue import Scenario, of_database
 from support.faults.harness import QUIET
-from support.faults.oracle import ENGINES, rows, run
+from support.faults.oracle import ENGINES, Harness, rows, run
 from support.faults.postgres import running_postgres_sites
 from support.faults.reference import Reference, SqliteSource
 
@@ -130,41 +129,23 @@ def test_a_503_without_retry_after_is_wrong(checker: Checker) -> None:
 
 
 @pytest.mark.slow
-def test_short_run_has_no_wrong_response() -> None:
-    """Each service has faults, recovers, and sends no wrong response."""
-    sites = asyncio.run(run(seconds=3, seed=7))
-    table = rows(sites)
-    assert [violation for site in sites for violation in site.violations] == []
-    assert sum(int(row["wrong"]) for row in table) == 0
-    assert {site.name for site in sites} == {"sqlite", "yaml", "upstream", "chain"}
-    for site in sites:
-        assert set(site.tallies) > {QUIET}
-        assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0
-    json.dumps(table)
-
-
-@pytest.mark.slow
-def test_short_run_over_postgresql_has_no_wrong_response() -> None:
-    """Three services over one server, which is stopped, frozen, restarted and crashes."""
-    if binaries() is None:
-        pytest.skip("PostgreSQL is not installed; see `make test-tools`")
-    harness = partial(running_postgres_sites, replicas=[3], queries=False)
-    (site,) = asyncio.run(run(2, seed=7, rate=30, harnesses=[harness]))
-    assert site.violations == []
-    assert len(site.ports) == 3
-    assert set(site.tallies) > {QUIET}
-    assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["sqlite", "upstream", "redis", "ldap"])
+@pytest.mark.parametrize("name", ["files", "sqlite", "upstream", "postgres", "redis", "ldap"])
 def test_short_run_over_an_engine_has_no_wrong_response(name: str) -> None:
+    """Each service has faults and recovers; PostgreSQL is that of three services."""
     engine = ENGINES[name]
     if name == "ldap":
         pytest.importorskip("ldap", reason="python-ldap is not installed (make test-tools)")
     if not engine.is_installed:
         pytest.skip(f"{engine.needs} is not installed; see `make test-tools`")
-    for site in asyncio.run(run(2, seed=7, rate=30, harnesses=[engine.harness])):
-        assert site.violations == []
+    harness: Harness = engine.harness
+    if name == "postgres":
+        harness = partial(running_postgres_sites, replicas=[3], queries=False)
+    sites = asyncio.run(run(3 if name == "files" else 2, seed=7, rate=30, harnesses=[harness]))
+    assert [violation for site in sites for violation in site.violations] == []
+    assert sum(int(row["wrong"]) for row in json.loads(json.dumps(rows(sites)))) == 0
+    if name == "files":
+        assert {site.name for site in sites} == {"sqlite", "yaml", "upstream", "chain"}
+    for site in sites:
+        assert len(site.ports) == (3 if name == "postgres" else 1)
         assert set(site.tallies) > {QUIET}
         assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0
