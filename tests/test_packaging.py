@@ -199,7 +199,16 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / ".venv").symlink_to(sys.prefix)
     (tree / ".venv-tools").symlink_to(TOOLS.parent)
     installed = ("--old-file=.venv/.dev", "--old-file=.venv-tools/.installed")
-    run("bash", "-c", f'umask 077; exec "{make}" "$@"', "make", *installed, "dist", cwd=tree)
+    run(
+        "bash",
+        "-c",
+        f'umask 077; exec "{make}" "$@"',
+        "make",
+        *installed,
+        "dist",
+        cwd=tree,
+        SOURCE_DATE_EPOCH="",
+    )
     return tree / "dist"
 
 
