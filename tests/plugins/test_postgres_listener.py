@@ -201,18 +201,6 @@ async def test_everything_is_purged_when_the_files_of_the_table_are_others(
             assert harness.take() == []
 
 
-async def test_next_outage_is_logged_again(
-    listening: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    async with listening() as harness:
-        for _ in range(2):
-            harness.server.error = ConnectionRefusedError()
-            await harness.advance(4)
-            harness.server.error = None
-            await harness.advance(2)
-    assert [each.levelno for each in caplog.records] == [logging.WARNING] * 2
-
-
 async def test_server_that_hangs_at_the_start_is_given_a_second(
     listening: Callable[..., Any],
 ) -> None:

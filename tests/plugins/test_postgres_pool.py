@@ -160,14 +160,6 @@ async def test_idle_connection_that_fails_to_close_leaves_no_other_one_open() ->
     assert (broken.ended, other.ended) == ("terminated", "closed")
 
 
-async def test_fill_opens_that_many_connections_and_leaves_them_to_lookups() -> None:
-    server = Server()
-    pool = Pool(server.connect, 3)
-    await pool.fill(2)
-    assert len(server.connections) == 2
-    assert {await pool.acquire(), await pool.acquire()} == set(server.connections)
-
-
 async def test_connection_that_is_made_after_fill_has_failed_is_closed() -> None:
     server = Server()
 

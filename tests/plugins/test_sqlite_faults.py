@@ -378,6 +378,23 @@ async def test_a_query_without_callers_delays_no_other(slow_path: Path) -> None:
         assert await asyncio.wait_for(backend.find(KNOWN), timeout=2) == ALICE
 
 
+async def test_a_query_whose_caller_left_is_never_started(slow_path: Path) -> None:
+    """Its caller left while it waited behind another query."""
+    async with serving(slow_path) as backend:
+        assert backend._file is not None
+        started: list[str] = []
+        await backend._file.readers[0]._connection.set_trace_callback(started.append)
+        slow = asyncio.create_task(backend.find(ByNickname("slow")))
+        await begun(backend)
+        leaving = asyncio.create_task(backend.find(KNOWN))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        slow.cancel()
+        await asyncio.wait([leaving, slow])
+        assert await backend.find(KNOWN) == ALICE
+        assert len([sql for sql in started if "alice" in sql]) == 1
+
+
 async def test_a_query_that_is_waited_for_survives_the_end_of_others(slow_path: Path) -> None:
     """Each of many callers that leave stops its own query alone."""
     async with serving(slow_path) as backend:

@@ -1,4 +1,4 @@
-"""The YAML plugin's README: its examples boot, and it names every option."""
+"""The YAML plugin's README: its examples boot."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 import idv_yaml
 from idv_yaml.backend import YamlBackend
-from tornado_idv import BackendOptions, ByNickname, User, yaml_loader
+from tornado_idv import ByNickname, User, yaml_loader
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -32,15 +32,3 @@ async def test_every_example_of_the_readme_boots(tmp_path: Path, entry: str, fix
     (tmp_path / options["path"]).write_text(fixture, encoding="utf-8")
     async with open_backends([make_backend(YamlBackend, tmp_path, **options)]) as (backend,):
         assert await backend.find(ByNickname("alice")) == ALICE
-
-
-def test_the_readme_names_every_option_of_its_own() -> None:
-    text = README.read_text(encoding="utf-8")
-    own = set(YamlBackend.options_type.model_fields) - set(BackendOptions.model_fields)
-    assert own
-    assert [name for name in own if f"`{name}`" not in text] == []
-
-
-def test_the_readme_has_the_headings_of_every_plugin() -> None:
-    headings = re.findall(r"^## (.*)", README.read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings == ["Name", "Description", "Options", "Failures", "Examples"]
