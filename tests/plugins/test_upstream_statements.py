@@ -322,6 +322,17 @@ def test_expression_that_is_not_evaluated_is_not_explained(query: Query, names: 
     assert [step.name for step in steps] == names
 
 
+def test_lookups_beside_an_explained_one_are_not_recorded() -> None:
+    options = ResponseOptions.model_validate(PLAIN)
+    reader, steps = ResponseReader(options, {}, hints=False, credential=False), list[Step]()
+    recording = reader.recording(steps)
+    response = Response(200, CIMultiDict({"Content-Type": "application/json"}), b"{}")
+    for each, recorded in ((reader, 0), (recording, 1)):
+        with pytest.raises(Broken):
+            each.read(QUERIES[0], response)
+        assert len(steps) == recorded
+
+
 def test_of_the_records_of_a_list_five_are_explained() -> None:
     page = {"items": [record(login=f"a{n}", card=str(n)) for n in range(90)]}
     for _ in range(2):

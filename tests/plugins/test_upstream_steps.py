@@ -431,6 +431,8 @@ def test_response_whose_body_is_not_read_has_the_same_outcome(
     assert {"step": "response", "result": status} in steps_of(record)
     assert record["status"] == ("error" if status == 404 else "undetermined")
     assert status == 404 or f"status {status}" in record["reason"]
+    directory.reply = Reply(status, b"<html>", {})
+    assert try_.steps("@alice")["response body"] == "<html>"
 
 
 @pytest.mark.parametrize(
