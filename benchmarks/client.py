@@ -52,27 +52,14 @@ async def client(plan: Plan) -> list[Figure]:
                 return json.loads(plain.getresponse().read())
 
             with Client(service.url, service.key, deadline=10.0) as synchronous:
-
-                def in_turn(call: Callable[[str], object]) -> Side:
-                    def run() -> Timing:
-                        watch = Stopwatch(len(identifiers))
-                        for each in identifiers:
-                            call(each)
-                        return watch.timing()
-
-                    async def side() -> Timing:
-                        return await asyncio.get_running_loop().run_in_executor(thread, run)
-
-                    return side
-
                 timings = await interleave(
                     plan,
                     "lookups by the client",
                     {
                         "AsyncClient": lambda: concurrent(find, identifiers, _TASKS),
                         "aiohttp": lambda: concurrent(bare, identifiers, _TASKS),
-                        "Client": in_turn(synchronous.find),
-                        "http.client": in_turn(bare_synchronous),
+                        "Client": _in_turn(thread, synchronous.find, identifiers),
+                        "http.client": _in_turn(thread, bare_synchronous, identifiers),
                     },
                 )
         plain.close()
@@ -89,3 +76,20 @@ async def client(plan: Plan) -> list[Figure]:
             walls(timings["Client"]),
         ),
     ]
+
+
+def _in_turn(
+    thread: ThreadPoolExecutor, call: Callable[[str], object], identifiers: list[str]
+) -> Side:
+    """Return what makes these calls one after the other, in a thread."""
+
+    def run() -> Timing:
+        watch = Stopwatch(len(identifiers))
+        for each in identifiers:
+            call(each)
+        return watch.timing()
+
+    async def side() -> Timing:
+        return await asyncio.get_running_loop().run_in_executor(thread, run)
+
+    return side
