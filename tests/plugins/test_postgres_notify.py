@@ -202,6 +202,8 @@ async def test_each_change_is_reported_for_the_users_it_is_about(
     path = write_config(tmp_path, database)
     done = await asyncio.to_thread(invoke, "postgres", "init", "--apply", "-c", path)
     assert done.exit_code == 0
+    modes = "SELECT DISTINCT tgenabled FROM pg_trigger WHERE tgrelid = 'users'::regclass"
+    assert database.run(modes) == "A"  # always
     enable = ";".join(
         f"ALTER TABLE users ENABLE ALWAYS TRIGGER users_notify_{event}"
         for event in ("insert", "update", "delete", "truncate")
