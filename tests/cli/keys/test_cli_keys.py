@@ -493,8 +493,8 @@ def test_json_has_the_token_and_the_key(run: Run, path: Path, name: str) -> None
 def test_store_of_the_configuration_is_used(
     invoke: Invoke, config: Callable[..., Path], path: Path
 ) -> None:
-    """Secrets of the configuration, which this user may not have, are not needed."""
-    more = "auth:\n  store: keys.db\n  keys: [{id: fixed, sha256: '${env:NO_SUCH_DIGEST}'}]\n"
+    """Secrets, which this user may not have, are not needed, and other settings may be wrong."""
+    more = "admin: 1\nauth:\n  store: keys.db\n  keys: [{id: fixed, sha256: '${env:NO_SUCH_DIGEST}'}]\n"
     file = config(USERS, more=more)
     assert invoke("keys", "issue", "shop", "--create", "-c", file).exit_code == 0
     assert list(read(path)) == ["shop"]

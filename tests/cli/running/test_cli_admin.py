@@ -249,7 +249,7 @@ def test_reload_of_a_wrong_file_is_reported_by_the_service(
 ) -> None:
     """The command reads nothing but the address from it."""
     for path in (used, tmp_path / "config.yaml"):
-        path.write_text(f"{path.read_text()}bogus: 1\n")
+        path.write_text(f"{path.read_text()}bogus: 1\nlogging: 1\n")
     done = invoke("reload", "--config", used)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "The configuration is not valid; the old one stays in force\n" in done.stderr
