@@ -494,8 +494,8 @@ def test_store_of_the_configuration_is_used(
     invoke: Invoke, config: Callable[..., Path], path: Path
 ) -> None:
     """Secrets, which this user may not have, are not needed, and other settings may be wrong."""
-    more = "admin: 1\nauth:\n  store: keys.db\n  keys: [{id: fixed, sha256: '${env:NO_SUCH_DIGEST}'}]\n"
-    file = config(USERS, more=more)
+    keys = "keys: [{id: fixed, sha256: '${env:NO_SUCH_DIGEST}'}]"
+    file = config(USERS, more=f"admin: 1\nauth: {{store: keys.db, {keys}}}\n")
     assert invoke("keys", "issue", "shop", "--create", "-c", file).exit_code == 0
     assert list(read(path)) == ["shop"]
     result = invoke("keys", "issue", "fixed", "-c", file)
