@@ -187,8 +187,11 @@ async def test_tls_close_notify_is_not_a_half_close(
         assert caplog.records == []
 
 
-async def test_pending_handshakes_make_room_for_new_clients(contexts: Contexts) -> None:
+async def test_pending_handshakes_make_room_for_new_clients(
+    contexts: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The oldest is aborted; connections that have ended their handshake stay."""
+    monkeypatch.setattr("tornado_idv.http.server._HANDSHAKE_TIMEOUT", 60.0)
     server, client_tls = contexts
     limits = replace(LIMITS, max_connections=2)
     async with connected_client(limits, server_tls=server, tls=client_tls) as client:
@@ -211,6 +214,22 @@ async def test_pending_handshakes_make_room_for_new_clients(contexts: Contexts) 
         for each in (writer, *(writer for _, writer in silent)):
             each.close()
         await asyncio.gather(*reads)
+
+
+async def test_handshake_that_has_ended_is_not_pending(contexts: Contexts) -> None:
+    """However many there were, one that is under way is not aborted for a new one."""
+    server, client_tls = contexts
+    limits = replace(LIMITS, max_connections=2)
+    async with connected_client(limits, server_tls=server, tls=client_tls) as client:
+        silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        for _ in range(20):
+            _, other = await asyncio.open_connection(
+                "127.0.0.1", client.port, ssl=client_tls, server_hostname="127.0.0.1"
+            )
+            other.close()
+            await until(lambda: len(client.connections) == 1)
+        assert not silent.at_eof()
+        writer.close()
 
 
 async def test_client_is_refused_at_once_where_no_handshake_makes_room(
