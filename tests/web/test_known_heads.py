@@ -13,7 +13,6 @@ from tornado_idv import model
 from tornado_idv.http import connection
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.serving import Serving
-from tornado_idv.interfaces.shared import Purge
 from tornado_idv.web import known_heads, lookups
 from tornado_idv.web.app import make_api
 from tornado_idv.web.known_heads import KnownHeads
@@ -54,15 +53,6 @@ def test_body_is_kept_when_its_answer_is_cached(harness: Harness) -> None:
     assert len(bodies(harness)) == 1
     harness.ask(ask_for("nobody"))
     assert len(bodies(harness)) == 2
-
-
-def test_a_client_may_send_no_more_ahead_than_one_request_takes(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness.cache.apply(Purge())
-    monkeypatch.setattr(harness.users, "find", lambda _: harness.loop.create_future())
-    client = harness.ask(ALICE).send(*[bytes(1024)] * 100)
-    assert (client.statuses, client.buffered < 48 * 1024) == ([], True)
 
 
 def test_a_longer_body_than_the_service_takes_is_rejected(harness: Harness) -> None:
@@ -123,26 +113,6 @@ def test_bodies_take_no_more_memory_than_their_bound(
         [tracemalloc.Filter(inclusive=True, filename_pattern=file) for file in files]
     )
     assert bound * pad < sum(trace.size for trace in ours.traces) < bound * most
-
-
-def test_response_is_counted_with_its_time_and_as_a_hit(harness: Harness) -> None:
-    """As one of the handlers is."""
-    harness.ask(ALICE)
-    durations = harness.counters.responses["identify/url", "ok"]
-    assert (durations.count, harness.counters.cache_lookups["hit"]) == (3, 2)
-    harness.ask(ask_for("nobody"))
-    assert harness.counters.responses["identify/url", "not_found"].count == 1
-    assert harness.counters.cache_lookups["miss"] == 2
-
-
-def test_limits_are_charged(make: Callable[..., Harness]) -> None:
-    """A request over a limit is left to the handlers, which reject it."""
-    harness = make(requests="5/minute", misses="2/minute")
-    client = harness.ask(*[ALICE] * 6)
-    assert client.statuses == [200] * 5 + [429]
-    harness = make(misses="2/minute")
-    client = harness.ask(ALICE, ALICE, *[ask_for("nobody")] * 3)
-    assert client.statuses == [200, 200, 404, 404, 429]
 
 
 def test_client_that_leaves_during_a_lookup_does_no_harm(harness: Harness) -> None:

@@ -71,6 +71,21 @@ def test_disconnected_client_does_not_time_out() -> None:
         assert all(each.connection.deadline > late.connection.deadline for each in gone)
 
 
+def test_client_that_sends_while_those_before_it_time_out_is_not_closed() -> None:
+    with harnesses() as make:
+        harness = make()
+        crowd = [harness.call() for _ in range(2 * AT_ONCE + 1)]
+        harness.loop.now += HttpLimits().idle_timeout
+        harness.loop.turn()
+        assert 0 < sum(each.socket.closed for each in crowd) <= AT_ONCE
+        crowd[-1].send(ask_for("alice"))
+        for _ in range(20):
+            harness.loop.now += 0.001
+            harness.loop.turn()
+        assert [each.socket.closed for each in crowd] == [True] * 2 * AT_ONCE + [False]
+        assert crowd[-1].statuses == [200]
+
+
 def test_timed_out_connections_are_closed_in_batches_within_a_tenth_of_a_second() -> None:
     with harnesses() as make:
         harness = make(limits=HttpLimits(max_connections=1000))
