@@ -56,3 +56,11 @@ def test_limit_is_exact(wire: Client, data: bytes, status: int) -> None:
     (reply,) = wire.raw(data)
     assert reply.status == status
     assert reply.headers.get("connection") == ("close" if status > 404 else None)
+
+
+@pytest.mark.parametrize("second", [b"chunked", b"identity", b"gzip"])
+def test_two_transfer_encodings_are_rejected(wire: Client, second: bytes) -> None:
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+    for fields in ([CHUNKED, b"Transfer-Encoding: " + second], [CHUNKED + b", " + second]):
+        (reply,) = wire.until_closed(request(*fields, body=chunks))
+        assert (reply.status, reply.code) == (400, "bad_request")
