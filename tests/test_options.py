@@ -128,7 +128,7 @@ def test_a_whole_number_is_read(text: str, number: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " 80", "80 ", "80\n", "+80", "-80", "8_0", "80.0", "8e1", "0x50", "\u0668", "9" * 5000],
+    ["", " 80", "80 ", "80\n", "+80", "-80", "8_0", "80.0", "8e1", "0x50", "\u0668", "9" * 16],
     ids=lambda text: ascii(text)[:9],
 )
 def test_anything_but_digits_is_not_a_whole_number(text: str) -> None:

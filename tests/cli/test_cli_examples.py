@@ -71,7 +71,7 @@ echo "${{COMPREPLY[@]}}"
 )
 def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
     """From the configuration in the current folder, also where it refers to a missing secret."""
-    entries = "[{name: crm, kind: upstream, base_url: '${env:NO_SUCH}'}, {name: cards, kind: yaml}]"
+    entries = "[{name: crm, base_url: '${env:NO_SUCH}'}, {name: a}, {name: cards, kind: yaml}]"
     (tmp_path / "config.yaml").write_text(f"backends: {entries}\n")
     environment = {
         **os.environ,
