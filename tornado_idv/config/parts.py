@@ -6,6 +6,7 @@ asks the running service.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +18,7 @@ from tornado_idv.config.references import Resolved
 from tornado_idv.config.types import Host
 from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.files import require_file
+from tornado_idv.keys.token import digest, is_token68
 from tornado_idv.options import KeyStoreAddress, Options, WholeNumber
 
 
@@ -31,6 +33,15 @@ class AdminSettings(Options):
 
 class _Key(BaseModel):
     id: str = ""
+    sha256: str = Field("", repr=False)
+    token: str = Field("", repr=False)
+
+    @property
+    def digest(self) -> bytes | None:
+        """The digest of the token; ``None`` where it refers to what this user cannot read."""
+        if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
+            return bytes.fromhex(self.sha256)
+        return digest(self.token) if is_token68(self.token) else None
 
 
 class _Auth(BaseModel):

@@ -26,6 +26,7 @@ from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import check_token, digest
+from tornado_idv.keys.token import issue as new_token
 from tornado_idv.units import Rate
 
 USERS = "name: users, kind: yaml, path: users.yaml"
@@ -501,6 +502,21 @@ def test_store_of_the_configuration_is_used(
     result = invoke("keys", "issue", "fixed", "-c", file)
     message = "config.yaml has a key fixed in auth.keys; use another id\n"
     assert (result.exit_code, result.stderr) == (1, message)
+
+
+@pytest.mark.parametrize("by", ["sha256: '{}'", "token: '{}'"])
+def test_token_of_a_configured_key_is_not_imported(
+    invoke: Invoke, config: Callable[..., Path], path: Path, tmp_path: Path, by: str
+) -> None:
+    token = new_token("fixed")
+    value = by.format(digest(token).hex() if "sha" in by else token)
+    file = config(USERS, more=f"auth: {{store: keys.db, keys: [{{id: fixed, {value}}}]}}\n")
+    keys = tmp_path / "keys.jsonl"
+    keys.write_text(json.dumps({"id": "shop", "sha256": digest(token).hex()}))
+    result = invoke("keys", "import", keys, "--create", "-c", file)
+    assert result.exit_code == 1
+    assert "config.yaml has the token of shop in auth.keys; remove one of them" in result.stderr
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def issue(
     tokens = (Token(digest(token), now),)
     key = KeyRecord(key_id, now, tokens, scopes=scopes or DEFAULT_SCOPES, **attributes)
     _check_expiry(key.expires, max(key.not_before or now, now))
-    target.check_new(key_id)
+    target.check_new(key)
 
     def add(store: KeyStore) -> KeyRecord:
         store.add([key])

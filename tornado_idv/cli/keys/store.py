@@ -50,6 +50,8 @@ class Target:
     log_format: LogFormat = "auto"
     configured: frozenset[str] = frozenset()
     """The ids of the keys in config.yaml."""
+    configured_digests: frozenset[bytes] = frozenset()
+    """The digests of their tokens, as far as this user can read them."""
 
     def create(self) -> None:
         """Create an empty key store unless there is one."""
@@ -106,10 +108,13 @@ class Target:
                 if i % 1000 == 0:  # the buffer of the log is bounded
                     logs.writer.flush()
 
-    def check_new(self, key_id: str) -> None:
-        """Raise `RefusedError` for the id of a key in config.yaml."""
-        if key_id in self.configured:
-            raise RefusedError(f"config.yaml has a key {key_id} in auth.keys; use another id")
+    def check_new(self, key: KeyRecord) -> None:
+        """Raise `RefusedError` for the id or the token of a key in config.yaml."""
+        if key.id in self.configured:
+            raise RefusedError(f"config.yaml has a key {key.id} in auth.keys; use another id")
+        if any(token.digest in self.configured_digests for token in key.tokens):
+            text = f"config.yaml has the token of {key.id} in auth.keys; remove one of them"
+            raise RefusedError(text)
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
@@ -167,6 +172,7 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
         time.time(),
         settings.logging.format,
         frozenset(key.id for key in keys),
+        frozenset(filter(None, (key.digest for key in keys))),
     )
 
 

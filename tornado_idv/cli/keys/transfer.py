@@ -225,7 +225,7 @@ def _read_lines(
         try:
             key = ImportedKey.model_validate(strict_json.loads(line))
             record = key.as_record(target.now)
-            target.check_new(key.id)
+            target.check_new(record)
         except ValidationError as error:
             problems += (Problem(name, number, 1, *each) for each in _messages(error))
         except RefusedError as error:

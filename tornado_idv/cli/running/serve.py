@@ -102,9 +102,9 @@ def serve(
         raise click.UsageError("--demo takes the place of --config; leave one out")
     if stop_on_eof and not fixture:
         raise click.UsageError("--stop-on-eof requires --demo")
-    with suppress(OSError):  # or else it is an error when it is written
-        if ready_file is not None and ready_file.is_file():
-            ready_file.unlink()  # of an earlier service
+    if ready_file is not None:
+        with suppress(OSError):  # or else it is an error when it is written
+            _remove_stale(ready_file)
     # Before a thread is started: SIGHUP would end the process until the service handles it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     with (
@@ -128,6 +128,20 @@ def serve(
             logging_ = settings.logging
             with closing(configure_logging(logging_.level, logging_.format, logging_.ids)) as logs:
                 run(file, settings, manager, announce_once, logs)
+
+
+def _remove_stale(ready_file: Path) -> None:
+    """Remove the file of an earlier service, unless that still runs."""
+    if not ready_file.is_file():
+        return
+    try:
+        pid = json.loads(ready_file.read_bytes())["pid"]
+        if pid != os.getpid():  # as in a container that was started again
+            os.kill(pid, 0)
+            return
+    except (ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):
+        pass
+    ready_file.unlink()
 
 
 def _try_to_announce(
