@@ -186,17 +186,6 @@ def test_explain_shows_each_backend_up_to_the_one_that_found(tmp_path: Path, cha
     assert all(each["ms"] >= 0 for each in by_card["backends"])
 
 
-def test_explain_is_undetermined_where_a_backend_fails(tmp_path: Path, chain: str) -> None:
-    """Never not found: the first database might know the user."""
-    skipping = chain.replace("path: first.db", "path: first.db, on_unavailable: continue")
-    with serving(skipping, tmp_path) as service:
-        (tmp_path / "first.db").write_bytes(b"")
-        found = ask_admin(service, "/explain", {"input": "@bob"}).json
-        record = ask_admin(service, "/explain", {"input": "@carol"}).json
-    assert (found["result"], record["result"]) == ("found", "undetermined")
-    assert [each["backend"] for each in record["backends"]] == ["first", "second"]
-
-
 def test_explain_shows_what_is_cached(service: Service) -> None:
     client = Client(service.port)
     assert ask_admin(service, "/explain", {"input": "@alice"}).json["cache"] == "absent"

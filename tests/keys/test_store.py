@@ -110,21 +110,6 @@ def test_key_that_is_added_while_it_is_looked_for_is_absent_or_whole(path: Path)
             store.find("new")
 
 
-def test_revision_differs_after_each_change_of_a_key_only(path: Path) -> None:
-    """Also after one by SQL; the last use is no change."""
-    make_store(path, "shop")
-    with open_store(path) as store:
-        first = store.revision()
-        store.write_last_used({"shop": 1.0})
-        before, after = store.set_disabled("shop", disabled=False)
-        assert before == after
-        assert store.revision() == first
-        store.set_disabled("shop", disabled=True)
-        second = store.revision()
-        execute(path, "UPDATE keys SET disabled = 0")
-        assert len({first, second, store.revision()}) == 3
-
-
 def test_change_waits_for_another_one(path: Path) -> None:
     make_store(path, "shop")
     with closing(sqlite3.connect(path, check_same_thread=False)) as other:

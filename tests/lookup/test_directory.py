@@ -163,11 +163,6 @@ async def test_a_kind_of_query_served_by_others_is_not_found_without_this_one() 
     assert not (await directory(CardsOnly(DOWN, "cards"), FakeBackend(None)).find(QUERY)).found
 
 
-async def test_a_backend_s_record_that_could_not_be_answered_is_broken() -> None:
-    asked = directory(FakeBackend(ALICE), accepts=lambda user: user is not ALICE)
-    assert isinstance(await failure(asked), Broken)
-
-
 # The cache in front
 
 
@@ -235,19 +230,6 @@ async def test_expired_user_is_served_stale_while_no_backend_is_available(
     assert backend.source.asked == 3
     ticker.now = 4900.0
     assert type(await failure(asked)) is type(error)
-
-
-async def test_stale_user_is_replaced_once_a_backend_answers() -> None:
-    ticker, backend = Ticker(), FakeBackend(ALICE)
-    asked = directory(backend, ticker=ticker)
-    await asked.find(QUERY)
-    backend.source.answer = DOWN
-    ticker.now += 300
-    assert (await asked.find(QUERY)).stale
-    backend.source.answer = OTHER_ALICE
-    ticker.now += 2
-    answer = await asked.find(QUERY)
-    assert (answer.user, answer.stale) == (OTHER_ALICE, False)
 
 
 # Changes of data
@@ -344,17 +326,6 @@ async def test_start_looks_up_past_the_cache_with_the_result_of_find() -> None:
     assert observer.heard == [(QUERY, answer) for answer in (*fresh, stale)]
     with pytest.raises(Unavailable, match="crm: down"):
         await asked.start(ByNickname("bob"))
-
-
-async def test_get_cached_returns_fresh_answers_alone_and_calls_no_backend() -> None:
-    ticker, backend = Ticker(), FakeBackend(ALICE)
-    asked = directory(backend, ticker=ticker)
-    assert asked.get_cached(QUERY) is None
-    answer = await asked.find(QUERY)
-    assert asked.get_cached(QUERY) is answer
-    ticker.now += 300
-    assert asked.get_cached(QUERY) is None
-    assert backend.source.asked == 1
 
 
 async def test_callers_who_share_a_failure_get_one_each() -> None:

@@ -67,17 +67,6 @@ async def test_a_user_is_an_answer_in_the_backend_s_name(query: Query) -> None:
     assert await ask(guard(FakeBackend(ALICE)), query) == Answer(ALICE, "crm")
 
 
-@pytest.mark.parametrize("ttl", [None, 0.0, 7.0], ids=str)
-async def test_an_answer_brings_the_backend_s_own_time(ttl: float | None) -> None:
-    answer = await ask(guard(FakeBackend(ALICE, cache_ttl=ttl)))
-    assert answer is not None
-    assert answer.ttl == ttl
-
-
-async def test_not_known_here_is_no_answer() -> None:
-    assert await ask(guard(FakeBackend(None))) is None
-
-
 @pytest.mark.parametrize(
     ("match", "query", "asked"),
     [
@@ -327,18 +316,6 @@ async def test_queued_lookup_fails_before_the_request_timeout() -> None:
     assert backend.source.asked == 2
 
 
-async def test_cancelled_queued_lookup_makes_room_for_another() -> None:
-    backend = FakeBackend(ALICE, max_concurrent=1)
-    backend.source.hold()
-    asked = guard(backend)
-    first, waiting = begin(asked), begin(asked)
-    await failure(asked)
-    await leave(waiting)
-    another = begin(asked)
-    backend.source.release()
-    assert await asyncio.gather(first, another) == [Answer(ALICE, "crm")] * 2
-
-
 ENDS: dict[str, object] = {
     "found": ALICE,
     "not known": None,
@@ -454,25 +431,6 @@ async def test_own_limits_and_disconnects_are_no_successes() -> None:
     backend.source.hold().set()
     assert (await failure(asked)).reason == "down"
     assert (await failure(asked)).reason.startswith(OPEN)
-
-
-async def test_after_its_time_one_probe_is_let_in_and_its_success_lets_all_in() -> None:
-    ticker, backend = Ticker(), FakeBackend(DOWN)
-    asked = guard(backend, timer=ticker)
-    for _ in range(5):
-        await failure(asked)
-    ticker.now += 3.9
-    assert (await failure(asked)).reason.startswith(OPEN)
-    ticker.now += 2.2
-    backend.source.answer = ALICE
-    backend.source.hold()
-    probe = begin(asked)
-    await begun(backend)
-    assert (await failure(asked)).reason.startswith(OPEN)
-    backend.source.release()
-    assert await probe == Answer(ALICE, "crm")
-    assert await ask(asked) == Answer(ALICE, "crm")
-    assert backend.source.asked == 7
 
 
 async def test_backend_that_reports_its_source_available_is_called_again_at_once() -> None:
