@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from rich.progress import Progress
 
 from benchmarks import rounds
-from benchmarks.__main__ import main
 from benchmarks.figures import Figure
 from benchmarks.plan import Plan
 from benchmarks.suite import BENCHMARKS
@@ -100,13 +98,6 @@ def test_machine_and_versions_are_reported_and_tables_are_kept(
         assert name in all_run.stdout
     assert ("wrk" in report["machine"]) is (shutil.which("wrk") is not None)
     assert {path.name for path in folder.glob("*.db")} == {"users-20.db", "users-60.db"}
-
-
-def test_help_lists_the_options() -> None:
-    done = CliRunner().invoke(main, ["--help"])
-    assert done.exit_code == 0
-    for option in ("--only", "--json", "--strict", "--users"):
-        assert option in done.stdout
 
 
 def test_each_benchmark_has_the_name_of_its_module() -> None:

@@ -133,12 +133,6 @@ def test_input_is_accepted_by_the_grammar_and_by_nothing_else(text: str) -> None
     assert outcome(IDENTIFIERS.parse_input, text) == (None if name is None else ByNickname(name))
 
 
-@given(right_spellings)
-def test_every_valid_spelling_is_accepted(text: str) -> None:
-    """Also a check of the strategies: they do reach what is valid."""
-    assert named_by(text) is not None
-
-
 @given(cards)
 def test_a_card_number_is_ascii_digits_and_nothing_else(text: str) -> None:
     assert outcome(IDENTIFIERS.parse_card, text) == (ByCard(text) if is_card(text) else None)
@@ -333,13 +327,6 @@ def test_case_is_folded_before_the_pattern_is_applied() -> None:
     assert small.parse_input("@ALICE") == ByNickname("alice")
     assert small.parse_input("https://profiles.example/m/Alice") == ByNickname("alice")
     assert small.accepts(User("Free", "4000", "Alice"))
-
-
-def test_a_record_must_match_the_configured_forms() -> None:
-    identifiers = Identifiers(sites=[], is_nickname=compile_pattern("[a-z]{3}"), card_length=(4, 4))
-    assert identifiers.accepts(User("Free", "4000", "abc"))
-    assert not identifiers.accepts(User("Free", "4000", "abcd"))
-    assert not identifiers.accepts(User("Free", "400", "abc"))
 
 
 def test_an_error_does_not_repeat_the_input() -> None:

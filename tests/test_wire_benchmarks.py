@@ -17,7 +17,6 @@ import pytest
 from rich.progress import Progress
 
 from benchmarks import (
-    dataset,
     ldap,
     postgres,
     postgres_server,
@@ -114,18 +113,6 @@ def inputs(mix: traffic.Mix) -> list[str]:
     return [json.loads(body)["input"] for body in mix(USERS, 1).bodies]
 
 
-@pytest.mark.parametrize("name", traffic.MIXES)
-def test_the_head_has_the_length_of_every_body(name: str) -> None:
-    made = traffic.MIXES[name](USERS, 1)
-    assert f"Content-Length: {len(made.bodies[0])}\r\n\r\n".encode() in made.head
-    assert {len(body) for body in made.bodies} == {len(made.bodies[0])}
-
-
-def test_uniform_traffic_contains_every_user_equally_often() -> None:
-    assert len(set(Counter(inputs(traffic.uniform)).values())) == 1
-    assert set(inputs(traffic.uniform)) == {f"@{dataset.nickname(n)}" for n in range(USERS)}
-
-
 def test_zipf_traffic_contains_the_first_user_about_twice_as_often_as_the_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,14 +124,6 @@ def test_zipf_traffic_contains_the_first_user_about_twice_as_often_as_the_second
 def test_never_repeating_traffic_does_not_repeat_in_the_next_run() -> None:
     texts = inputs(traffic.never_repeating) + inputs(traffic.never_repeating)
     assert len(set(texts)) == len(texts)
-
-
-def test_a_file_of_requests_is_one_head_and_one_body_per_line(tmp_path: Path) -> None:
-    made = traffic.for_users([1, 2])
-    made.write(tmp_path / "requests")
-    written = (tmp_path / "requests").read_bytes()
-    assert written[: len(made.head)] == made.head
-    assert written[len(made.head) :].splitlines() == list(made.bodies)
 
 
 async def test_ours_and_our_handlers_on_tornado_conform(plan: Plan) -> None:
@@ -310,14 +289,6 @@ async def test_legitimate_clients_are_measured_during_each_attack(
     assert all(each.value >= 0 for each in figures)
 
 
-def test_an_attack_runs_below_legitimate_clients_also_where_they_have_priority(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert attack.low_priority()[:2] == ("chrt", "--idle")
-    monkeypatch.setattr(os, "getpriority", lambda *_: -20)
-    assert attack.low_priority() == ("nice", "-n", "10")
-
-
 async def test_an_attack_that_gets_no_cpu_time_is_an_error(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,14 +298,4 @@ async def test_an_attack_that_gets_no_cpu_time_is_an_error(
     server = Server("ours", 1, os.getpid(), 0)
     with pytest.raises(RuntimeError, match="timeout, core"):
         async with attack.attacked(plan, server, next(iter(attackers.ATTACKS)), []):
-            pass
-
-
-async def test_an_attack_without_connections_is_an_error(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attack, "SCALE", 0.001)
-    closed = Server("closed", 1, os.getpid(), 0)
-    with pytest.raises(RuntimeError, match="closed accepted no connections"):
-        async with attack.attacked(plan, closed, next(iter(attackers.ATTACKS)), []):
             pass

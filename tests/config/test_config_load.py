@@ -180,17 +180,6 @@ def test_no_repr_shows_a_token_or_a_digest(load_text: Load) -> None:
     assert "xyz" not in shown
 
 
-@pytest.mark.parametrize("written", ["0012", "no", "1e5", "'quoted'", '"12:30"', "2026-01-01", "~"])
-def test_a_scalar_is_read_as_text(load_text: Load, written: str) -> None:
-    key = f"auth: {{keys: [{{id: a, sha256: {'a' * 64}, owner: {written}}}]}}"
-    assert load_text(GOOD + key).auth.keys[0].owner == written.strip("'\"")
-
-
-@pytest.mark.parametrize("written", ["0080", "80", '"80"', "'080'"])
-def test_a_number_is_read_from_text(load_text: Load, written: str) -> None:
-    assert load_text(f"{GOOD}server: {{port: {written}}}").server.port == 80
-
-
 @pytest.mark.parametrize(
     ("written", "demo"), [("no", False), ("yes", True), ("on", True), ("False", False)]
 )

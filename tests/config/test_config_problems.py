@@ -25,6 +25,10 @@ NO_HOST = "must be an IP address or the name of a host, without a port"
 NO_PATTERN = "not a regular expression; look-around and back references are not supported"
 NO_WHOLE = "must be a whole number, written in digits alone"
 NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
+NO_NETWORKS = (
+    *("proxy.example", "10.0.0", "''", "10.0.0.0/33"),
+    *("10.0.0.1:80", "'[::1]'", "fe80::1%eth0", "10.0.0.0/255.0.0.0"),
+)
 NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
 NO_SIZE = "not a size; write a number and B, KiB, MiB or GiB, like 16KiB"
 NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
@@ -55,15 +59,6 @@ DIGEST = "a" * 64
 ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ("servr: {}", '3:1: servr: unknown setting; did you mean "server"?'),
     ("xyz: 1", f"3:1: xyz: unknown setting; known here are {SECTIONS}"),
-    (
-        "server: {threads: 4}",
-        (
-            "3:10: server.threads: unknown setting; known here are host, port, workers, "
-            "base_path, health_path, docs, max_body, idle_timeout, body_timeout, "
-            "request_timeout, max_connections, packet_cache, trusted_proxies, tls, drain, "
-            "watch_config"
-        ),
-    ),
     (
         "server: {workers: many}",
         "3:19: server.workers: must be a whole number from 1 to 256, or auto",
@@ -115,25 +110,8 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ("limits: {misses: [1/s]}", "3:18: limits.misses: must be a mapping, not a list"),
     ("server: {max_connections: 0}", "3:27: server.max_connections: must be at least 1"),
     (
-        "server: {trusted_proxies: [10.0.0.1, proxy.example, 10.0.0, '', 10.0.0.0/33]}",
-        [
-            f"3:38: server.trusted_proxies[1]: {NO_NETWORK}",
-            f"3:53: server.trusted_proxies[2]: {NO_NETWORK}",
-            f"3:61: server.trusted_proxies[3]: {NO_NETWORK}",
-            f"3:65: server.trusted_proxies[4]: {NO_NETWORK}",
-        ],
-    ),
-    (
-        (
-            "server:\n  trusted_proxies:\n"
-            "  - 10.0.0.1:80\n  - '[::1]'\n  - fe80::1%eth0\n  - 10.0.0.0/255.0.0.0"
-        ),
-        [
-            f"5:5: server.trusted_proxies[0]: {NO_NETWORK}",
-            f"6:5: server.trusted_proxies[1]: {NO_NETWORK}",
-            f"7:5: server.trusted_proxies[2]: {NO_NETWORK}",
-            f"8:5: server.trusted_proxies[3]: {NO_NETWORK}",
-        ],
+        "server:\n  trusted_proxies:" + "".join(f"\n  - {each}" for each in NO_NETWORKS),
+        [f"{5 + i}:5: server.trusted_proxies[{i}]: {NO_NETWORK}" for i in range(8)],
     ),
     (
         "server: {trusted_proxies: [10.0.0.1/8, 'fd00::1/8']}",
@@ -283,10 +261,6 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
         "5:20: auth.keys[0].token: the environment variable NO_TOKEN is not set",
     ),
     (
-        "server: {port: '${env:NO_PORT}'}",
-        "3:16: server.port: the environment variable NO_PORT is not set",
-    ),
-    (
         "auth:\n  keys: [{id: a, sha256: '${env:ONE}${file:two}'}]",
         [
             "4:26: auth.keys[0].sha256: the environment variable ONE is not set",
@@ -318,10 +292,6 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
     ("profile_sites", "1:1: must be a mapping, not text"),
     ("demo: &on true", "1:7: anchors and aliases are refused; write the value out"),
     (f"{SITE}{SITE}", "2:1: duplicate member, first on line 1"),
-    (
-        GOOD.replace("[https://profiles.example]", "[]"),
-        "1:16: profile_sites: too few items: at least 1, not 0",
-    ),
     (
         GOOD.replace("[https://profiles.example]", "https://profiles.example"),
         "1:16: profile_sites: must be a list, not text",

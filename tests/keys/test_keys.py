@@ -143,13 +143,6 @@ def test_default_scopes_are_both_identify_operations() -> None:
     assert ApiKey("shop", digest(TOKEN)).scopes == {"identify:url", "identify:card"}
 
 
-def test_ring_authenticates_each_of_its_keys() -> None:
-    keys = [ApiKey("shop", digest(TOKEN)), ApiKey("partner", digest(FOREIGN))]
-    ring = KeyRing(keys)
-    assert ring.authenticate("bearer", TOKEN) is keys[0]
-    assert ring.authenticate("bearer", FOREIGN) is keys[1]
-
-
 @pytest.mark.parametrize(
     ("token", "reason"),
     [

@@ -211,6 +211,23 @@ def test_store_is_created_once_by_commands_at_once(place: KeyStoreLocation) -> N
     assert read(place) == {}
 
 
+def test_revision_differs_after_each_change_of_a_key_only(place: KeyStoreLocation) -> None:
+    """Also after one by SQL; the last use is no change."""
+    make_store(place, "shop")
+    with open_store(place) as store:
+        first = store.revision()
+        store.write_last_used({"shop": 1.0})
+        before, after = store.set_disabled("shop", disabled=False)
+        assert before == after
+        assert store.revision() == first
+        store.set_disabled("shop", disabled=True)
+        second = store.revision()
+    with place.connected(busy_timeout=1.0, read_only=False) as database, database.writing():
+        database.execute("UPDATE keys SET disabled = false")
+    with open_store(place) as store:
+        assert len({first, second, store.revision()}) == 3
+
+
 ADD = "INSERT INTO tokens SELECT ?, '{}', created, NULL FROM keys WHERE id = 'other'"
 CHANGES = {
     "a token is replaced by another one": (
@@ -234,10 +251,6 @@ CHANGES = {
         ADD.format("new"),
     ),
     "a key is disabled": ("UPDATE keys SET disabled = true WHERE id = 'shop'",),
-    "a key is revoked": ("UPDATE keys SET revoked = 1 WHERE id = 'shop'",),
-    "a key expires": ("UPDATE keys SET expires = 1 WHERE id = 'shop'",),
-    "a key is not valid yet": ("UPDATE keys SET not_before = 9e9 WHERE id = 'shop'",),
-    "a scope is taken away": ("UPDATE keys SET scopes = 'identify:url' WHERE id = 'shop'",),
     "a limit": ("UPDATE keys SET requests = '5/second', misses = '1/minute' WHERE id = 'shop'",),
 }
 

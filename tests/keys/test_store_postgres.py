@@ -33,7 +33,7 @@ from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH
 from support.http.tcp_relay import relaying
 from support.processes.process import TIMEOUT, Invoke, eventually
-from support.processes.reloads import A, config, reloadable
+from support.processes.reloads import config, reloadable
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
 from tornado_idv.keys.follower import StoreFollower
@@ -69,25 +69,6 @@ def folder(tmp_path: Path) -> Path:
 
 def config_of(dsn: str) -> str:
     return CONFIG.replace("auth:\n", f"auth:\n  store: {dsn}\n") + BACKENDS
-
-
-def test_revision_differs_after_each_change_of_a_key_only(
-    place: PostgresKeyStore, database: Database
-) -> None:
-    """Also after one by SQL; the last use is no change."""
-    make_store(place, "shop")
-    with open_store(place) as store:
-        first = store.revision()
-        store.write_last_used({"shop": 1.0})
-        before, after = store.set_disabled("shop", disabled=False)
-        assert before == after
-        assert store.revision() == first
-        store.set_disabled("shop", disabled=True)
-        seen = {first, store.revision()}
-        for change in ("UPDATE keys SET disabled = false", "TRUNCATE tokens"):
-            database.run(f"SET search_path = idv_keys; {change}")
-            seen.add(store.revision())
-        assert len(seen) == 4
 
 
 @pytest.mark.parametrize(
@@ -441,30 +422,6 @@ def shop(place: PostgresKeyStore) -> None:
     """A store with one key, to which nothing is connected."""
     make_store(place, "shop")
     place.close()
-
-
-@pytest.mark.usefixtures("shop")
-@pytest.mark.parametrize(
-    ("backend", "key_id", "problem"),
-    [
-        ("{name: a, kind: gated, opens: false}", "caller", "backend a does not open"),
-        (A, "shop", "has a key shop, too"),
-    ],
-    ids=["backend", "conflict"],
-)
-async def test_connection_of_a_reload_that_fails_is_closed(
-    database: Database,
-    tmp_path: Path,
-    backend: str,
-    key_id: str,
-    problem: str,
-) -> None:
-    async with reloadable(tmp_path, config()) as harness:
-        text = config(backend).replace("id: caller", f"id: {key_id}")
-        result = await harness.reload(text.replace("auth: {", f"auth: {{store: '{database.dsn}', "))
-        assert problem in result.problems[0]
-        await until(lambda: not database.connections())
-        assert (await harness.ask("@alice")).status == 200
 
 
 @pytest.mark.usefixtures("shop")

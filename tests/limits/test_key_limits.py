@@ -109,22 +109,6 @@ def test_as_many_misses_as_the_budget_are_allowed(
             tokens -= 1
 
 
-def test_spent_budget_of_misses_names_the_limit_and_when_it_ends(clock: Ticker) -> None:
-    limits = limits_of(KeyLimiter(Rate(128, 1), Rate(300, 600), clock=clock))
-    for _ in range(300):
-        assert limits.acquire() is None
-        limits.charge_miss()
-        clock.now += 1 / 128
-    exceeded = limits.acquire()
-    assert exceeded is None  # 2.3 s have passed, so one more is allowed
-    limits.charge_miss()
-    exceeded = limits.acquire()
-    assert exceeded is not None
-    assert (exceeded.limit.name, exceeded.limit.rate) == ("misses", Rate(300, 600))
-    clock.now += exceeded.wait
-    assert limits.acquire() is None
-
-
 def test_lookups_at_once_see_that_the_others_spent_the_budget_of_misses(clock: Ticker) -> None:
     limits = limits_of(KeyLimiter(misses=Rate(10, 10), clock=clock))
     assert allowed(limits, 30) == 30

@@ -116,26 +116,6 @@ async def test_timed_out_waiter_does_not_end_a_later_lookup(cache: AnswerCache) 
     await flight
 
 
-async def test_outcome_that_cannot_be_resolved_ends_by_the_timeout(
-    cache: AnswerCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No caller waits for ever, whatever is wrong."""
-    source = Source(FOUND)
-    source.hold()
-    caller = fetch(cache, ALICE, source.ask, 0.1)
-    (flight,) = running(flights(cache))
-
-    def resolve(*_: object) -> None:
-        raise KeyError
-
-    monkeypatch.setattr(flights(cache), "_resolve", resolve)
-    source.release()
-    with pytest.raises(Unavailable, match="no answer within"):
-        await asyncio.wait_for(caller, 5)
-    with pytest.raises(KeyError):
-        await flight
-
-
 async def test_lookup_that_is_cancelled_before_it_begins_is_not_waited_for(
     cache: AnswerCache,
 ) -> None:

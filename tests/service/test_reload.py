@@ -342,7 +342,9 @@ async def test_settings_that_need_a_restart_are_listed_each_time(
             result = await harness.reload(changed)
             assert result.code is None
             assert set(result.needs_restart) == {"server.host", "admin", "logging.level"}
-        assert "take effect after a restart" in caplog.text
+            (line,) = [each for each in caplog.records if "after a restart" in each.msg]
+            assert line.levelno == logging.WARNING
+            caplog.clear()
         assert (await harness.ask("@alice")).record["plan"] == "B"
         assert (await harness.reload(config(A))).needs_restart == ()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -153,39 +152,6 @@ async def test_failure_is_counted_logged_and_audited(
     assert counters.last_reload_success == 1000.0
 
 
-@pytest.mark.parametrize(
-    ("needs_restart", "message"),
-    [
-        ((), "configuration reloaded"),
-        (
-            ("server.port",),
-            "configuration reloaded; these settings take effect after a restart: server.port",
-        ),
-    ],
-    ids=["all in force", "restart"],
-)
-async def test_success_is_logged_and_audited(
-    path: Path, caplog: pytest.LogCaptureFixture, needs_restart: tuple[str, ...], message: str
-) -> None:
-    async def apply(_: ConfigFile) -> ReloadResult:
-        return ReloadResult(1000.0, needs_restart)
-
-    reloader = reloader_of(path, apply, Counters())
-    with caplog.at_level(logging.INFO):
-        result = await end(reloader.reload("admin", key="operator"))
-    assert result == ReloadResult(1000.0, needs_restart)
-    logged, audited = caplog.records
-    assert logged.message == message
-    assert logged.levelno == (logging.WARNING if needs_restart else logging.INFO)
-    line = vars(audited)
-    assert (line["result"], line["needs_restart"], line["key"]) == (
-        "ok",
-        list(needs_restart),
-        "operator",
-    )
-    assert "problem" not in line
-
-
 async def test_close_waits_for_the_end_of_a_reload(path: Path) -> None:
     """What it has opened is closed before the service ends."""
     done: list[str] = []
@@ -282,18 +248,6 @@ async def test_rejected_edit_is_reported_once(
     for _ in range(4):
         await reloader.poll()
     assert applied.contents == [b"new"]
-
-
-async def test_file_is_replaced_with_the_same_size_and_time(path: Path, make: Make) -> None:
-    reloader, applied = make()
-    status = path.stat()
-    other = path.with_name("other")
-    other.write_text("2")
-    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
-    other.rename(path)
-    for _ in range(3):
-        await reloader.poll()
-    assert applied.contents == [b"2"]
 
 
 async def test_file_is_followed_only_while_that_is_enabled(

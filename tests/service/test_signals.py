@@ -18,17 +18,6 @@ from tornado_idv.web.access_log import AccessLog, Request, record_response
 from tornado_idv.web.response import Result
 
 
-async def test_first_signal_stops_and_second_aborts() -> None:
-    aborted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    signals = Signals(asyncio.current_task(), aborted.set_result)
-    signals.ready(lambda: None)
-    os.kill(os.getpid(), signal.SIGINT)
-    await asyncio.wait_for(signals.stop.wait(), 10)
-    assert not aborted.done()
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert await asyncio.wait_for(aborted, 10) == signal.SIGTERM
-
-
 async def test_second_signal_aborts_a_start_that_does_not_end() -> None:
     aborted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     Signals(asyncio.current_task(), aborted.set_result)
