@@ -21,7 +21,7 @@ from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Datab
 from support.http.http_server import until
 from support.processes.process import Invoke
 from support.processes.service import CONFIG
-from tornado_idv import Broken, ByCard, ByNickname, StartError, Step, Unavailable, User
+from tornado_idv import Broken, ByCard, ByNickname, StartError, Step, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
@@ -245,15 +245,10 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"by_card": "SELEKT $1"},
         'syntax error at or near "SELEKT"',
     ),
-    "query without a parameter": (
-        USERS,
-        {"by_card": "SELECT * FROM users"},
-        "by_card: must have one parameter, $1, of type text; write $1::text",
-    ),
     "query for a number": (
         "CREATE TABLE users (id int);",
         {"by_card": "SELECT * FROM users WHERE id = $1"},
-        "by_card: must have one parameter, $1, of type text",
+        "by_card: must have one parameter, $1, of type text; write $1::text",
     ),
     "query without a column": (
         USERS,
@@ -286,23 +281,12 @@ async def test_a_database_that_does_not_fit_stops_the_start(
     await until(lambda: not database.connections())
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (PASSWORD, "wrong", "the password in the dsn is wrong"),
-        ("/test_postgres", "/nowhere", "the database of the dsn does not exist"),
-    ],
-    ids=["password", "database"],
-)
 async def test_a_dsn_that_is_refused_stops_the_start_and_is_not_shown(
     database: Database,
     backend_of: Callable[..., PostgresBackend],
-    old: str,
-    new: str,
-    message: str,
 ) -> None:
-    backend = backend_of(dsn=database.dsn.replace(old, new))
-    with pytest.raises(StartError, match=message) as caught:
+    backend = backend_of(dsn=database.dsn.replace("/test_postgres", "/nowhere"))
+    with pytest.raises(StartError, match="the database of the dsn does not exist") as caught:
         await backend.open()
     for text in (str(caught.value), repr(backend.options), repr(vars(backend))):
         assert PASSWORD not in text
@@ -327,11 +311,6 @@ WARNINGS: dict[str, tuple[str, list[str]]] = {
         CREATE UNIQUE INDEX part ON users (card_number) WHERE plan = 'Free';
         CREATE UNIQUE INDEX expression ON users (upper(card_number));""",
         ['CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")'],
-    ),
-    "index that leads elsewhere": (
-        """CREATE TABLE users (nickname text PRIMARY KEY, card_number text, plan text);
-        CREATE UNIQUE INDEX expression ON users (upper(card_number));""",
-        ["a lookup by card number reads the whole table", "CREATE UNIQUE INDEX"],
     ),
     "partitions": (
         """CREATE TABLE users (nickname text PRIMARY KEY, card_number varchar(32), plan text)
@@ -501,15 +480,6 @@ async def test_a_folded_lookup_without_its_index_is_reported_with_the_statement(
     caplog.clear()
     async with open_backends([PostgresBackend(parsed)]):  # type: ignore[arg-type]
         assert caplog.text == ""
-
-
-async def test_a_backend_that_is_not_open_is_unavailable(
-    backend_of: Callable[..., PostgresBackend],
-) -> None:
-    backend = backend_of()
-    with pytest.raises(Unavailable, match="not open"):
-        await backend.find(ByNickname("alice"))
-    await backend.close()
 
 
 async def test_table_and_role_of_the_readme_find_its_user(

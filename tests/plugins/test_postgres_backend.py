@@ -24,7 +24,7 @@ from idv_postgres.lookups import Lookups
 from idv_postgres.standby import Result
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
-from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable
+from tornado_idv import Broken, ByCard, ByNickname, Unavailable
 from tornado_idv.testing import make_backend
 
 ROW = ("Free", "1", "alice", None)
@@ -148,12 +148,6 @@ async def test_closed_backend_is_unavailable_and_does_nothing_more(
     assert harness.database.calls[-1] == "close"
     assert await outcome(harness.backend) == "unavailable: the backend is closed"
     assert asyncio.all_tasks() == before
-
-
-async def test_table_that_cannot_be_served_stops_the_start(serving: Callable[..., Any]) -> None:
-    with pytest.raises(StartError, match="backend tested: the table is missing"):
-        async with serving(UndefinedTableError("gone")):
-            pass
 
 
 async def test_server_that_hangs_at_the_start_is_waited_for_5_s(tmp_path: Path) -> None:

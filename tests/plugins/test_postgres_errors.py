@@ -8,6 +8,7 @@ import pytest
 from asyncpg import (
     AdminShutdownError,
     CannotConnectNowError,
+    CharacterNotInRepertoireError,
     ClientConfigurationError,
     ConnectionDoesNotExistError,
     CrashShutdownError,
@@ -18,7 +19,9 @@ from asyncpg import (
     InvalidCachedStatementError,
     InvalidCatalogNameError,
     InvalidPasswordError,
+    InvalidSQLStatementNameError,
     LockNotAvailableError,
+    ObjectNotInPrerequisiteStateError,
     OutdatedSchemaCacheError,
     PostgresError,
     PostgresSystemError,
@@ -75,6 +78,9 @@ ERRORS: list[tuple[Exception, type[LookupFailed], str, set[str]]] = [
     ),
     (OutdatedSchemaCacheError("zq"), Unavailable, "the table was changed during", set()),
     (InvalidCachedStatementError("zq"), Unavailable, "the table was changed during", set()),
+    (ObjectNotInPrerequisiteStateError("zq"), Unavailable, "a materialized view has", set()),
+    (CharacterNotInRepertoireError("zq"), Broken, "a value in the table is not valid", set()),
+    (InvalidSQLStatementNameError("zq"), Broken, "a pooler in transaction mode uses", set()),
     (UndefinedTableError("zq"), Broken, "the table is missing", set()),
     (
         InsufficientPrivilegeError("zq"),

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
-import socket
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -25,16 +21,11 @@ from support.databases.postgres_server import (
     PASSWORD,
     USERS,
     Database,
-    hanging,
-    stopped,
     verifier,
 )
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
-from support.http.tcp_relay import relaying
-from support.processes.process import eventually
-from support.processes.service import CONFIG, Client, serving
-from tornado_idv import ByCard, ByNickname, Unavailable, yaml_loader
+from tornado_idv import ByCard, yaml_loader
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -89,22 +80,6 @@ async def recovered(backend: PostgresBackend) -> set[str]:
     return ended
 
 
-async def test_a_database_that_is_down_at_the_start_is_used_when_it_is_there(
-    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Until then lookups fail at once, and do not count for the circuit breaker."""
-    database.server.stop()
-    backend = backend_of()
-    async with open_backends([backend]):
-        with pytest.raises(Unavailable, match="cannot be reached: Connect") as caught:
-            await backend.find(ByNickname("alice"))
-        assert not caught.value.counts_against_breaker
-        await asyncio.to_thread(database.server.start)
-        await recovered(backend)
-    logged = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
-    assert logged[0].startswith("backend tested: the server cannot be reached: ")
-
-
 async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connections(
     database: Database,
     backend_of: Callable[..., PostgresBackend],
@@ -128,30 +103,6 @@ async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connection
             await recovered(backend)
         finally:
             database.run(f"ALTER ROLE idv PASSWORD '{verifier(PASSWORD)}'")
-
-
-@pytest.mark.parametrize("how", ["frozen", "cut"])
-async def test_dead_connections_are_replaced_before_each_has_cost_a_failure(
-    database: Database, backend_of: Callable[..., PostgresBackend], how: str
-) -> None:
-    """New connections work, as behind a firewall that has forgotten the old ones."""
-    async with relaying(database.server.port) as relay:
-        dsn = database.dsn.replace(str(database.server.port), str(relay.port))
-        backend = backend_of(dsn=dsn, timeout="800ms", pool={"min": "4", "max": "4"})
-        async with open_backends([backend]):
-            assert await outcome(backend) == "found"
-            if how == "frozen":
-                relay.freeze()
-            else:
-                relay.cut()
-            failures = 0
-            async with asyncio.timeout(RECOVERY):
-                while await outcome(backend) != "found":
-                    failures += 1
-            assert failures < 4
-            ended = await asyncio.gather(*(outcome(backend) for _ in range(12)))
-            assert set(ended) == {"found"}
-            relay.freeze()
 
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
@@ -296,58 +247,6 @@ async def test_a_user_is_found_while_the_table_is_filled_again(
         database.run(f"{isolation} TO DEFAULT")
 
 
-async def test_a_value_that_is_not_valid_utf8_is_broken(
-    database: Database, backend_of: Callable[..., PostgresBackend]
-) -> None:
-    server = database.server
-    server.run(
-        "CREATE DATABASE raw TEMPLATE template0 ENCODING SQL_ASCII LC_COLLATE 'C' LC_CTYPE 'C'"
-    )
-    raw = Database(server, "raw")
-    raw.write(ALICE)
-    raw.run(r"UPDATE users SET plan = E'\xff'")
-    backend = backend_of(dsn=raw.dsn)
-    async with open_backends([backend]):
-        assert await outcome(backend) == (
-            "broken: a value in the table is not valid UTF-8 (SQLSTATE 22021)"
-        )
-
-
-async def test_a_host_that_hangs_or_is_down_is_passed_over(
-    database: Database, backend_of: Callable[..., PostgresBackend]
-) -> None:
-    """The one that responded is tried first from then on."""
-    port = database.server.port
-    with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
-        hosts = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{port}"
-        dsn = database.dsn.replace(f"127.0.0.1:{port}", hosts)
-        backend = backend_of(dsn=dsn, pool={"min": "1", "max": "4"})
-        async with open_backends([backend]):
-            started = time.monotonic()
-            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
-            assert set(ended) == {"found"}
-            assert time.monotonic() - started < backend.options.timeout
-
-
-@pytest.mark.parametrize(
-    ("role", "reason"),
-    [
-        (
-            "standby",
-            "each host is a standby, or has another role than target_session_attrs asks for",
-        ),
-        ("read-write", None),
-    ],
-)
-async def test_the_role_of_the_host_is_respected(
-    database: Database, backend_of: Callable[..., PostgresBackend], role: str, reason: str | None
-) -> None:
-    backend = backend_of(dsn=f"{database.dsn}&target_session_attrs={role}")
-    async with open_backends([backend]):
-        expected = "found" if reason is None else f"unavailable: {reason}"
-        assert await outcome(backend) == expected
-
-
 async def test_tls_is_verified_as_the_dsn_says(
     database: Database, backend_of: Callable[..., PostgresBackend], tmp_path: Path
 ) -> None:
@@ -392,36 +291,3 @@ def test_an_import_into_a_frozen_server_is_ended_by_a_signal_and_changes_nothing
         database.server.resume()
         interrupt.join()
     assert database.run("SELECT * FROM users ORDER BY 1") == before
-
-
-@contextmanager
-def without_connections(database: Database) -> Iterator[None]:
-    """The connections of the service are lost, and there are no others."""
-    database.run("ALTER ROLE idv CONNECTION LIMIT 0")
-    database.disconnect()
-    yield
-    database.run("ALTER ROLE idv CONNECTION LIMIT -1")
-
-
-@pytest.mark.parametrize("fault", [stopped, hanging, without_connections])
-def test_the_service_answers_503_and_never_404_while_its_database_fails(
-    database: Database,
-    tmp_path: Path,
-    fault: Callable[[Database], AbstractContextManager[None]],
-) -> None:
-    """Within seconds after it is repaired it answers as before, whatever the circuit breaker."""
-    limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
-    backend = (
-        f"  - {{name: members, kind: postgres, dsn: '{database.dsn}', timeout: 300ms,"
-        " breaker: {failures: 1, open_for: 60s}}\n"
-    )
-    with serving(limits + CONFIG + backend, tmp_path) as service:
-        client = Client(service.port)
-        assert client.by_input("@alice").status == 200
-        assert client.by_input("@carol").status == 404
-        with fault(database):
-            assert {client.by_input(each).status for each in ["@alice", "@carol"] * 8} == {503}
-        repaired_at = time.monotonic()
-        eventually(lambda: client.by_input("@alice").status == 200)
-        assert time.monotonic() - repaired_at < RECOVERY
-        assert client.by_input("@carol").status == 404

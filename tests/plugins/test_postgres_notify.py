@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,8 +13,8 @@ import pytest
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.listener import Listener
 from support.databases.postgres_server import ALICE, BOB, USERS, Database
-from support.processes.process import Invoke, eventually
-from support.processes.service import CONFIG, Client, serving
+from support.processes.process import Invoke
+from support.processes.service import CONFIG
 from tornado_idv import ByCard, ByNickname, Query
 from tornado_idv.registry import open_backends
 
@@ -108,16 +106,6 @@ def test_init_prints_sql_that_makes_a_table_without_warnings(
     assert database.run(f"{collated} AND table_schema = 'my'") == 'a "nick\ncard_number'
     applied = invoke("postgres", "init", "--apply", "--name", "members", "-c", path)
     assert applied.stdout == APPLIED
-
-
-def test_init_applies_to_a_table_that_is_there(
-    database: Database, tmp_path: Path, invoke: Invoke
-) -> None:
-    database.write(ALICE)
-    path = write_config(tmp_path, database)
-    applied = invoke("postgres", "init", "--apply", "-c", path)
-    assert applied.stdout == APPLIED
-    assert database.run("SELECT nickname FROM users") == "alice"
 
 
 @pytest.mark.parametrize(
@@ -230,57 +218,6 @@ async def test_a_folded_nickname_is_purged_in_its_folded_form(
     async with listening("fold", channel="Other; channel") as changes:
         database.run("""NOTIFY "Other; channel", 'ALIce'""")
         assert await changes.next() == {ByNickname("alice")}
-
-
-async def test_everything_is_purged_after_a_lost_connection(
-    database: Database, listening: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What changed in the meantime is not known."""
-    database.write()
-    caplog.set_level(logging.INFO)
-    listener = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE query ~ '^LISTEN|relfilenode' AND usename = 'idv' AND datname = current_database()"
-    )
-    async with listening() as changes:
-        database.run(listener)
-        assert await changes.next() == set()
-        database.run("NOTIFY idv_users, 'alice'")
-        assert ByNickname("alice") in await changes.next()
-    logged = [each.getMessage() for each in caplog.records if each.name.endswith("listener")]
-    assert "notifications of changes are interrupted" in logged[0]
-    assert "notifications of changes are received again" in logged[-1]
-    assert {each.levelno for each in caplog.records} <= {logging.INFO, logging.WARNING}
-
-
-def test_an_edit_is_seen_in_a_response_within_a_second(
-    database: Database, tmp_path: Path, invoke: Invoke
-) -> None:
-    """The response that is cached for another user stays."""
-    database.clear()
-    path = write_config(tmp_path, database, ", notify: {}")
-    assert invoke("postgres", "init", "--apply", "-c", path).exit_code == 0
-    database.run("INSERT INTO users VALUES ('alice', '1', 'Free'), ('bob', '2', 'Free')")
-    with serving(path.read_text(), tmp_path) as service:
-        client = Client(service.port)
-        listens = "SELECT true FROM pg_stat_activity WHERE query ~ 'relfilenode' AND state = 'idle'"
-        eventually(lambda: database.run(listens) == "t")
-
-        def plans() -> list[str]:
-            replies = [client.by_input("@alice"), client.by_card("1"), client.by_input("@bob")]
-            return [json.loads(reply.body)["plan"] for reply in replies]
-
-        assert client.by_input("@carol").status == 404
-        assert plans() == ["Free", "Free", "Free"]
-        database.run(
-            "ALTER TABLE users DISABLE TRIGGER users_notify_update;"
-            "UPDATE users SET plan = 'Secret';"
-            "ALTER TABLE users ENABLE ALWAYS TRIGGER users_notify_update;"
-            "UPDATE users SET plan = 'Pro' WHERE nickname = 'alice';"
-            "INSERT INTO users VALUES ('carol', '3', 'Free')"
-        )
-        eventually(lambda: plans() == ["Pro", "Pro", "Free"])
-        assert client.by_input("@carol").status == 200
 
 
 PARTITIONED = """

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ from support.databases.postgres_server import (
     BOB,
     Database,
 )
-from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, LookupFailed, StartError
+from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, StartError
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -107,68 +104,8 @@ async def test_what_another_client_leaves_in_a_session_changes_no_answer(
     database.run("DROP SCHEMA other CASCADE")
 
 
-@pytest.fixture
-def unnoticed(database: Database) -> Iterator[None]:
-    """The setting by which a pooler that ignores startup parameters is noticed at the start."""
-    change = f'ALTER DATABASE "{database.name}"'
-    database.run(f"{change} SET row_security = off")
-    yield
-    database.run(f"{change} RESET row_security")
-
-
 IGNORED = ("default_transaction_isolation", *STARTUP_PARAMETERS)
 IGNORING = f"ignore_startup_parameters = {','.join(IGNORED)}"
-
-
-def count_answers(dsn: str, folder: Path, first: int) -> Counter[str]:
-    """Look up users and numbers that are no user in turn, and compare the answers."""
-    queries = [
-        (ByNickname("alice"), ALICE),
-        (ByCard(BOB.card_number), BOB),
-        (ByNickname("4000"), None),
-        (ByCard("4000"), None),
-    ]
-    queries = queries[first:] + queries[:first]
-    counted: Counter[str] = Counter()
-
-    async def look_up() -> None:
-        async with open_backends([backend_of(folder, dsn=dsn, timeout="5s")]) as (backend,):
-            for _ in range(500):
-                for query, user in queries:
-                    try:
-                        found = await backend.find(query)
-                    except LookupFailed as error:
-                        counted[explained(error)] += 1
-                    else:
-                        counted["right" if found == user else "wrong"] += 1
-
-    try:
-        asyncio.run(look_up())
-    except StartError as error:
-        counted[explained(error)] += 1
-    return counted
-
-
-def explained(error: Exception) -> str:
-    return "explained" if "write prepared_statements: false" in str(error) else str(error)
-
-
-@pytest.mark.parametrize(
-    "pooled",
-    [f"{IGNORING}\nmin_pool_size = 6", f"{IGNORING}\ndefault_pool_size = 1"],
-    ids=["several sessions", "one session"],
-    indirect=True,
-)
-@pytest.mark.usefixtures("unnoticed")
-def test_processes_that_share_sessions_do_not_run_statements_of_each_other(
-    database: Database, pooled: str, tmp_path: Path
-) -> None:
-    """Each process numbers its statements in another order."""
-    database.write(ALICE, BOB)
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
-        results = [processes.submit(count_answers, pooled, tmp_path, each) for each in (0, 1)]
-    counted = sum((each.result() for each in results), Counter())
-    assert counted.keys() <= {"right", "explained"}
 
 
 async def test_no_statement_has_a_name_that_another_process_may_use(

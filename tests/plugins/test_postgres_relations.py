@@ -201,25 +201,19 @@ OTHER_TABLES = {
 
 
 @pytest.mark.parametrize("change", list(OTHER_TABLES.values()), ids=list(OTHER_TABLES))
-@pytest.mark.parametrize("together", [False, True], ids=["alone", "shared query"])
 async def test_not_found_in_another_table_is_an_error_and_not_believed(
     database: Database,
     backend_of: Callable[..., PostgresBackend],
     change: str,
-    *,
-    together: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     await asyncio.to_thread(database.run, "DROP TABLE IF EXISTS extensions.users")
     backend = backend_of(pool={"max": "1"})
-    queries = [ByNickname("alice"), ByCard("1")] * (4 if together else 1)
+    queries = [ByNickname("alice"), ByCard("1")] * 4
     async with open_backends([backend]):
         assert await outcome(backend) == "found"
         await asyncio.to_thread(database.run, change)
-        if together:
-            ended = await asyncio.gather(*(outcome(backend, each) for each in queries))
-        else:
-            ended = [await outcome(backend, each) for each in queries]
+        ended = await asyncio.gather(*(outcome(backend, each) for each in queries))
         assert "not found" not in ended
         replaced = "public.users was replaced by another table, which lacks most of its users"
         assert str(backend.problem).startswith(replaced)

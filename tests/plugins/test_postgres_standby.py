@@ -157,19 +157,6 @@ def replay_paused(cluster: Cluster) -> Iterator[None]:
         cluster.standby.run("SELECT pg_wal_replay_resume()")
 
 
-@contextmanager
-def setting(cluster: Cluster, name: str, value: str) -> Iterator[None]:
-    """Set a parameter of the standby within."""
-    before = cluster.standby.run(f"SHOW {name}")
-    cluster.standby.run(f"ALTER SYSTEM SET {name} = '{value}'")
-    cluster.standby.run("SELECT pg_reload_conf()")
-    try:
-        yield
-    finally:
-        cluster.standby.run(f"ALTER SYSTEM SET {name} = '{before}'")
-        cluster.standby.run("SELECT pg_reload_conf()")
-
-
 async def test_primary_is_used_whatever_the_order_of_hosts(cluster: Cluster, run: Run) -> None:
     primary, standby = cluster.primary.port, cluster.standby.port
     async with run("any", standby, primary) as backend:
@@ -235,22 +222,6 @@ async def test_user_that_a_standby_lacks_is_undetermined_while_it_is_behind(
             assert backend.problem is None
 
 
-async def test_user_that_a_standby_lacks_is_undetermined_while_it_receives_nothing(
-    cluster: Cluster, database: Database, run: Run
-) -> None:
-    """And until it has received what it missed."""
-    async with run("standby") as backend:
-        for name in ("new", "newer"):
-            with setting(cluster, "primary_conninfo", "host=127.0.0.1 port=1 user=postgres"):
-                await asyncio.sleep(BEHIND)
-                add(database, name)
-                for _ in range(20):
-                    ended = await outcome(backend, ByNickname(name))
-                    assert "standby that receives no WAL" in ended
-                assert await outcome(backend) == "found"
-            await eventually(backend, name, "found")
-
-
 async def test_user_found_on_a_standby_that_is_behind_is_stored_for_a_short_time(
     cluster: Cluster, database: Database, run: Run
 ) -> None:
@@ -277,19 +248,6 @@ async def test_lost_primary_leaves_those_who_are_found(cluster: Cluster, run: Ru
             await asyncio.to_thread(cluster.primary.start)
         await eventually(backend, "x", "not found")
         await until(lambda: backend.problem is None)
-
-
-async def test_standby_with_a_small_lag_is_believed_while_the_primary_writes(
-    cluster: Cluster, database: Database, run: Run
-) -> None:
-    with setting(cluster, "recovery_min_apply_delay", "300ms"):
-        async with running_each(run, "table", "pinned", max_lag="1s") as backends:
-            for number in range(100):
-                database.run(f"UPDATE users SET plan = 'Plan {number}'")
-                for kind, backend in backends.items():
-                    for name in ("nobody", "other"):
-                        assert await outcome(backend, ByNickname(name)) == "not found", kind
-                await asyncio.sleep(0.01)
 
 
 async def test_standby_that_is_behind_is_left_for_another_one(

@@ -12,7 +12,6 @@ import pytest
 from idv_postgres.backend import PostgresBackend
 from support.databases.postgres_server import USERS, Database
 from support.fakes.outcomes import outcome
-from support.http.http_server import until
 from tornado_idv import ByCard, ByNickname, StartError
 from tornado_idv.registry import open_backends
 
@@ -77,59 +76,18 @@ async def test_table_that_a_crash_empties_stops_the_start(
         assert await outcome(backend, ByCard("1")) == "not found"
 
 
-async def test_partitioned_table_is_logged_if_its_partitions_are(
+async def test_unlogged_relation_whose_rows_are_not_read_is_no_error(
     database: Database, backend_of: Callable[..., PostgresBackend]
 ) -> None:
-    """It has no rows of its own, and its persistence cannot be changed."""
-    if int(database.run("SHOW server_version_num")) >= 18_00_00:
-        pytest.skip("no partitioned table can be UNLOGGED")
-    script = PARTITIONS.replace("UNLOGGED TABLE pro", "TABLE pro")
-    backend = backend_of(script.replace("TABLE people", "UNLOGGED TABLE people"), table="people")
-    async with open_backends([backend]):
-        assert await outcome(backend) == "not found"
-
-
-async def test_unlogged_table_that_a_rule_writes_is_not_read(
-    backend_of: Callable[..., PostgresBackend],
-) -> None:
+    """A partitioned table has none of its own; a rule writes another one."""
+    logged = PARTITIONS.replace("UNLOGGED TABLE pro", "TABLE pro")
     rule = "CREATE RULE r AS ON UPDATE TO users DO ALSO INSERT INTO audit SELECT NEW.nickname;"
-    script = f"{USERS} {ROWS} CREATE UNLOGGED TABLE audit (name text); {rule}"
-    async with open_backends([backend_of(script)]) as (backend,):
-        assert await outcome(backend) == "found"
-
-
-async def test_table_that_becomes_unlogged_is_served_no_more(
-    database: Database, backend_of: Callable[..., PostgresBackend], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
-    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
-    backend = backend_of(f"{USERS} {ROWS}")
-    async with open_backends([backend]):
-        assert await outcome(backend) == "found"
-        await asyncio.to_thread(database.run, "ALTER TABLE users SET UNLOGGED")
-        await until(lambda: "is UNLOGGED" in str(backend.problem))
-        assert (await outcome(backend)).startswith("broken: the table users is UNLOGGED")
-        await asyncio.to_thread(database.run, "ALTER TABLE users SET LOGGED")
-        await until(lambda: backend.problem is None)
-        assert await outcome(backend) == "found"
-
-
-async def test_materialized_view_without_data_is_unavailable_until_it_has_some(
-    database: Database, backend_of: Callable[..., PostgresBackend], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
-    view = "CREATE MATERIALIZED VIEW users AS TABLE people WITH NO DATA;"
-    backend = backend_of(
-        f"{USERS.replace('users', 'people')} {ROWS.replace('users', 'people')} {view}"
-    )
-    async with open_backends([backend]):
-        assert await outcome(backend) == (
-            "unavailable: a materialized view has no data: REFRESH MATERIALIZED VIEW (SQLSTATE "
-            '55000): materialized view "users" has not been populated'
-        )
-        await asyncio.to_thread(database.run, "REFRESH MATERIALIZED VIEW users")
-        await until(lambda: backend.problem is None)
-        assert await outcome(backend) == "found"
+    scripts = {"users": f"{USERS} CREATE UNLOGGED TABLE audit (name text); {rule}"}
+    if int(database.run("SHOW server_version_num")) < 18_00_00:
+        scripts["people"] = logged.replace("TABLE people", "UNLOGGED TABLE people")
+    for table, script in scripts.items():
+        async with open_backends([backend_of(script, table=table)]) as (backend,):
+            assert await outcome(backend) == "not found"
 
 
 COLUMNS = {

@@ -7,7 +7,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from support.databases.redis_server import (
 )
 from support.fakes.outcomes import outcome
 from support.processes.ports import free_port
-from support.processes.service import CONFIG, Client, serving
 from tornado_idv import (
     Broken,
     ByCard,
@@ -358,19 +356,6 @@ async def test_folded_nicknames_are_found_by_keys_in_lower_case(
             assert await backend.find(query) == User("Free", "77", "CaroL")
 
 
-async def test_unknown_users_are_unavailable_until_all_are_loaded(
-    server: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
-) -> None:
-    server.run("DEL", "ready")
-    async with open_backends([backend_of()]) as (backend,):
-        assert "the key ready is missing" in caplog.text
-        assert isinstance(backend, RedisBackend)
-        assert await outcome(backend) == "found"
-        assert (await outcome(backend, ByCard("77"))).startswith("unavailable: the key ready is")
-        server.run("SET", "ready", "1")
-        assert await outcome(backend, ByCard("77")) == "not found"
-
-
 async def test_lookups_fail_while_the_server_restarts_and_recover(
     server: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -533,39 +518,6 @@ async def test_the_primary_and_its_database_are_found_by_the_sentinels(
             assert (await outcome(backend)).startswith(UNREACHED)
 
 
-async def test_a_failover_by_the_sentinels_is_followed(
-    backend_of: Callable[..., RedisBackend],
-) -> None:
-    """A lookup is unavailable until another server is the primary, and never "not known"."""
-    limits = {"down_after_milliseconds": 200, "failover_timeout": 2000}
-    with ExitStack() as stack:
-        primary = stack.enter_context(running_server("--repl-diskless-sync-delay", "0"))
-        primary.write(ALICE)
-        of_primary = ("127.0.0.1", str(primary.port))
-        replica = stack.enter_context(running_server("--replicaof", *of_primary))
-        replica.wait_for(b"master_link_status:up", "INFO", "replication")
-        sentinel = stack.enter_context(running_sentinel(primary, "members", **limits))
-        replica.wait_for(b"name=sentinel-", "CLIENT", "LIST")
-        options = {"url": "redis://members/0", "sentinels": [sentinel.url], "service": "members"}
-        async with open_backends([backend_of(**options)]) as (backend,):
-            assert isinstance(backend, RedisBackend)
-            assert await outcome(backend) == "found"
-            primary.stop()
-            assert await outcome(backend) == UNREACHED
-            ended = set()
-            async with asyncio.timeout(10):
-                while (last := await outcome(backend, ByCard(ALICE.card_number))) != "found":
-                    ended.add(last)
-                    await asyncio.sleep(0.05)
-            assert all(each.startswith("unavailable: ") for each in ended)
-            assert await outcome(backend) == "found"
-            assert b"role:master" in replica.run("INFO", "replication")
-            # What the primary wrote last may not have come here.
-            assert "another one took over" in await outcome(backend, ByCard("77"))
-            replica.run("SET", "ready", replica.run_id)
-            assert await outcome(backend, ByCard("77")) == "not found"
-
-
 async def test_the_certificate_of_the_server_is_verified(
     backend_of: Callable[..., RedisBackend], tmp_path: Path
 ) -> None:
@@ -602,24 +554,3 @@ async def test_a_node_of_a_cluster_is_refused(backend_of: Callable[..., RedisBac
             assert (await outcome(backend)).startswith(refused)
         finally:
             await backend.close()
-
-
-def test_the_service_answers_503_and_never_404_while_its_server_restarts(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
-    backend = (
-        f"  - {{name: members, kind: redis, url: '{server.url}',"
-        " breaker: {failures: 1, open_for: 60s}}\n"
-    )
-    with serving(limits + CONFIG + backend, tmp_path) as service:
-        client = Client(service.port)
-        assert client.by_input("@alice").status == 200
-        assert client.by_input("@carol").status == 404
-        server.stop()
-        assert {client.by_input(each).status for each in ["@alice", "@carol"] * 4} == {503}
-        server.start()
-        assert {client.by_input(each).status for each in ["@alice", "@carol"]} == {503}
-        server.write(ALICE)
-        assert client.by_input("@alice").status == 200
-        assert client.by_input("@carol").status == 404

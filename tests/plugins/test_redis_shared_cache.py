@@ -32,7 +32,6 @@ from tornado_idv import (
     SharedResult,
     StartError,
 )
-from tornado_idv.errors import ConfigError
 from tornado_idv.interfaces.backend import BreakerOptions
 from tornado_idv.service.service import Service
 
@@ -190,7 +189,7 @@ async def test_a_user_with_the_documented_rights_can_share_and_purge(server: Red
 async def test_a_message_that_cannot_be_read_purges_everything(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may be of another version, and about any user."""
+    """Also what is shared; it may be of another version or secret, and about any user."""
     async with replicas(server) as (first, _):
         sealed = Sealer(first.cache.options.secret).seal("other", [1])
         for message in (b"", b"x" * 40, b"x 1 " + sealed):
@@ -199,6 +198,7 @@ async def test_a_message_that_cannot_be_read_purges_everything(
             server.run("PUBLISH", "idv:purges", message)
             await first.wait_for(Purge())
             assert first.directory.get_cached(QUERY) is None
+            assert (await first.cache.get("", QUERY)).answer is None
     assert caplog.text.count("a message about a purge cannot be read") == 2
 
 
@@ -371,13 +371,3 @@ def admin_of(service: Service) -> str:
     """The section of the configuration by which commands find the service."""
     assert service.admin_url is not None
     return f"admin: {{port: {service.admin_url.rpartition(':')[2]}}}"
-
-
-def test_an_unknown_kind_is_reported_with_the_known_ones(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"shared_cache.kind: unknown kind; .*kinds are redis"),
-        serving(config(server, kind="redi"), tmp_path),
-    ):
-        pass

@@ -471,21 +471,6 @@ async def test_a_user_whose_values_are_not_text_is_broken(
         assert await backend.find(ByCard("04001")) is None
 
 
-@pytest.mark.parametrize(
-    ("stored", "asked"), [("1e31", "1" + "0" * 31), ("-5", "-5"), ("1.5", "1.5")]
-)
-async def test_a_nickname_that_became_a_number_is_broken(
-    tmp_path: Path, stored: str, asked: str
-) -> None:
-    path = tmp_path / "users.db"
-    run(path, "CREATE TABLE users (nickname, card_number, plan)")
-    run(path, f"INSERT INTO users VALUES ({stored}, '4000', 'Free')")
-    async with serving(path) as backend:
-        with pytest.raises(Broken, match="nickname of a row is not text"):
-            await backend.find(ByNickname(asked))
-        assert await backend.find(ByNickname(f"0{asked}")) is None
-
-
 @pytest.mark.parametrize("length", [20, 309, 5000])
 async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(
     tmp_path: Path, length: int
