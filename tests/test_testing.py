@@ -223,6 +223,7 @@ AT = "test_a_nickname_stored_with_at_is_found_or_an_error"
 BLOCKS = "test_nothing_blocks_the_event_loop"
 EXPLAINED = "test_explain_gives_the_result_of_find"
 FAILING = "test_a_failing_source_is_never_not_found"
+CANARY = "test_absent_user_is_believed_only_while_the_canary_is_found"
 TAIL = "test_a_source_that_lost_its_tail_is_never_not_found"
 
 LIARS: dict[type[Honest], set[str]] = {
@@ -233,9 +234,9 @@ LIARS: dict[type[Honest], set[str]] = {
     TakesWildCards: {ABSENT},
     MixesUpColumns: {ABSENT, FOLDED},
     ForgetsProfileUrls: {FOUND_BY_NICKNAME, FOUND_BY_CARD, AT_ONCE},
-    ServesNoCards: {FOUND_BY_CARD, TWO_USERS},
+    ServesNoCards: {FOUND_BY_CARD, TWO_USERS, CANARY},
     FailsWhenEmpty: {EMPTY},
-    KnowsAliceAlways: {EMPTY, FAILING, FOLDED, TWO_USERS},
+    KnowsAliceAlways: {EMPTY, FAILING, FOLDED, TWO_USERS, CANARY},
     SharesOneCursor: {AT_ONCE},
     TakesTheFirst: {TWO_USERS, FAILING},
     KeepsAt: {AT},
@@ -252,7 +253,7 @@ async def failed(backend: Callable[[Sequence[User] | None], AnyBackend]) -> set[
         (name, partial(getattr(SUITE, name), backend))
         for name in (
             *(FOUND_BY_NICKNAME, FOUND_BY_CARD, EMPTY, AT_ONCE, TWICE, AT, FOLDED, BLOCKS),
-            EXPLAINED,
+            *(EXPLAINED, CANARY),
         )
     ]
     absent = SUITE.test_an_absent_user_is_not_known_here
@@ -275,7 +276,7 @@ async def failed(backend: Callable[[Sequence[User] | None], AnyBackend]) -> set[
 def test_every_test_of_the_suite_is_tried_here() -> None:
     tests = {name for name in dir(BackendConformance) if name.startswith("test_")}
     basic = {FOUND_BY_NICKNAME, FOUND_BY_CARD, ABSENT, EMPTY, AT_ONCE, TWICE, FAILING}
-    assert tests == {*basic, TWO_USERS, AT, FOLDED, BLOCKS, TAIL, EXPLAINED}
+    assert tests == {*basic, TWO_USERS, AT, FOLDED, BLOCKS, TAIL, EXPLAINED, CANARY}
 
 
 @pytest.mark.parametrize("backend", [Honest, RefusesToOpen])

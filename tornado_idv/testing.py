@@ -9,7 +9,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
@@ -20,7 +20,8 @@ from unittest.mock import patch
 import pytest
 
 from tornado_idv.errors import LookupFailed, StartError, Unavailable
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend, CanaryOptions
+from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, Step, User
 from tornado_idv.registry import open_backends
 
@@ -168,6 +169,20 @@ class BackendConformance:
         """No users is a valid state, not a failure."""
         async with open_backends([make_backend(())]) as (backend,):
             assert await _find(backend, ByNickname("alice")) is None
+
+    async def test_absent_user_is_believed_only_while_the_canary_is_found(
+        self, make_backend: MakeBackend
+    ) -> None:
+        """``canary`` of the configuration needs nothing of a backend."""
+        alice = CanaryOptions(nickname=ALICE.nickname, card_number=ALICE.card_number)
+        for users in (self.users, ()):
+            backend = make_backend(users)
+            backend.options = backend.options.model_copy(update={"canary": alice})
+            async with open_backends([backend]):
+                guard, deadline = Guard(backend, lambda _: True), time.monotonic() + _TIMEOUT
+                for query in (ByNickname("unknown"), ByCard("4999999999999999")):
+                    with nullcontext() if users else pytest.raises(LookupFailed):
+                        assert await guard.find(query, deadline) is None
 
     async def test_lookups_at_once_do_not_mix_up_users(self, make_backend: MakeBackend) -> None:
         """Each of many concurrent lookups gets its own answer."""

@@ -271,16 +271,16 @@ def test_openmetrics_is_sent_where_it_is_accepted(service: Service) -> None:
 
 def test_no_label_holds_anything_of_a_request(service: Service) -> None:
     client = Client(service.port)
-    for text in ("@alice", "@canary-name"):
+    for text in ("@alice", "@stranger-name"):
         client.by_input(text)
     for card in ("4000123412341234", "5555555555554444"):
         client.by_card(card)
     client.send(
-        "CANARY-METHOD", "/canary-path", {"Host": "x", "Authorization": "Bearer canary-key"}
+        "STRANGER-METHOD", "/stranger-path", {"Host": "x", "Authorization": "Bearer stranger-key"}
     )
     for path in ("/metrics", "/status.json", "/health/ready?verbose"):
         body = ask_admin(service, path).body.decode().lower()
-        for secret in ("alice", "canary", "4000123412341234", "5555555555554444", KEY.lower()):
+        for secret in ("alice", "stranger", "4000123412341234", "5555555555554444", KEY.lower()):
             assert secret not in body
 
 

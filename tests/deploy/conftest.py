@@ -19,7 +19,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
     folder = tmp_path_factory.mktemp("deploy")
     (folder / "users.yaml").write_text(FIXTURE)
     config = folder / "config.yaml"
-    lines = [SERVER if line.startswith("server:") else line for line in WITH_ADMIN.splitlines()]
+    canary = WITH_ADMIN.replace("users.yaml", "users.yaml, canary: {nickname: '@alice'}")
+    lines = [SERVER if line.startswith("server:") else line for line in canary.splitlines()]
     config.write_text("\n".join([*lines, "logging: {level: info, format: json}", ""]))
     with running(config, timeout=120) as process:
         assert Client(process.port).by_input("@alice").status == 200

@@ -85,6 +85,7 @@ RECIPES = [
 ]
 WITH_SECRET = [recipe for recipe in RECIPES if recipe.secret]
 WITH_PATH = [recipe for recipe in RECIPES if recipe.tells_wrong_path]
+BY_TITLE = {recipe.title: recipe for recipe in RECIPES}
 
 
 def title(recipe: Recipe) -> str:
@@ -96,15 +97,22 @@ each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=title)
 
 @contextmanager
 def in_front_of(
-    address: str, recipe: Recipe, folder: Path, misfit: tuple[str, str] | None = None
+    address: str,
+    recipe: Recipe,
+    folder: Path,
+    misfit: tuple[str, str] | None = None,
+    *,
+    canary: bool = False,
 ) -> Iterator[Client]:
     """This service with the entry from the page, in which only the host is another.
 
     It has time, since the machine that tests may be busy. ``misfit`` is something in the
-    entry, and what an operator wrote instead.
+    entry, and what an operator wrote instead. Without ``canary`` the entry is true by itself.
     """
     entry = re.sub(r"https://[a-z]+\.example", address, entry_of(recipe))
     entry = replaced(entry, "kind: upstream\n", "kind: upstream\n    timeout: 8s\n")
+    if not canary:
+        entry = replaced(entry, "    canary: .*\n", "")
     if misfit:
         entry = replaced(entry, re.escape(misfit[0]), misfit[1])
     if recipe.secret:
@@ -132,8 +140,8 @@ def test_every_recipe_of_the_page_is_tested() -> None:
 
 @each_recipe
 def test_users_are_found(servers: Servers, tmp_path: Path, recipe: Recipe) -> None:
-    """One has plain values, the other odd ones."""
-    with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
+    """One has plain values, another odd ones; the last is the canary."""
+    with in_front_of(servers.address(recipe.serve), recipe, tmp_path, canary=True) as client:
         for user in USERS:
             replies = [
                 client.by_input(f"@{user.nickname}"),
@@ -151,7 +159,7 @@ def test_absent_user_is_not_found(servers: Servers, tmp_path: Path, recipe: Reci
     if not recipe.folds:
         nicknames.append("ALICE")
     cards = ["4999999999999999", "12345670", "04000123412341234", "0"]
-    with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
+    with in_front_of(servers.address(recipe.serve), recipe, tmp_path, canary=True) as client:
         replies = [*(client.by_input(f"@{nickname}") for nickname in nicknames)]
         replies += [client.by_card(card) for card in cards]
     asked = [*nicknames, *cards]
@@ -191,6 +199,17 @@ def test_rejected_secret_is_never_not_found(
 def test_wrong_path_is_never_not_found(servers: Servers, tmp_path: Path, recipe: Recipe) -> None:
     address = servers.address(recipe.serve) + "/elsewhere"
     with in_front_of(address, recipe, tmp_path) as client:
+        assert is_unavailable(client)
+
+
+def test_wrong_path_with_the_usual_404_is_noticed_by_the_canary(
+    servers: Servers, tmp_path: Path
+) -> None:
+    recipe = BY_TITLE["Plain REST"]
+    address = servers.address(recipe.serve) + "/elsewhere"
+    with in_front_of(address, recipe, tmp_path) as client:
+        assert client.by_input("@alice").status == 404
+    with in_front_of(address, recipe, tmp_path, canary=True) as client:
         assert is_unavailable(client)
 
 
@@ -237,7 +256,6 @@ def test_misspelt_alias_is_never_not_found(
 
 
 WORDS = tuple(User("Pro", f"70{n}", name) for n, name in enumerate(["true", "false", "null"]))
-BY_TITLE = {recipe.title: recipe for recipe in RECIPES}
 
 
 def test_rows_that_directus_hides_are_never_not_found(tmp_path: Path) -> None:

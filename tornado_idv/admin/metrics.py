@@ -119,6 +119,9 @@ class _ReportCollector(Collector):
         states = {each.name: _BREAKER[each.breaker] for each in backends}
         yield _gauge("idv_breaker_state", _BREAKER_TEXT, states, "backend")
         servers = {(each.name, *server): 1 for each in backends for server in each.servers}
+        found = {(each.name, by): int(ok) for each in backends for by, ok in each.canaries.items()}
+        text = "Whether the canary was found when it was last looked up."
+        yield _gauge("idv_canary_found", text, found, "backend", "by")
         text = "Servers that lookups use."
         yield _gauge("idv_backend_server", text, servers, "backend", "server", "role")
         users = {each.name: each.users for each in backends if each.users is not None}

@@ -33,7 +33,7 @@ class BackendReport(Struct):
     ``users`` is the number of its users, if it knows, and ``problem`` what it knows to
     be wrong without a lookup. ``servers`` are those that lookups use, each with its role.
     ``next_probe`` are the seconds until an open circuit breaker lets a
-    probe through.
+    probe through. ``canaries`` are the kinds of query that have one, and whether it was found.
     """
 
     name: str
@@ -47,6 +47,7 @@ class BackendReport(Struct):
     problem: str | None = None
     next_probe: float = 0.0
     servers: list[tuple[str, str]] = []
+    canaries: dict[str, bool] = {}
 
     @property
     def available(self) -> bool:
@@ -165,6 +166,9 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
             (each.next_probe for each in reports if each.breaker == "open"), default=0.0
         ),
         servers=sorted({server for each in reports for server in each.servers}),
+        canaries={
+            kind: all(each.canaries.get(kind, True) for each in reports) for kind in latest.canaries
+        },
     )
 
 

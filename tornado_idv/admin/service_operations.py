@@ -24,6 +24,7 @@ from tornado_idv.interfaces.shared import Purge
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.limit_exchange import LimitExchange
+from tornado_idv.lookup.canary import KINDS
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.lookup.shared_tier import SharedTier
@@ -131,6 +132,8 @@ class ServiceOperations:
         description: _Description,
     ) -> BackendReport:
         users, problem, servers = description
+        canaries = source.canaries if isinstance(source, Guard) else {}
+        lost = (each.problem for each in canaries.values() if each.problem is not None)
         counted = self.counters.backends[name]
         return BackendReport(
             name=name,
@@ -141,9 +144,10 @@ class ServiceOperations:
             failing_since=counted.failing_since,
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,
-            problem=problem,
+            problem=problem or next(lost, None),
             next_probe=source.breaker.next_probe,
             servers=servers,
+            canaries={KINDS[kind]: each.found for kind, each in canaries.items()},
         )
 
 

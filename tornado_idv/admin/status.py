@@ -112,6 +112,7 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
         "last_error": backend.last_error,
         "last_error_at": _time_or_none(backend.last_error_at or None),
         "problem": backend.problem,
+        "canaries": backend.canaries,
         "in_flight": backend.in_flight,
         "users": backend.users,
         "servers": [{"server": server, "role": role} for server, role in backend.servers],

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from logging.handlers import BufferingHandler
+from math import inf
 from pathlib import Path
 
 import click
@@ -41,6 +42,7 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.record import EMPTY
 from tornado_idv.keys.store_file import locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
+from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import BackendResult, ByNickname, Query
 from tornado_idv.registry import (
     build_backends,
@@ -71,8 +73,8 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
     """Report what is wrong with config.yaml, or what would run.
 
     If the settings are valid, the TLS files are loaded and each backend is opened and
-    closed, so that a missing file or a table without a column is reported too. An
-    upstream is called with --online only.
+    closed, so that a missing file or a table without a column is reported too. Canaries
+    must be found. An upstream without one is called with --online only.
     """
     if config_only and online:
         raise click.UsageError("--config-only and --online are mutually exclusive")
@@ -128,6 +130,8 @@ class DryRun:
         for i, options in enumerate(settings.backends):
             with _logged_warnings() as warnings, self._problems_at("backends", i):
                 async with open_backends(build_backends(kinds, [options])) as (backend,):
+                    with self._problems_at("backends", i, "canary"):
+                        await _check_canaries(backend, settings)
                     for query in _made_up_users(settings) if self.online else ():
                         if type(query) in backend.serves:
                             await _check_absent(backend, query)
@@ -165,6 +169,14 @@ class DryRun:
     def _problem(self, message: str, steps: tuple[int | str, ...]) -> Problem:
         mark = yaml_loader.locate(ConfigFile.read(self.path).tree(), steps)
         return Problem(str(self.path), *mark, dotted(steps), message)
+
+
+async def _check_canaries(backend: AnyBackend, settings: Settings) -> None:
+    """Look the canaries of a backend up; raises `LookupFailed` unless all are found."""
+    guard = Guard(backend, settings.make_identifiers().accepts)
+    with _logged_warnings():  # they say what the error says
+        for canary in guard.canaries.values():
+            await canary.confirm(0.0, inf)
 
 
 def _made_up_users(settings: Settings) -> Iterator[Query]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.problems import dotted, problems
 from tornado_idv.config.references import Resolved
 from tornado_idv.config.schema import schema_of
-from tornado_idv.config.settings import Settings
+from tornado_idv.config.settings import IdentifierSettings, Settings
 from tornado_idv.errors import ConfigError, MissingConfigError, Problem, SettingError, StartError
 from tornado_idv.files import FileSignature, require_file
-from tornado_idv.identifiers import ProfileSite
+from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.hookspecs import Kinds
 
 
@@ -121,6 +121,7 @@ def _validate(
         "base_dir": resolved.base_dir,
         "profile_site": _first_site(tree),
         "nickname_case": value_at(tree, "identifiers", "nickname_case"),
+        "identifiers": _identifiers(tree),
         "demo": is_demo(tree),
     }
     try:
@@ -145,6 +146,15 @@ def _first_site(tree: Any) -> str:
         return ProfileSite.parse(tree["profile_sites"][0]).prefix
     except (AttributeError, LookupError, TypeError, ValueError):
         return ""
+
+
+def _identifiers(tree: Any) -> Identifiers | None:
+    """The valid forms of identifiers, for canaries; ``None`` if these settings are not valid."""
+    with suppress(ValidationError):
+        own = IdentifierSettings.model_validate(value_at(tree, "identifiers") or {})
+        settings = Settings.model_construct(profile_sites=(), backends=(), identifiers=own)
+        return settings.make_identifiers()
+    return None
 
 
 def _in_order(problems: list[Problem]) -> list[Problem]:

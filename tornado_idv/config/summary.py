@@ -20,6 +20,8 @@ from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.units import format_duration, format_rate
 
 _MAX_KEYS = 10
+_REMOTE_KINDS = ("ldap", "postgres", "redis", "upstream")
+"""Of sources that may lose their users, or the rights to read them, without an error."""
 
 
 def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
@@ -31,6 +33,8 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     store_text = str(store or "")
     if isinstance(store, SecretStr):
         store_text = f"{store.get_secret_value().partition('://')[0]}://…"
+    remote = (each for each in settings.backends if each.kind in _REMOTE_KINDS)
+    unguarded = ", ".join(each.name for each in remote if not each.canaries)
     lines = [
         ("listens on", f"{scheme}://{_host_and_port(server)}{server.base_path}"),
         ("admin listener", f"http://{_host_and_port(admin)}" if admin else ""),
@@ -42,6 +46,7 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
         ("cache", f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"),
         ("shared cache", shared_text),
         ("demo", "yes: plain tokens are allowed in the file" if settings.demo else "no"),
+        ("recommended", f"a canary, who must be found, for {unguarded}" if unguarded else ""),
     ]
     return [(label, text) for label, text in lines if text]
 

@@ -6,8 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from tornado_idv.errors import InvalidFormat
+from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, Step, User
 from tornado_idv.options import Duration, Options, Pattern, WholeNumber
@@ -22,6 +32,46 @@ class BreakerOptions(Options):
     """How long the circuit is open at first, ± 20 %; it doubles after each failed probe."""
     open_max: Annotated[Duration, Field(gt=0)] = 60.0
     """How long the circuit is open at most, ± 20 %."""
+
+
+class CanaryOptions(Options):
+    """A user who must always be found, for each kind of query that is to be protected.
+
+    Otherwise "not found" is not believed: the source lost its users, or the rights to read them.
+    """
+
+    nickname: str | None = None
+    """The nickname, such as "@idv-canary"; protects lookups by nickname."""
+    card_number: str | None = None
+    """The card number; protects lookups by card number."""
+    max_age: Duration = 5.0
+    """How long before the end of a lookup that finds no user the canary may have been looked up.
+
+    With 0s it is looked up after each of them. Of several canaries the shortest time counts."""
+
+    @field_validator("nickname", "card_number")
+    @classmethod
+    def _valid_query(cls, text: str, info: ValidationInfo) -> str:
+        identifiers = (info.context or {}).get("identifiers") or Identifiers(())
+        try:
+            if info.field_name == "card_number":
+                return str(identifiers.parse_card(text).card_number)
+            return str(identifiers.parse_nickname(text.removeprefix("@")).nickname)
+        except InvalidFormat as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _names_a_user(self) -> Self:
+        if self.nickname is None and self.card_number is None:
+            raise ValueError("needs nickname, card_number, or both")
+        return self
+
+
+_Canary = Annotated[
+    Annotated[CanaryOptions, Tag("one")]
+    | Annotated[tuple[CanaryOptions, ...], Field(min_length=1, max_length=5), Tag("list")],
+    Discriminator(lambda value: "list" if isinstance(value, list | tuple) else "one"),
+]
 
 
 class BackendOptions(Options):
@@ -53,6 +103,8 @@ class BackendOptions(Options):
     """How long a user found here is served from the cache."""
     negative_ttl: Duration | None = None
     """How long "not found" is served from the cache, if this backend was queried."""
+    canary: _Canary | None = None
+    """A user, or a list of up to five, who must be found for "not found" to be believed."""
     _folds_nicknames: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
@@ -60,6 +112,12 @@ class BackendOptions(Options):
         context = info.context or {}
         self._folds_nicknames = context.get("nickname_case") == "fold"
         return self
+
+    @property
+    def canaries(self) -> tuple[CanaryOptions, ...]:
+        """The canaries, of which there may be none."""
+        given = self.canary or ()
+        return given if isinstance(given, tuple) else (given,)
 
     @property
     def folds_nicknames(self) -> bool:

@@ -70,6 +70,7 @@ class Chain:
             ttls = (default if ttl is None else ttl for ttl in own)
             self._negative_ttls[kind] = min(ttls, default=default)
             self._guards[kind] = [each.name for each in backends]
+        self._canaries = {each.name: each.canaries for each in guards}
 
     async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
         """Return the answer for the cache and the response; raises `Unavailable` or `Broken`.
@@ -141,6 +142,9 @@ class Chain:
             except LookupFailed as error:
                 end = error
             outcome, result = outcome_of(end)
+            canary = self._canaries.get(name, {}).get(type(query))
+            if canary is not None and end is None:
+                outcome = f"{outcome}; {canary.summary}"
             calls.append(BackendCall(name, outcome, self._timer() - started, result))
             if isinstance(end, LookupFailed):
                 raise end

@@ -51,6 +51,7 @@ class Directory:
         self.guards = [
             Guard(each, accepts, on_backend_result, ttl=cache.limits.ttl) for each in backends
         ]
+        self.canaries = [canary for each in self.guards for canary in each.canaries.values()]
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()
@@ -108,10 +109,12 @@ class Directory:
         self._single_flight.stop_refreshing()
 
     async def join(self) -> None:
-        """Wait until no lookup and no explanation is running: their backends can be closed."""
+        """Wait until no lookup is running, also of canaries: their backends can be closed."""
         await self._single_flight.join()
         while self._explanations:
             await asyncio.wait(self._explanations)
+        while tasks := [each.task for each in self.canaries if each.task]:
+            await asyncio.wait(tasks)
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, the shared ones, and those of all who share them."""

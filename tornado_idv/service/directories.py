@@ -28,6 +28,7 @@ from tornado_idv.registry import (
     load_class,
     open_backend,
 )
+from tornado_idv.service.keys import background
 from tornado_idv.service.reload import Prepared
 from tornado_idv.web.json_body import encode_user
 
@@ -58,7 +59,16 @@ async def open_directories(
             directories.shared = SharedTier(cache, counters)
             stack.push_async_callback(directories.shared.close)
         await stack.enter_async_context(directories.opened(settings))
+        await stack.enter_async_context(background(_check_canaries(directories)))
         yield directories
+
+
+async def _check_canaries(directories: Directories) -> None:
+    """Have the canaries of the directory in force looked up without traffic, too."""
+    while True:
+        for canary in directories.current.canaries:
+            canary.check()
+        await asyncio.sleep(5)  # each is looked up 30 s after its last lookup
 
 
 class Directories:
@@ -92,6 +102,8 @@ class Directories:
             self._closing.set_result(None)
             await asyncio.gather(*self._replaced.values())
             self.current.stop_refreshing()
+            for task in filter(None, (each.task for each in self.current.canaries)):
+                task.cancel()
             for guard in reversed(self.current.guards):
                 await close_backend(guard.backend)
 

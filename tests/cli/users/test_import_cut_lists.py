@@ -98,7 +98,7 @@ class MemoryStore(UserStore, UserTransaction):
 def load(folder: Path, text: str, form: Format, delimiter: str) -> set[tuple[object, ...]]:
     """Import a list with whatever rejects; return the users."""
     job = Import(
-        str(folder / "list"), Decimal(100), Decimal(100), None, merges=True, is_dry_run=False
+        str(folder / "list"), Decimal(100), Decimal(100), None, {}, merges=True, is_dry_run=False
     )
     file, store = io.StringIO(text, newline=""), MemoryStore()
     job.run(read_rows(file, form, "list", COLUMNS, delimiter), IDENTIFIERS, store)

@@ -120,7 +120,7 @@ class UserTable(ABC):
         identifiers = Identifiers(sites, nickname_case="fold" if fold else "preserve")
         file = str(self.folder / "list")
         job = Import(
-            file, Decimal(100), Decimal(100), None, merges=mode == "merge", is_dry_run=False
+            file, Decimal(100), Decimal(100), None, {}, merges=mode == "merge", is_dry_run=False
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "transaction", transaction)

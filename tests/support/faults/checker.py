@@ -79,7 +79,8 @@ class Checker:
     ``unseen`` has the letters of files behind an upstream, whose edits the service does not
     notice, and ``unnotified`` the ports of processes that notice none. An edit of any other file
     purges the answers cached from it. With ``strict`` a 503 is wrong while no fault affects the
-    process.
+    process. ``believed`` is the time, in seconds, in which a source that was emptied without an
+    error is believed: the ``max_age`` of its canary.
     """
 
     reference: Reference
@@ -88,6 +89,7 @@ class Checker:
     episodes: list[Episode] = field(default_factory=list)
     strict: bool = False
     unnotified: Collection[int] = ()
+    believed: float = 0.0
 
     def outcome(self, request: Request, response: Response) -> Outcome:
         """Classify a response; *wrong* is one that must never be sent."""
@@ -139,12 +141,18 @@ class Checker:
         cached = self.times.negative_ttl + self.times.timeout
         undetermined = any(
             each.scenario.blind
-            and each.injected + cached < request.begun
+            and each.injected + cached + self.believed < request.begun
             and response.ended < each.lifted
             for each in self.episodes[-1:]
         )
+        believed = self.believed > 0 and any(
+            each.begun <= response.ended
+            and request.begun <= min(each.injected + self.believed, each.lifted) + cached
+            for each in self.episodes[-1:]
+        )
         since = request.begun - self.times.negative_ttl - self.times.lag
-        return not undetermined and self.reference.was(person.nickname, None, since, response.ended)
+        absent = self.reference.was(person.nickname, None, since, response.ended)
+        return not undetermined and (believed or absent)
 
     def _episodes_of(self, request: Request, response: Response) -> list[Episode]:
         """Return the episodes that may affect a response; their effects last a bit longer."""

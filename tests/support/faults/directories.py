@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -25,6 +26,11 @@ from support.http.scripted_server import a_request, http
 
 Respond = Callable[[list[Person]], bytes]
 _LATE = 0.003
+CANARY = Person("idv-canary", "9000000000000001")
+BELIEVED = 0.5
+"""``max_age`` of one canary, in seconds; that of the others is 0."""
+_AWAY = (0.15, 0.4)
+"""Seconds for which a directory is empty, and then full, again and again."""
 
 
 def _json(status: int, record: object) -> bytes:
@@ -40,6 +46,7 @@ class Directory(Source, ABC):
     def __init__(self, letter: str, reference: Reference) -> None:
         self.fault: Respond | None = None
         self.repeats = False
+        self.empty = False
         super().__init__(letter, reference)
 
     def make(self) -> None:
@@ -64,7 +71,8 @@ class Directory(Source, ABC):
         with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while True:
                 text = unquote((await a_request(reader)).decode())
-                found = [each for each in self.people.values() if _is_named(each, text)]
+                people = [] if self.empty else [CANARY, *self.people.values()]
+                found = [each for each in people if _is_named(each, text)]
                 writer.write((self.fault or self.respond)(found))
                 await writer.drain()
                 if self.repeats:
@@ -170,6 +178,29 @@ def of_directory(directory: Directory) -> Iterator[Scenario]:
     repeat, stop = (partial(setattr, directory, "repeats", each) for each in (True, False))
     inject = injected(repeat, stop)
     yield Scenario("late second response", directory, inject, blind=False, harms_file=False)
+    going = partial(_coming_and_going, directory)
+    yield Scenario("empty and back", directory, going, blind=False, harms_file=False)
+    yield emptied(directory)
+
+
+def emptied(directory: Directory) -> Scenario:
+    """Return the fault of a directory that says of everyone that there is no such user."""
+    empty, fill = (partial(setattr, directory, "empty", each) for each in (True, False))
+    inject = injected(empty, fill)
+    return Scenario("emptied", directory, inject, blind=True, harms_file=False)
+
+
+@asynccontextmanager
+async def _coming_and_going(directory: Directory) -> AsyncIterator[None]:
+    async def change() -> None:
+        while True:
+            directory.empty = not directory.empty
+            await asyncio.sleep(random.uniform(*_AWAY))
+
+    task = asyncio.create_task(change())
+    yield
+    task.cancel()
+    directory.empty = False
 
 
 def _renamed(response: bytes) -> bytes:
@@ -179,8 +210,13 @@ def _renamed(response: bytes) -> bytes:
 
 @asynccontextmanager
 async def running_directory_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
-    """Run a service over a directory of each kind, for at most ``max_seconds``."""
+    """Run a service over a directory of each kind, for at most ``max_seconds``.
+
+    Each has a canary; ``late`` believes that it was not emptied for some time.
+    """
     kinds = {"rest": RestDirectory, "scim": ScimDirectory, "graphql": GraphqlDirectory}
+    kinds["late"] = RestDirectory
+    believed = dict.fromkeys(kinds, 0.0) | {"late": BELIEVED}
     async with AsyncExitStack() as stack:
         directories, configs, references = {}, {}, {}
         for name, kind in kinds.items():
@@ -191,6 +227,10 @@ async def running_directory_sites(folder: Path, max_seconds: float) -> AsyncIter
             port = server.sockets[0].getsockname()[1]
             head = f"  - name: {name}\n    kind: upstream\n    base_url: http://127.0.0.1:{port}\n"
             times = f"    cache_ttl: {TIMES.ttl * 1000:.0f}ms\n"
+            times += (
+                f"    canary: {{nickname: '@{CANARY.nickname}', card_number: '{CANARY.card}',\n"
+            )
+            times += f"             max_age: {believed[name] * 1000:.0f}ms}}\n"
             limits = f"    {BACKEND_LIMITS.replace(', breaker', chr(10) + '    breaker')}"
             configs[name] = CONFIG + head + times + limits + directory.config
         services = await Builder(folder, max_seconds, stack).serve(**configs)
@@ -198,9 +238,9 @@ async def running_directory_sites(folder: Path, max_seconds: float) -> AsyncIter
             Site(
                 f"upstream, {name}",
                 [services[name].port],
-                Checker(references[name], TIMES, name[0]),
+                Checker(references[name], TIMES, name[0], believed=believed[name]),
                 [directory],
-                [*of_directory(directory)],
+                [emptied(directory)] if believed[name] else [*of_directory(directory)],
             )
             for name, directory in directories.items()
         ]

@@ -27,7 +27,12 @@ from support.recipes.peer_process import POSTGRAPHILE, node_program, python_prog
 from tornado_idv import User
 
 PROFILE = "https://people.example/of/alice"
-USERS = (User("Free", "4000123412341234", "alice", PROFILE), User("Pro", "0012345670", "a.b-c_D"))
+USERS = (
+    User("Free", "4000123412341234", "alice", PROFILE),
+    User("Pro", "0012345670", "a.b-c_D"),
+    User("Free", "9000000000000001", "idv-canary"),
+)
+"""The last one is the canary of the recipes."""
 LEVELS = {"Free": 1, "Pro": 2}
 
 SCIM_TOKEN = "a-token-for-staff"

@@ -37,6 +37,7 @@ from tornado_idv.cli.users.formats import (
 from tornado_idv.cli.users.import_users import Import, with_progress
 from tornado_idv.cli.users.rows import importable
 from tornado_idv.errors import StartError
+from tornado_idv.lookup.canary import canaries_of
 from tornado_idv.model import User
 from tornado_idv.units import parse_percentage
 
@@ -185,7 +186,8 @@ def import_users(
         stores = Stores.of_config(config_path)
         store = stores.store(name)
         limit = Decimal(0) if strict else max_rejected
-        job = Import(file, limit, max_removed, expect_rows, merges=merge, is_dry_run=dry_run)
+        canaries = canaries_of(stores.options(name))
+        job = Import(file, limit, max_removed, expect_rows, canaries, merge, dry_run)
         with (
             open_source(file, encoding) as text,
             closing(

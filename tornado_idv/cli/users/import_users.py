@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
@@ -22,6 +22,7 @@ from tornado_idv.cli.users.staging import ListedRow, Staging
 from tornado_idv.errors import StartError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.user_store import UserStore
+from tornado_idv.model import Query
 from tornado_idv.units import parse_percentage
 
 _LISTED_PLANS = 20
@@ -41,12 +42,13 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A list, and the conditions under which it is imported."""
+    """A list, and the conditions under which it is imported, such as the users it must have."""
 
     file: str
     max_rejected: Decimal
     max_removed: Decimal | None
     expect_rows: int | None
+    canaries: Mapping[str, Query]
     merges: bool
     is_dry_run: bool
 
@@ -141,6 +143,7 @@ class Import:
         To replace all users by none is no import, but a wrong or truncated file.
         """
         stored, removed, _ = staging.numbers()
+        lost = [each for each, query in self.canaries.items() if not staging.will_have(query)]
         seen = ""
         if rejected:
             line, reason = rejected[0]
@@ -154,6 +157,8 @@ class Import:
             problem = f"{len(rejected)} of {rows} rows are rejected, {more}{seen}"
         elif len(rejected) == rows:
             problem = f"has no valid user{seen}"
+        elif lost:
+            problem = f'does not have {lost[0]}, without which "not found" is not trusted'
         elif removed > allowed:
             share = -(-removed * 100 // stored)
             problem = (

@@ -17,6 +17,8 @@ from tornado_idv.cli.users.formats import FIELDS
 from tornado_idv.cli.users.rows import Named
 from tornado_idv.errors import LookupFailed
 from tornado_idv.interfaces.user_store import StoredRow, UserTransaction
+from tornado_idv.lookup.canary import KINDS
+from tornado_idv.model import Query
 
 ListedRow = tuple[int, int, str, str, str, str | None]
 """The number of a row, its line, and its fields.
@@ -81,6 +83,10 @@ WHERE iif(l.line IS NULL, s.stays IS NULL, l.nickname COLLATE BINARY IS NOT s.ni
 _ADDED = """
 SELECT {} FROM listed AS l WHERE l.reason IS NULL AND NOT EXISTS
   (SELECT 1 FROM stored AS s WHERE s.nickname = l.nickname)
+"""
+_KEPT = """
+SELECT (SELECT count(*) FROM listed WHERE {0} = ?1 AND reason IS NULL)
+  + (SELECT count(*) FROM stored WHERE {0} = ?1 AND stays IS NOT NULL)
 """
 _NEW = """
 SELECT (SELECT count(*) FROM listed WHERE reason IS NULL) - count(*)
@@ -186,6 +192,11 @@ class Staging:
             "FROM stored"
         )
         return stored, removed, kept
+
+    def will_have(self, query: Query) -> bool:
+        """Return whether the user is in the store after the change."""
+        count = _KEPT.format(KINDS[type(query)])
+        return self._number(count, query.text.removeprefix("@")) > 0
 
     def plans(self) -> list[tuple[str, int]]:
         """Return each plan, and the number of rows that have it."""

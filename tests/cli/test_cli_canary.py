@@ -1,0 +1,145 @@
+"""``check``, ``lookup`` and ``users import`` of a backend with a canary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.databases import sqlite_databases
+from support.databases.sqlite_databases import ALICE
+from support.databases.user_lists import HEADER, csv_row
+from support.processes.process import Invoke
+from tornado_idv import User
+
+Config = Callable[..., Path]
+BIRD = User("Free", "9001", "idv-canary")
+PEOPLE = "name: people, kind: sqlite, path: people.db, canary: {nickname: '@idv-canary'%s}"
+BY_BOTH = PEOPLE % ", card_number: '9001'"
+LOST = 'canary @idv-canary is not found: its "not found" is not trusted'
+
+
+def test_check_fails_without_the_canary(invoke: Invoke, config: Config, folder: Path) -> None:
+    path = sqlite_databases.write(folder / "people.db", ALICE, BIRD)
+    file = config(BY_BOTH)
+    done = invoke("check", "-c", file)
+    assert (done.exit_code, done.stderr) == (0, "")
+    sqlite_databases.run(path, "UPDATE users SET card_number = '9002' WHERE card_number = '9001'")
+    done = invoke("check", "-c", file)
+    lost = LOST.replace("canary is", "canary (by card number) is")
+    assert (done.exit_code, done.stderr) == (1, f"{file}:3:51: backends[0].canary: {lost}\n")
+    sqlite_databases.run(path, "DELETE FROM users")
+    done = invoke("check", "-c", file, "--json")
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (done.exit_code, problem["message"]) == (1, LOST)
+    assert invoke("check", "-c", file, "--config-only").exit_code == 0
+
+
+def test_check_recommends_a_canary_for_sources_that_others_run(
+    invoke: Invoke, config: Config
+) -> None:
+    upstream = "kind: upstream, base_url: 'http://x'"
+    file = config(
+        f"name: crm, {upstream}",
+        f"name: hr, {upstream}, canary: {{nickname: '@bird'}}",
+        "name: users, kind: yaml, path: users.yaml",
+    )
+    done = invoke("check", "-c", file, "--config-only")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.endswith("recommended    a canary, who must be found, for crm\n")
+
+
+@pytest.mark.parametrize("option", ["--explain", "--steps"])
+def test_lookup_shows_that_the_canary_was_found(
+    invoke: Invoke, config: Config, folder: Path, option: str
+) -> None:
+    sqlite_databases.write(folder / "people.db", ALICE, BIRD)
+    done = invoke("lookup", "@nobody", "-c", config(BY_BOTH), option)
+    assert done.exit_code == 1
+    assert "asked people: not known here; canary @idv-canary found 0.0 s ago (" in done.stdout
+    assert ("    canary            canary @idv-canary found 0.0 s ago\n" in done.stdout) == (
+        option == "--steps"
+    )
+
+
+def test_lookup_of_a_source_without_its_canary_is_undetermined(
+    invoke: Invoke, config: Config, folder: Path
+) -> None:
+    sqlite_databases.write(folder / "people.db", ALICE)
+    file = config(BY_BOTH)
+    done = invoke("lookup", "@nobody", "-c", file, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["reason"]) == (3, f"people: {LOST}")
+    assert invoke("lookup", "@alice", "-c", file).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "listed", "options", "missing"),
+    [
+        ([], [ALICE, BIRD], [], None),
+        ([BIRD], [ALICE], ["--max-removed", "100%"], "@idv-canary"),
+        ([], [ALICE, User("Free", "9002", "idv-canary")], [], "@idv-canary (by card number)"),
+        ([BIRD], [ALICE], ["--merge"], None),
+        ([], [ALICE], ["--merge"], "@idv-canary"),
+        ([BIRD], [User("Free", "9002", "idv-canary")], ["--merge"], "@idv-canary (by card number)"),
+        ([BIRD], [ALICE, User("", "9001", "idv-canary")], ["--max-rejected", "100%"], None),
+    ],
+    ids=["listed", "not listed", "other card", "kept", "never stored", "changed", "rejected"],
+)
+def test_list_without_the_canary_is_refused(
+    invoke: Invoke,
+    config: Config,
+    folder: Path,
+    *,
+    stored: list[User],
+    listed: list[User],
+    options: list[str],
+    missing: str | None,
+) -> None:
+    path = sqlite_databases.write(folder / "people.db", *stored)
+    before = path.read_bytes()
+    (folder / "list.csv").write_text(HEADER + "".join(map(csv_row, listed)))
+    source = folder / "list.csv"
+    done = invoke("users", "import", source, "--to", "people", *options, "-c", config(BY_BOTH))
+    if missing is None:
+        assert (done.exit_code, path.read_bytes() != before) == (0, True), done.stderr
+    else:
+        problem = f'does not have canary {missing}, without which "not found" is not trusted'
+        assert (done.exit_code, path.read_bytes()) == (1, before)
+        assert f"list.csv: {problem}; nothing was changed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("canary", "problem"),
+    [
+        ("{nickname: a b}", "3:70: backends[0].canary.nickname: the nickname has a length or"),
+        ("{nickname: Bird}", "3:70: backends[0].canary.nickname: the nickname has a length or"),
+        (
+            "{card_number: '12'}",
+            "3:73: backends[0].canary.card_number: the card number has too few",
+        ),
+        ("[{nickname: a}, {nickname: '@'}]", "3:86: backends[0].canary[1].nickname: the nickname"),
+        ("{max_age: 5s}", "3:59: backends[0].canary: needs nickname, card_number, or both"),
+        ("[]", "3:59: backends[0].canary: too few items: at least 1, not 0"),
+        (f"[{', '.join(['{nickname: a}'] * 6)}]", "3:59: backends[0].canary: too many items: at"),
+        ("{nick: a}", "3:60: backends[0].canary.nick: unknown setting; did you mean"),
+        ("bird", "3:59: backends[0].canary: must be a mapping, not text"),
+    ],
+)
+def test_canary_is_checked_as_a_query_of_a_client(
+    invoke: Invoke, config: Config, canary: str, problem: str
+) -> None:
+    identifiers = "identifiers: {nickname_pattern: '[a-z]+', card_length: [4, 16]}\n"
+    file = config(f"name: people, kind: sqlite, path: people.db, canary: {canary}")
+    text = file.read_text() + identifiers
+    file.write_text(text)
+    done = invoke("check", "-c", file, "--config-only")
+    assert (done.exit_code, f"{file}:{problem}" in done.stderr) == (1, True), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_canary_is_folded_as_a_nickname(invoke: Invoke, config: Config, folder: Path) -> None:
+    sqlite_databases.write(folder / "people.db", User("Free", "9001", "IDV-Canary"))
+    file = config(PEOPLE.replace("@idv", "@IDV") % "", more="identifiers: {nickname_case: fold}\n")
+    assert invoke("check", "-c", file).exit_code == 0

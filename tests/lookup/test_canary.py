@@ -1,0 +1,404 @@
+"""A backend says "not known here" and is believed only while its canary is found."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from support.fakes.clock_and_backends import Ticker
+from tornado_idv.errors import LookupFailed, Unavailable
+from tornado_idv.interfaces.backend import Backend, BackendOptions
+from tornado_idv.lookup.canary import Canary
+from tornado_idv.lookup.guard import BackendCall, Guard
+from tornado_idv.model import Answer, ByCard, ByNickname, Query, Step, User
+
+ALICE = User("Free", "4000", "alice")
+BIRD = User("Free", "9001", "idv-canary")
+TIT = User("Free", "9002", "new-canary")
+ABSENT, ABSENT_CARD = ByNickname("nobody"), ByCard("4999")
+BY_NICKNAME = {"nickname": "@idv-canary"}
+BOTH = {**BY_NICKNAME, "card_number": "9001"}
+LOST = 'canary @idv-canary is not found: its "not found" is not trusted'
+
+
+class Users(Backend[BackendOptions]):
+    """Knows ``users``, by nickname and by card; ``asked`` are the queries up to now.
+
+    What is ``held`` waits. ``hook`` is called at the end of each lookup.
+    """
+
+    def __init__(self, *users: User, **options: Any) -> None:
+        super().__init__(BackendOptions.model_validate({"name": "crm", "kind": "fake", **options}))
+        self.by_nickname = {each.nickname: each for each in users}
+        self.by_card = {each.card_number: each for each in users}
+        self.asked: list[str] = []
+        self.held: dict[str, asyncio.Event] = {}
+        self.hook: Any = lambda query: None
+
+    async def find(self, query: Query) -> User | None:
+        self.asked.append(query.text)
+        if query.text in self.held:
+            await self.held[query.text].wait()
+        found = (
+            self.by_nickname.get(query.nickname)
+            if isinstance(query, ByNickname)
+            else self.by_card.get(query.card_number)
+        )
+        self.hook(query)
+        return found
+
+
+def guard(backend: Users, ticker: Ticker | None = None) -> Guard:
+    return Guard(backend, lambda _: True, timer=ticker or Ticker())
+
+
+def ask(asked: Guard, query: Query, left: float = 60) -> Coroutine[Any, Any, Answer | None]:
+    return asked.find(query, asyncio.get_running_loop().time() + left)
+
+
+async def is_believed(asked: Guard, query: Query = ABSENT) -> bool:
+    """Return whether a lookup says that a user is not known; it is never found."""
+    try:
+        answer = await ask(asked, query)
+    except Unavailable:
+        return False
+    assert answer is None or answer.user is None
+    return True
+
+
+async def ended(canary: Canary) -> None:
+    if canary.task is not None:
+        await asyncio.wait([canary.task])
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+# The rule
+
+
+@pytest.mark.parametrize(
+    ("age", "asked"),
+    [(0.0, ["@nobody"]), (5.0, ["@nobody"]), (5.001, ["@nobody", "@idv-canary", "@nobody"])],
+)
+async def test_canary_is_believed_for_max_age_to_the_end_of_a_lookup(
+    age: float, asked: list[str]
+) -> None:
+    """The first lookup is made again: the source may have come back just before the canary."""
+    ticker = Ticker()
+    users = Users(BIRD, canary=BY_NICKNAME)
+    asking = guard(users, ticker)
+    assert await is_believed(asking)
+    assert users.asked == ["@nobody", "@idv-canary", "@nobody"]
+    ticker.now += age
+    users.asked.clear()
+    assert await is_believed(asking)
+    assert users.asked == asked
+
+
+async def test_age_counts_from_the_begin_of_the_canary_to_the_end_of_the_lookup() -> None:
+    ticker = Ticker()
+    users = Users(BIRD, canary=BY_NICKNAME)
+
+    def pass_time(query: Query) -> None:
+        ticker.now += 3
+
+    asking = guard(users, ticker)
+    users.hook = pass_time
+    assert await is_believed(asking)
+    # The canary began at 3, and the second lookup ended at 9: the canary was looked up again.
+    assert users.asked == ["@nobody", "@idv-canary", "@nobody", "@idv-canary"]
+
+
+async def test_with_no_age_the_canary_is_looked_up_after_each_lookup() -> None:
+    """Before and after the lookup that is believed, also if the clock stands still."""
+    users = Users(BIRD, canary={**BY_NICKNAME, "max_age": "0s"})
+    asking = guard(users)
+    for _ in range(2):
+        users.asked.clear()
+        assert await is_believed(asking)
+        assert users.asked == ["@nobody", "@idv-canary", "@nobody", "@idv-canary"]
+
+
+@pytest.mark.parametrize("max_age", ["0s", "5s"])
+async def test_source_that_comes_back_before_the_canary_is_asked_again(max_age: str) -> None:
+    users = Users(canary={**BY_NICKNAME, "max_age": max_age})
+
+    def come_back(query: Query) -> None:
+        users.by_nickname = {"alice": ALICE, "idv-canary": BIRD}
+
+    users.hook = come_back
+    answer = await ask(guard(users), ByNickname("alice"))
+    assert answer is not None
+    assert answer.user == ALICE
+
+
+async def test_lost_canary_makes_absent_users_unavailable_and_leaves_the_others_found() -> None:
+    users = Users(ALICE, canary=BY_NICKNAME)
+    asking = guard(users)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=LOST):
+            await ask(asking, ABSENT)
+    answer = await ask(asking, ByNickname("alice"))
+    assert answer is not None
+    assert answer.found
+    users.by_nickname["idv-canary"] = BIRD
+    assert await is_believed(asking)
+
+
+async def test_found_users_cost_no_lookup_of_the_canary() -> None:
+    users = Users(ALICE, BIRD, canary=BOTH)
+    asking = guard(users)
+    await ask(asking, ByNickname("alice"))
+    await ask(asking, ByCard("4000"))
+    assert users.asked == ["@alice", "4000"]
+
+
+async def test_each_kind_of_query_has_its_own_canary() -> None:
+    users = Users(ALICE, BIRD, canary=BOTH)
+    asking = guard(users)
+    users.by_card.clear()
+    assert await is_believed(asking)
+    with pytest.raises(Unavailable, match=r"canary @idv-canary \(by card number\) is not found"):
+        await ask(asking, ABSENT_CARD)
+
+
+async def test_kind_without_a_canary_is_not_protected() -> None:
+    users = Users(canary=BY_NICKNAME)
+    assert await is_believed(guard(users), ABSENT_CARD)
+    assert users.asked == ["4999"]
+
+
+@pytest.mark.parametrize("missing", [BIRD, TIT], ids=lambda user: user.nickname)
+async def test_all_canaries_of_a_list_must_be_found(missing: User) -> None:
+    users = Users(BIRD, TIT, canary=[BY_NICKNAME, {"nickname": "@new-canary", "max_age": "1s"}])
+    asking = guard(users)
+    assert await is_believed(asking)
+    del users.by_nickname[missing.nickname]
+    canary = asking.canaries[ByNickname]
+    assert canary.is_fresh(1001.0)
+    assert not canary.is_fresh(1001.1)  # the shorter time counts
+    canary._found_at = 0.0
+    with pytest.raises(Unavailable, match=f"canary @{missing.nickname} is not found"):
+        await ask(asking, ABSENT)
+
+
+async def test_another_user_than_the_canary_is_not_the_canary() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME)
+    users.by_nickname["idv-canary"] = ALICE
+    with pytest.raises(Unavailable, match="canary: returned another user"):
+        await ask(guard(users), ABSENT)
+
+
+async def test_canary_is_an_ordinary_user_to_clients() -> None:
+    users = Users(BIRD, canary=BOTH)
+    asking = guard(users)
+    answer = await ask(asking, ByNickname("idv-canary"))
+    assert answer is not None
+    assert answer.user == BIRD
+    users.by_nickname.clear()
+    assert not await is_believed(asking, ByNickname("idv-canary"))
+
+
+async def test_match_applies_to_clients_and_not_to_the_canary() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME, match="@n.*")
+    asking = guard(users)
+    assert await is_believed(asking, ByNickname("zoe"))
+    assert users.asked == []
+    assert await is_believed(asking)
+
+
+# Sharing, time and failures
+
+
+@pytest.mark.parametrize(("max_age", "most"), [("0s", 3), ("5s", 1)])
+async def test_lookups_that_wait_share_one_lookup_of_the_canary(max_age: str, most: int) -> None:
+    users = Users(BIRD, canary={**BY_NICKNAME, "max_age": max_age}, max_concurrent=60)
+    asking = guard(users)
+    assert all(await asyncio.gather(*(is_believed(asking) for _ in range(50))))
+    assert 1 <= users.asked.count("@idv-canary") <= most
+
+
+async def test_with_no_age_a_lookup_of_the_canary_that_is_running_is_not_joined() -> None:
+    users = Users(BIRD, canary={**BY_NICKNAME, "max_age": "0s"})
+    asking = guard(users)
+    gate = users.held["@idv-canary"] = asyncio.Event()
+    first = asyncio.create_task(is_believed(asking))
+    await settle()
+    second = asyncio.create_task(is_believed(asking))
+    await settle()
+    assert users.asked == ["@nobody", "@idv-canary", "@nobody"]
+    users.by_nickname.clear()  # the first result is of before
+    gate.set()
+    assert [await first, await second] == [False, False]
+
+
+@pytest.mark.parametrize("left", [0.2, 60])
+async def test_caller_waits_for_the_canary_until_its_own_deadline(left: float) -> None:
+    """And others for the timeout of the backend; neither is a user who is not known."""
+    users = Users(BIRD, canary=BY_NICKNAME, timeout="400ms")
+    users.held["@idv-canary"] = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(Unavailable, match="canary @idv-canary"):
+        await ask(guard(users), ABSENT, left)
+    assert abs(loop.time() - began - min(left, 0.4)) < 0.15
+
+
+async def test_failure_of_the_canary_counts_once_in_the_breaker() -> None:
+    calls: list[BackendCall] = []
+    users = Users(BIRD, canary=BY_NICKNAME, timeout="50ms")
+    users.held["@idv-canary"] = asyncio.Event()
+    asking = Guard(users, lambda _: True, calls.append, timer=Ticker())
+    assert not any(await asyncio.gather(*(is_believed(asking) for _ in range(4))))
+    assert asking.breaker.failures == 1
+    assert [each.result for each in calls] == ["unavailable"] * 5
+    assert await is_believed(asking) is False
+    users.held.clear()
+    assert await is_believed(asking)
+
+
+async def test_open_breaker_leaves_users_undetermined() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME, timeout="50ms", breaker={"failures": "1"})
+    users.held["@idv-canary"] = asyncio.Event()
+    asking = guard(users)
+    assert not await is_believed(asking)
+    assert asking.breaker.state == "open"
+    assert not await is_believed(asking)
+    assert users.asked == ["@nobody", "@idv-canary"]
+
+
+async def test_canary_needs_a_place_that_no_waiting_lookup_holds() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME, max_concurrent=1)
+    asking = guard(users)
+    assert await is_believed(asking)
+    assert asking.in_flight == 0
+
+
+async def test_caller_that_leaves_does_not_end_the_lookup_of_the_canary() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME)
+    gate = users.held["@idv-canary"] = asyncio.Event()
+    asking = guard(users)
+    callers = [asyncio.create_task(is_believed(asking)) for _ in range(2)]
+    await settle()
+    callers[0].cancel()
+    await settle()
+    gate.set()
+    assert await callers[1]
+    assert users.asked.count("@idv-canary") == 1
+
+
+# In the background, and for the operator
+
+
+async def test_canary_is_looked_up_without_traffic_after_30_s() -> None:
+    ticker = Ticker()
+    users = Users(BIRD, canary=BOTH)
+    asking = guard(users, ticker)
+    canary = asking.canaries[ByNickname]
+    assert not canary.found
+    for seconds, asked in ((0, 1), (29.9, 1), (0.1, 2)):
+        ticker.now += seconds
+        canary.check()
+        await ended(canary)
+        assert users.asked == ["@idv-canary"] * asked
+    assert canary.found
+    users.by_nickname.clear()
+    ticker.now += 30
+    canary.check()
+    await ended(canary)
+    assert (canary.found, canary.problem) == (False, LOST)
+
+
+async def test_failure_does_not_change_whether_the_canary_is_found() -> None:
+    ticker = Ticker()
+    users = Users(BIRD, canary=BY_NICKNAME, timeout="50ms")
+    asking = guard(users, ticker)
+    assert await is_believed(asking)
+    users.held["@idv-canary"] = asyncio.Event()
+    ticker.now += 10
+    assert not await is_believed(asking)
+    assert asking.canaries[ByNickname].found
+
+
+async def test_lookup_of_the_canary_ends_with_the_backend() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME)
+    users.held["@idv-canary"] = asyncio.Event()
+    asking = guard(users)
+    caller = asyncio.create_task(ask(asking, ABSENT, 0.2))
+    await settle()
+    task = asking.canaries[ByNickname].task
+    assert task is not None
+    task.cancel()
+    with pytest.raises(Unavailable):
+        await caller
+    assert asking.in_flight == 0
+
+
+async def test_reload_keeps_what_is_known_of_the_canary() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME)
+    before, after = guard(users), guard(users)
+    assert await is_believed(before)
+    after.share_state_of(before)
+    users.asked.clear()
+    assert await is_believed(after)
+    assert users.asked == ["@nobody"]
+
+
+async def test_loss_and_return_are_logged_once_without_card_numbers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "tornado_idv.lookup.canary")
+    users = Users(canary=BOTH)
+    asking = guard(users)
+    for _ in range(2):
+        await is_believed(asking)
+        await is_believed(asking, ABSENT_CARD)
+    users.by_nickname["idv-canary"] = users.by_card["9001"] = BIRD
+    await is_believed(asking)
+    await is_believed(asking, ABSENT_CARD)
+    lines = [
+        (each.levelname, each.getMessage())
+        for each in caplog.records
+        if each.name.endswith(".canary")
+    ]
+    fate = 'is not found: its "not found" is not trusted'
+    assert lines == [
+        ("ERROR", f"backend crm: canary @idv-canary {fate}"),
+        ("ERROR", f"backend crm: canary @idv-canary (by card number) {fate}"),
+        ("INFO", "backend crm: canary @idv-canary found again"),
+        ("INFO", "backend crm: canary @idv-canary (by card number) found again"),
+    ]
+    assert "9001" not in caplog.text
+
+
+async def test_steps_of_a_lookup_show_the_canary() -> None:
+    asking = guard(Users(BIRD, canary=BY_NICKNAME))
+    steps = asking.record_steps()
+    assert await is_believed(asking)
+    assert steps == [Step("canary", "canary @idv-canary found 0.0 s ago")]
+
+
+# Options
+
+
+def test_canary_without_a_user_is_rejected() -> None:
+    with pytest.raises(ValueError, match="needs nickname, card_number, or both"):
+        Users(canary={"max_age": "1s"})
+
+
+async def test_failures_keep_their_pause() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME)
+    users.hook = _fail
+    with pytest.raises(LookupFailed) as caught:
+        await ask(guard(users), ABSENT)
+    assert caught.value.retry_after == 7
+
+
+def _fail(query: Query) -> None:
+    if query.text == "@idv-canary":
+        raise Unavailable("slow down", retry_after=7)

@@ -1,0 +1,151 @@
+"""Canaries: users who must be found before "not known here" of their backend is believed.
+
+A source that lost its users, or the right to read them, finds no user, and seems to work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from math import inf
+from typing import Any
+
+from tornado_idv.errors import LookupFailed, Unavailable
+from tornado_idv.interfaces.backend import BackendOptions
+from tornado_idv.model import Answer, ByCard, ByNickname, Query
+
+_log = logging.getLogger(__name__)
+_CHECK_INTERVAL = 30.0
+"""Seconds after which a canary is looked up without traffic."""
+KINDS: Mapping[type[Query], str] = {ByNickname: "nickname", ByCard: "card_number"}
+"""The kinds of query that a canary may protect, as options and metrics name them."""
+
+
+def canaries_of(options: BackendOptions) -> dict[str, Query]:
+    """Return the queries for the canaries of a backend by names for messages.
+
+    No name contains a card number.
+    """
+    found: dict[str, Query] = {}
+    for number, each in enumerate(options.canaries, start=1):
+        name = f"canary @{each.nickname}" if each.nickname else f"canary {number}"
+        if each.nickname:
+            found[name] = ByNickname(each.nickname)
+        if each.card_number:
+            found[f"{name} (by card number)"] = ByCard(each.card_number)
+    return found
+
+
+class Canary:
+    """The canaries of one backend for one ``kind`` of query, all of which must be found.
+
+    ``look_up`` queries the backend until a deadline; ``timer`` gives seconds. At most one lookup
+    of the canaries runs at a time, in ``task``: all who wait share it, or the one that follows.
+    """
+
+    def __init__(
+        self,
+        options: BackendOptions,
+        kind: type[Query],
+        look_up: Callable[[Query, float], Coroutine[Any, Any, Answer | None]],
+        timer: Callable[[], float],
+    ) -> None:
+        self._options = options
+        self._queries = {
+            name: each for name, each in canaries_of(options).items() if isinstance(each, kind)
+        }
+        self._max_age = min(each.max_age for each in options.canaries)
+        self._look_up = look_up
+        self._timer = timer
+        self.problem: str | None = None
+        """That one of them is not found, as of the last lookup that did not fail."""
+        self.task: asyncio.Task[None] | None = None
+        self._found_at = -inf
+        """When the last lookup that found them began."""
+        self._began = -inf
+        self._running: asyncio.Future[LookupFailed | None] | None = None
+        self._next: asyncio.Future[LookupFailed | None] | None = None
+
+    def share_state_of(self, other: Canary) -> None:
+        """Continue with what is known of the same canaries."""
+        self.problem, self._found_at, self._began = other.problem, other._found_at, other._began
+
+    @property
+    def found(self) -> bool:
+        """Return whether they were found when that could last be determined."""
+        return self._found_at > -inf
+
+    @property
+    def summary(self) -> str:
+        """The canaries that were found, for the operator."""
+        return f"{', '.join(self._queries)} found {self._timer() - self._found_at:.1f} s ago"
+
+    def is_fresh(self, ended: float) -> bool:
+        """Return whether they were found in time for a lookup that ended then."""
+        return self._covers(self._found_at, ended)
+
+    async def confirm(self, ended: float, deadline: float) -> None:
+        """Have the canaries found for a lookup that ended then; raises `Unavailable`.
+
+        Waits until ``deadline``, of the running loop's clock.
+        """
+        if self.is_fresh(ended):
+            return
+        running = self._running
+        call = running if running and self._covers(self._began, ended) else self._start()
+        await asyncio.wait([call], timeout=deadline - asyncio.get_running_loop().time())
+        if not call.done():
+            text = f"{next(iter(self._queries))}: no answer within the request's time"
+            raise Unavailable(text, counts_against_breaker=False)
+        failure = call.result()
+        if failure is not None:
+            raise failure.copy()
+
+    def check(self) -> None:
+        """Look the canaries up, unless that was done a short time ago."""
+        if self._timer() - self._began >= _CHECK_INTERVAL and self.task is None:
+            self._start()
+
+    def _covers(self, began: float, ended: float) -> bool:
+        # With 0, only one that is started afterwards, also if the clock shows the same time.
+        return self._max_age > 0 and ended - began <= self._max_age
+
+    def _start(self) -> asyncio.Future[LookupFailed | None]:
+        """Return the next lookup, which begins now or after the one that is running."""
+        loop = asyncio.get_running_loop()
+        if self._next is None:
+            self._next = loop.create_future()
+        if self.task is None:
+            self.task = loop.create_task(self._run())
+        return self._next
+
+    async def _run(self) -> None:
+        """Look the canaries up, again and again while a lookup waits for that."""
+        try:
+            while self._next is not None:
+                self._running, self._next = self._next, None
+                self._began = self._timer()
+                self._running.set_result(await self._find_all())
+        finally:
+            self._running = self._next = self.task = None
+
+    async def _find_all(self) -> LookupFailed | None:
+        """Return why "not known here" is not to be believed, if so."""
+        for name, query in self._queries.items():
+            try:
+                # It may wait for a place in the bulkhead as long as it may take.
+                deadline = asyncio.get_running_loop().time() + 2 * self._options.timeout
+                answer = await self._look_up(query, deadline)
+            except LookupFailed as error:
+                return Unavailable(f"{name}: {error.reason}", retry_after=error.retry_after)
+            if answer is None or not answer.found:
+                problem = f'{name} is not found: its "not found" is not trusted'
+                if self.problem is None:
+                    _log.error("backend %s: %s", self._options.name, problem)
+                self.problem, self._found_at = problem, -inf
+                return Unavailable(problem)
+        if self.problem is not None:
+            _log.info("backend %s: %s found again", self._options.name, ", ".join(self._queries))
+        self.problem, self._found_at = None, self._began
+        return None
