@@ -148,3 +148,10 @@ def test_part_fails_if_it_fails_in_one_worker() -> None:
 
 def test_no_worker_reports_nothing() -> None:
     assert merge([]) == ProcessReport()
+
+
+def test_canary_is_found_if_every_worker_found_it() -> None:
+    reports = [ProcessReport([backend("closed", None, None, 0.0)]) for _ in range(2)]
+    for report, found in zip(reports, (True, False), strict=True):
+        report.backends[0].canaries = {"nickname": True, "card_number": found}
+    assert merge(reports).backends[0].canaries == {"nickname": True, "card_number": False}

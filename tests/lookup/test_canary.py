@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.fakes.clock_and_backends import Ticker
+from support.fakes.directories import directory as make_directory
 from tornado_idv.errors import LookupFailed, Unavailable
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.lookup.canary import Canary
@@ -402,3 +403,30 @@ async def test_failures_keep_their_pause() -> None:
 def _fail(query: Query) -> None:
     if query.text == "@idv-canary":
         raise Unavailable("slow down", retry_after=7)
+
+
+class CardsOnly(Users):
+    """Knows nothing of nicknames."""
+
+    @property
+    def serves(self) -> frozenset[type[Query]]:
+        return frozenset({ByCard})
+
+
+async def test_canary_of_lookups_that_the_backend_does_not_serve_is_not_looked_up() -> None:
+    assert [*guard(CardsOnly(BIRD, canary=BOTH)).canaries] == [ByCard]
+
+
+async def test_directory_is_joined_when_its_canaries_are_not_looked_up_any_more() -> None:
+    """Then the backend can be closed."""
+    users = Users(BIRD, canary=BY_NICKNAME)
+    gate = users.held["@idv-canary"] = asyncio.Event()
+    directory = make_directory(users)
+    (canary,) = directory.canaries
+    canary.check()
+    joining = asyncio.create_task(directory.join())
+    await settle()
+    assert not joining.done()
+    gate.set()
+    await asyncio.wait_for(joining, 5)
+    assert canary.found

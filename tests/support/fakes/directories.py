@@ -8,6 +8,7 @@ import pytest
 
 from support.fakes.clock_and_backends import FakeBackend, Source, Ticker, steady_cache
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
@@ -37,7 +38,7 @@ def encode(user: User | None) -> bytes:
 
 
 def directory(
-    *backends: FakeBackend,
+    *backends: AnyBackend,
     plugins: Sequence[object] = (),
     ticker: Ticker | None = None,
     **options: Any,
