@@ -224,18 +224,23 @@ async def test_lookups_that_wait_share_one_lookup_of_the_canary(max_age: str, mo
     assert 1 <= users.asked.count("@idv-canary") <= most
 
 
-async def test_with_no_age_a_lookup_of_the_canary_that_is_running_is_not_joined() -> None:
-    users = Users(BIRD, canary={**BY_NICKNAME, "max_age": "0s"})
-    asking = guard(users)
+@pytest.mark.parametrize(("max_age", "age", "calls"), [("5s", 5, 1), ("5s", 5.1, 2), ("0s", 0, 2)])
+async def test_lookup_of_the_canary_that_is_running_is_joined_if_it_began_in_time(
+    max_age: str, age: float, calls: int
+) -> None:
+    ticker = Ticker()
+    users = Users(BIRD, canary={**BY_NICKNAME, "max_age": max_age})
+    canary = guard(users, ticker).canaries[ByNickname]
     gate = users.held["@idv-canary"] = asyncio.Event()
-    first = asyncio.create_task(is_believed(asking))
-    await settle()
-    second = asyncio.create_task(is_believed(asking))
-    await settle()
-    assert users.asked == ["@nobody", "@idv-canary", "@nobody"]
-    users.by_nickname.clear()  # the first result is of before
+    deadline = asyncio.get_running_loop().time() + 5
+    waiting = []
+    for _ in range(2):
+        waiting.append(asyncio.create_task(canary.confirm(ticker.now, deadline)))
+        await settle()
+        ticker.now += age
     gate.set()
-    assert [await first, await second] == [False, False]
+    await asyncio.gather(*waiting)
+    assert users.asked == ["@idv-canary"] * calls
 
 
 @pytest.mark.parametrize("left", [0.2, 60])
