@@ -13,7 +13,7 @@ from tornado_idv.errors import LookupFailed, Unavailable
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.lookup.canary import Canary
 from tornado_idv.lookup.guard import BackendCall, Guard
-from tornado_idv.model import Answer, ByCard, ByNickname, Query, Step, User
+from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, Step, User
 
 ALICE = User("Free", "4000", "alice")
 BIRD = User("Free", "9001", "idv-canary")
@@ -37,8 +37,9 @@ class Users(Backend[BackendOptions]):
         self.asked: list[str] = []
         self.held: dict[str, asyncio.Event] = {}
         self.hook: Any = lambda query: None
+        self.absent: BackendResult | None = None
 
-    async def find(self, query: Query) -> User | None:
+    async def find(self, query: Query) -> User | BackendResult | None:
         self.asked.append(query.text)
         if query.text in self.held:
             await self.held[query.text].wait()
@@ -48,7 +49,7 @@ class Users(Backend[BackendOptions]):
             else self.by_card.get(query.card_number)
         )
         self.hook(query)
-        return found
+        return found or self.absent
 
 
 def guard(backend: Users, ticker: Ticker | None = None) -> Guard:
@@ -149,6 +150,16 @@ async def test_lost_canary_makes_absent_users_unavailable_and_leaves_the_others_
     assert answer.found
     users.by_nickname["idv-canary"] = BIRD
     assert await is_believed(asking)
+
+
+async def test_result_with_a_time_to_live_is_believed_no_more_than_another() -> None:
+    users = Users(canary=BY_NICKNAME)
+    users.absent = BackendResult(None, ttl=9.0)
+    assert not await is_believed(guard(users))
+    users.by_nickname["idv-canary"] = BIRD
+    answer = await ask(guard(users), ABSENT)
+    assert answer is not None
+    assert (answer.user, answer.ttl) == (None, 9.0)
 
 
 async def test_found_users_cost_no_lookup_of_the_canary() -> None:
