@@ -184,10 +184,26 @@ def test_without_wrk_the_report_says_what_to_install(tmp_path: Path) -> None:
 
 @needs_wrk
 @pytest.mark.usefixtures("few_requests")
-async def test_responses_under_load_are_counted(plan: Plan) -> None:
-    figures = await uncached.uncached(plan)
-    assert {each.what for each in figures} == {"responses", "CPU for 1,000"}
-    assert len({each.of for each in figures}) == 3
+@pytest.mark.parametrize(
+    ("benchmark", "missing", "sides", "target"),
+    [
+        (uncached.uncached, None, None, None),
+        (postgres.postgres, postgres_server.missing(), {postgres.OURS, postgres.BARE}, 0.6),
+        (proxy.proxied, None, {proxy.OURS, proxy.BARE}, 0.5),
+    ],
+    ids=["uncached", "postgres", "proxy"],
+)
+async def test_responses_under_load_are_counted(
+    plan: Plan, benchmark: Any, missing: str | None, sides: set[str] | None, target: float | None
+) -> None:
+    if missing is not None:
+        pytest.skip(missing)
+    figures = await benchmark(plan)
+    measured = {each.of for each in figures if each.of}
+    assert measured == sides if sides else len(measured) == 3
+    assert [each.target for each in figures if each.target] == (
+        [Target("least", target)] if target else []
+    )
     assert all(each.value >= 0 for each in figures)
 
 
@@ -213,19 +229,6 @@ async def test_lookups_in_openldap_are_measured_beside_python_ldap_alone(plan: P
     assert [ldap.OURS in figure.what for figure in figures] == [True, False, True]
     assert figures[-1].target == Target("least", 0.5)
     assert all(figure.value > 0 for figure in figures)
-
-
-@needs_wrk
-@pytest.mark.usefixtures("few_requests")
-async def test_lookups_in_postgresql_are_measured_beside_asyncpg_alone(plan: Plan) -> None:
-    if postgres_server.missing() is not None:
-        pytest.skip(str(postgres_server.missing()))
-    figures = await postgres.postgres(plan)
-    assert {each.of for each in figures if each.of} == {postgres.OURS, postgres.BARE}
-    (figure,) = (each for each in figures if each.target)
-    assert figure.target == Target("least", 0.6)
-    assert figure.value > 0
-    assert "make bench" in plan.skipped[contenders.FASTAPI_SQLALCHEMY]
 
 
 needs_redis = pytest.mark.skipif(
@@ -258,17 +261,6 @@ async def test_processes_with_a_shared_tier_look_up_less_than_they_miss(
         line = redis_server.shared_cache(port)
         _, shares = await scale.run_for_real(tmp_path, 2, 1.0, line)
     assert 0 < shares.backend < 0.6 * (1 - shares.hits)
-
-
-@needs_wrk
-@pytest.mark.usefixtures("few_requests")
-async def test_the_proxy_is_measured_beside_the_bare_client(plan: Plan) -> None:
-    figures = await proxy.proxied(plan)
-    assert {each.of for each in figures if each.of} == {proxy.OURS, proxy.BARE}
-    (figure,) = (each for each in figures if each.target)
-    assert figure.target == Target("least", 0.5)
-    assert all(each.value >= 0 for each in figures)
-    assert "make bench" in plan.skipped[contenders.FASTAPI_HTTPX]
 
 
 @needs_wrk

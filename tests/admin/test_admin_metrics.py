@@ -17,8 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from idv_yaml.backend import YamlBackend
 from support.http.metrics import scrape
 from support.processes.admin import WITH_ADMIN, ask_admin
-from support.processes.process import eventually
-from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from support.processes.service import CONFIG, KEY, Client, serving
 from tornado_idv.admin import metrics
 from tornado_idv.keys.token import issue
 from tornado_idv.service.service import Service
@@ -85,25 +84,6 @@ def test_rejected_keys_and_limits_are_counted_by_reason(tmp_path: Path) -> None:
     assert value("idv_auth_failures_total", reason="not_valid_yet") == 0
     assert value("idv_rate_limited_total", limit="requests") == 1
     assert value("idv_key_expiry_timestamp_seconds", key="expired") == 1577836800
-
-
-def test_rejected_edit_of_a_fixture_makes_the_service_degraded(tmp_path: Path) -> None:
-    """Until the fixture is right again; its users are found meanwhile."""
-    fixture = tmp_path / "users.yaml"
-    fixture.write_text(FIXTURE, encoding="utf-8")
-    with serving(WITH_ADMIN, tmp_path) as service:
-        labels = {"part": "backend users"}
-        assert scrape(service)("idv_degraded", **labels) == 0
-        fixture.write_text("users: [{nickname: '@alice'}]\n", encoding="utf-8")
-        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "degraded")
-        (backend,) = ask_admin(service, "/status.json").json["backends"]
-        assert backend["available"]
-        assert "users.yaml:1:" in backend["problem"]
-        assert "alice" not in backend["problem"]
-        assert scrape(service)("idv_degraded", **labels) == 1
-        assert Client(service.port).by_input("@alice").status == 200
-        fixture.write_text(FIXTURE, encoding="utf-8")
-        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "ready")
 
 
 @pytest.mark.parametrize(

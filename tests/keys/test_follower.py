@@ -24,7 +24,7 @@ from support.databases.key_stores import (
     record,
 )
 from support.databases.key_stores import read as read_store
-from tornado_idv.errors import InvalidKey, KeyStoreError
+from tornado_idv.errors import InvalidKey
 from tornado_idv.keys import follower, store
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
@@ -34,8 +34,6 @@ from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest
 from tornado_idv.units import Rate
-
-NOT_LOCKED = [fault for fault in FAULTS if fault.__name__ != "locked"]
 
 
 class Followed:
@@ -70,18 +68,6 @@ class Followed:
 @pytest.fixture
 def followed(tmp_path: Path) -> Followed:
     return Followed(tmp_path / "keys.db", "shop", "partner")
-
-
-def test_change_is_effective_at_the_next_poll(followed: Followed) -> None:
-    with open_store(followed.path) as opened:
-        opened.revoke("shop", CREATED)
-        opened.set_disabled("partner", disabled=True)
-        assert followed.poll(), "also before the command has ended"
-    assert (followed.rejection("shop"), followed.rejection("partner")) == ("revoked", "disabled")
-    with open_store(followed.path) as opened:
-        opened.set_disabled("partner", disabled=False)
-    assert followed.poll()
-    assert followed.rejection("partner") is None
 
 
 def test_change_of_one_of_many_keys_leaves_the_others_as_they_are(
@@ -302,14 +288,6 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     assert followed.rejection("shop") == "revoked"
 
 
-def test_store_that_is_gone_is_to_be_restored(
-    followed: Followed, caplog: pytest.LogCaptureFixture
-) -> None:
-    with failing(deleted, followed.path):
-        followed.poll()
-    assert f"{followed.path}: the key store is gone; restore it; until" in caplog.text
-
-
 def test_store_that_is_replaced_is_read_again(followed: Followed, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     followed.tokens |= make_store(new, "other")
@@ -318,16 +296,6 @@ def test_store_that_is_replaced_is_read_again(followed: Followed, tmp_path: Path
     assert followed.poll()
     assert followed.rejection("other") is None
     assert followed.rejection("shop") == "unknown"
-
-
-@pytest.mark.parametrize("fault", NOT_LOCKED)
-def test_store_that_cannot_be_read_at_start_is_an_error(tmp_path: Path, fault: Fault) -> None:
-    path = tmp_path / "keys.db"
-    make_store(path, "shop")
-    with failing(fault, path):
-        with pytest.raises(KeyStoreError, match=f"^{path}: "):
-            StoreFollower(KeyStoreFile(path)).read()
-        assert path.exists() is (fault is not deleted)
 
 
 def test_failure_to_write_the_last_use_is_logged_once_in_each_outage(

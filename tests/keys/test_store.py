@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from threading import Timer
 
 import pytest
 from msgspec.structs import replace
@@ -108,20 +107,6 @@ def test_key_that_is_added_while_it_is_looked_for_is_absent_or_whole(path: Path)
         store._database.set_trace_callback(add_before)
         with pytest.raises(KeyStoreError, match="there is no key with this id"):
             store.find("new")
-
-
-def test_change_waits_for_another_one(path: Path) -> None:
-    make_store(path, "shop")
-    with closing(sqlite3.connect(path, check_same_thread=False)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with (
-            pytest.raises(KeyStoreError, match="locked by another process"),
-            open_store(path, busy_timeout=0.01) as store,
-        ):
-            store.revoke("shop", CREATED)
-        Timer(0.1, other.rollback).start()
-        with open_store(path) as store:
-            store.revoke("shop", CREATED)
 
 
 @pytest.mark.slow

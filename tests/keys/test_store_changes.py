@@ -83,15 +83,6 @@ def test_every_attribute_is_stored(place: KeyStoreLocation) -> None:
     assert read(place) == {"shop": whole, "plain": plain}
 
 
-def test_rotated_key_has_both_tokens_until_the_overlap_is_over(place: KeyStoreLocation) -> None:
-    make_store(place, "shop")
-    token = Token(digest("new"), CREATED + 100)
-    with open_store(place) as store:
-        store.rotate("shop", token, overlap=50.0, expires=None)
-        old, new = store.find("shop").tokens
-    assert (old.expires, new) == (CREATED + 150, token)
-
-
 def test_rotating_never_makes_an_older_token_valid_for_longer(place: KeyStoreLocation) -> None:
     make_store(place)
     add(place, record("shop", "a", expires=CREATED + 120))
@@ -107,18 +98,6 @@ def test_rotating_never_makes_an_older_token_valid_for_longer(place: KeyStoreLoc
         digest("c"): None,
     }
     assert shop.expires == CREATED + 1e9
-
-
-def test_expired_key_is_rotated_only_with_a_new_expiry(place: KeyStoreLocation) -> None:
-    make_store(place)
-    add(place, record("shop", "a", expires=CREATED + 1))
-    token = Token(digest("b"), CREATED + 2)
-    with open_store(place) as store:
-        with pytest.raises(KeyStoreError, match="shop has expired; renew it with --expires"):
-            store.rotate("shop", token, overlap=1.0, expires=None)
-        store.rotate("shop", token, overlap=1.0, expires=CREATED + 3)
-        assert store.find("shop").state(CREATED + 2) == "valid"
-        assert store.find("shop").tokens[0].expires == CREATED + 1
 
 
 def test_tokens_that_expired_long_ago_are_removed_at_the_next_rotation(

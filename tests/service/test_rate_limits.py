@@ -17,7 +17,6 @@ from support.processes.service import CARDS_ONLY_KEY, CONFIG, FIXTURE, Client, R
 CARD = "/api/v1/identify/card"
 URL = "/api/v1/identify/url"
 NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
-VARIABLE = {"date", "x-request-id", "retry-after", "ratelimit"}
 
 
 USERS = "{name: users, kind: yaml, path: users.yaml}"
@@ -25,12 +24,11 @@ USERS = "{name: users, kind: yaml, path: users.yaml}"
 
 @contextmanager
 def limited(
-    folder: Path, limits: str, of_cards: str = "{}", server: str = "", backend: str = USERS
+    folder: Path, limits: str, of_cards: str = "{}", backend: str = USERS
 ) -> Iterator[Client]:
     """A service with general limits, and with those of the key ``cards``."""
     (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = CONFIG.replace("{id: cards, ", f"{{id: cards, limits: {of_cards}, ")
-    config = config.replace("server: {", f"server: {{{server}")
     with serving(f"limits: {limits}\n{config}  - {backend}\n", folder) as service:
         yield Client(service.port)
 
@@ -65,38 +63,9 @@ def by_card(client: Client, number: str) -> Reply:
     return client.post(CARD, body, {"Authorization": f"Bearer {CARDS_ONLY_KEY}"})
 
 
-def with_wrong_key(client: Client, **headers: str) -> int:
-    fields = {"Authorization": "Bearer " + "B" * 40, **headers}
+def with_wrong_key(client: Client) -> int:
+    fields = {"Authorization": "Bearer " + "B" * 40}
     return client.post(URL, b'{"input": "@alice"}', fields).status
-
-
-@pytest.mark.parametrize("packet_cache", ["true", "false"])
-def test_requests_over_the_limit_get_429(tmp_path: Path, packet_cache: str) -> None:
-    with limited(
-        tmp_path, "{requests: 4/hour}", server=f"packet_cache: {packet_cache}, "
-    ) as client:
-        assert [client.by_input("@alice").status for _ in range(4)] == [200] * 4
-        refused = client.by_input("@alice")
-    seconds = refused.headers["retry-after"]
-    assert 890 <= int(seconds) <= 900
-    assert refused.headers["ratelimit"] == f'"requests";r=0;t={seconds}'
-    assert refused.body == (
-        b'{"status":"error","code":"rate_limited","message":"Too many requests"}'
-    )
-    assert {name: value for name, value in refused.headers.items() if name not in VARIABLE} == {
-        "content-type": "application/json",
-        "content-length": "70",
-        "cache-control": "no-store",
-        "x-content-type-options": "nosniff",
-        "ratelimit-policy": '"requests";q=4;w=3600',
-    }
-
-
-def test_guessed_cards_use_up_the_budget_of_misses(tmp_path: Path) -> None:
-    with limited(tmp_path, "{misses: 3/hour}") as client:
-        assert [by_card(client, f"400{i}").status for i in range(3)] == [404] * 3
-        assert by_card(client, "4000123412341234").status == 429
-        assert client.by_input("@alice").status == 200  # another key
 
 
 def test_guesses_at_once_find_out_no_more_than_the_budget_of_misses(tmp_path: Path) -> None:
@@ -144,11 +113,3 @@ def test_wrong_keys_over_the_limit_get_429_and_valid_ones_are_served(tmp_path: P
     with limited(tmp_path, "{failed_auth: 3/hour}") as client:
         assert [with_wrong_key(client) for _ in range(5)] == [401, 401, 401, 429, 429]
         assert client.by_input("@alice").status == 200
-
-
-def test_wrong_keys_are_counted_by_the_address_that_a_trusted_proxy_reports(tmp_path: Path) -> None:
-    trusted = "trusted_proxies: [127.0.0.1], "
-    with limited(tmp_path, "{failed_auth: 1/hour}", server=trusted) as client:
-        addresses = ["192.0.2.1", "192.0.2.2", "192.0.2.1"]
-        statuses = [with_wrong_key(client, **{"X-Forwarded-For": each}) for each in addresses]
-    assert statuses == [401, 401, 429]
