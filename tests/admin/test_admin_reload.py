@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import parser
 
 from support.processes.admin import WITH_ADMIN, ask_admin
-from support.processes.service import FIXTURE, KEY, Client
+from support.processes.service import KEY, Client
 from tornado_idv.service.service import Service
 
 
@@ -80,16 +80,6 @@ def test_backend_that_cannot_be_opened_is_503(service: Service, tmp_path: Path) 
         f"{tmp_path / 'absent.yaml'}: cannot be read: No such file or directory"
     ]
     assert Client(service.port).by_input("@alice").status == 200
-
-
-def test_number_of_users_of_a_fixture_is_shown(service: Service, tmp_path: Path) -> None:
-    assert samples(service)["idv_fixture_users users"] == 1
-    assert ask_admin(service, "/status.json").json["backends"][0]["users"] == 1
-    more = '  - {nickname: "@bob", card_number: "5555", plan: Pro}\n'
-    (tmp_path / "other.yaml").write_text(FIXTURE + more)
-    (tmp_path / "config.yaml").write_text(WITH_ADMIN.replace("users.yaml", "other.yaml"))
-    assert ask_admin(service, "/reload", {}).status == 200
-    assert samples(service)["idv_fixture_users users"] == 2
 
 
 def test_number_of_users_is_not_shown_where_only_the_source_knows_it(

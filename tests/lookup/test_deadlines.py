@@ -93,20 +93,6 @@ async def test_the_outer_of_two_limits_is_the_one_that_ends() -> None:
     assert not inner.expired
 
 
-async def test_only_a_task_can_be_limited() -> None:
-    reported: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def limit() -> None:
-        try:
-            with after(1):
-                reported.set_result("limited")
-        except RuntimeError as error:
-            reported.set_result(str(error))
-
-    asyncio.get_running_loop().call_soon(limit)
-    assert await reported == "a timeout needs a task to cancel"
-
-
 async def test_an_expired_key_is_reported() -> None:
     reported: list[str] = []
     deadlines, clock = DeadlineQueue(reported.append), LoopClock()

@@ -46,15 +46,6 @@ async def test_found_answers_of_kept_backends_alone_are_taken(
     assert new.get_stale(ALICE) is None
 
 
-async def test_a_purge_of_a_kept_backend_drops_what_was_taken(
-    cache: AnswerCache, new: AnswerCache
-) -> None:
-    await remember(cache, BOB, FOUND_BOB)
-    new.take_found_answers(cache, ["members"], flights(cache).queries)
-    new.apply(Purge(("members",)))
-    assert new.get(BOB) is None
-
-
 async def test_what_the_old_cache_still_stores_is_not_in_the_new_one(
     cache: AnswerCache, new: AnswerCache
 ) -> None:
@@ -120,19 +111,3 @@ async def test_entries_that_were_taken_are_refreshed_by_the_new_directory(ticker
     await until(lambda: after.cache.counters.refreshes["ok"])
     assert backend.source.asked == 3
     assert previous.cache.counters.refreshes["ok"] == 0
-
-
-async def test_changes_are_followed_by_the_new_directory_once_it_replaces_the_old(
-    ticker: Ticker,
-) -> None:
-    """Not before: its configuration may never be in force."""
-    backend = FakeBackend(USER)
-    previous = directory(backend, ticker=ticker)
-    after = directory(backend, ticker=ticker, previous=previous)
-    await previous.find(QUERY)
-    backend.notify_changed()
-    assert previous.get_cached(QUERY) is None
-    after.replace(previous, ["crm"])
-    await after.find(QUERY)
-    backend.notify_changed()
-    assert after.get_cached(QUERY) is None

@@ -365,12 +365,3 @@ def test_check_reports_the_store(folder: Path, store: Path) -> None:
     open_to_others = start(folder / "logs", "check", "--config", config)
     assert open_to_others.wait() == 0
     assert "auth.store: other users have access to the key store" in open_to_others.stderr
-
-
-def test_service_stops_while_the_store_is_gone(folder: Path, store: Path) -> None:
-    """It is not created again by writing when keys were last used."""
-    token = make_store(store, "shop")["shop"]
-    with serving(CONFIG_FILE, folder) as service:
-        assert ask(Client(service.port), token).status == 200
-        store.unlink()
-    assert not store.exists()
