@@ -215,11 +215,10 @@ class KeyDatabase:
                 f"{version} of its schema, this one knows {_VERSION})"
             )
 
-    @contextmanager
-    def creating(self) -> Iterator[bool]:
-        """Create the tables, and commit them with what is written within.
+    def create(self) -> bool:
+        """Create the tables; return whether there were none.
 
-        Yields whether there were none. Only one process does so at a time.
+        Only one process does so at a time.
         """
         with self.writing(f"SELECT pg_advisory_xact_lock({_LOCK})"):
             ((has_schema, has_store),) = self.execute(
@@ -230,7 +229,7 @@ class KeyDatabase:
                 if not has_schema:
                     self.script("CREATE SCHEMA idv_keys")
                 self.script(_TABLES + _TRIGGERS)
-            yield not has_store
+            return not has_store
 
     def primaries(self, timeout: float) -> Sequence[str]:
         """Return this primary, and others to which the hosts lead, with the time of their start.

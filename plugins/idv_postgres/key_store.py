@@ -39,11 +39,10 @@ class PostgresKeyStore(KeyStoreLocation):
             database.check_schema()
             yield database
 
-    @contextmanager
-    def creating(self) -> Iterator[KeyDatabase | None]:
+    def create(self) -> bool:
         """Create the tables, in a schema of their own."""
-        with self._connected() as database, database.creating() as is_new:
-            yield database if is_new else None
+        with self._connected() as database:
+            return database.create()
 
     def require_one_server(self, timeout: float) -> None:
         """Raise `KeyStoreError` if a host leads to another primary than the one in use."""

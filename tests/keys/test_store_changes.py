@@ -21,9 +21,8 @@ from support.databases.key_stores import (
     read,
     record,
 )
-from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
+from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.record import EMPTY, KeyRecord, Token
-from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.keys.token import digest, issue
@@ -45,20 +44,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyStoreLo
 def test_existing_store_is_not_created_again(place: KeyStoreLocation) -> None:
     make_store(place, "shop")
     assert not create(place)
-    assert list(read(place)) == ["shop"]
-
-
-def test_new_store_is_committed_with_its_keys_or_not_at_all(place: KeyStoreLocation) -> None:
-    def create(*records: KeyRecord) -> None:
-        with place.creating() as database:
-            assert database is not None
-            KeyStore(database, "new").add(records)
-
-    with pytest.raises(KeyStoreError, match="exists already"):
-        create(record("shop", "a"), record("shop", "b"))
-    with pytest.raises(MissingKeyStoreError):
-        read(place)
-    create(record("shop", "a"))
     assert list(read(place)) == ["shop"]
 
 

@@ -16,7 +16,6 @@ from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.record import KeyRecord, Token
-from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.registry import installed_kinds, plugin_manager
@@ -157,9 +156,8 @@ def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
                 file.write(text)
     except OSError as error:
         raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
-    now, path = time.time(), folder / "keys.db"
-    with KeyStoreFile(path).creating() as database:
-        if database is None:
-            raise StartError(f"{path}: already there")
-        key = KeyRecord("first", now, (Token(digest(token), now),), owner="init")
-        KeyStore(database, str(path)).add([key])
+    now, place = time.time(), KeyStoreFile(folder / "keys.db")
+    if not place.create():
+        raise StartError(f"{place.name}: already there")
+    with place.opened() as store:
+        store.add([KeyRecord("first", now, (Token(digest(token), now),), owner="init")])

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
+from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreLocation
 from tornado_idv.registry import load_class
 
 _APPLICATION_ID = 0x6964766B
@@ -172,24 +172,20 @@ class KeyStoreFile(KeyStoreLocation):
             database.execute("PRAGMA cache_spill = OFF")
             yield database
 
-    @contextmanager
-    def creating(self) -> Iterator[_Database | None]:
+    def create(self) -> bool:
         """Create a file, which only this user can read; it gets its name when it is complete.
 
         Raises `UncertainChangeError` if fsync fails after that.
         """
         path, has_name = self.setting, False
         if os.path.lexists(path):
-            yield None
-            return
+            return False
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             try:
                 with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
                     database.executescript(f"BEGIN; {_SCHEMA} COMMIT")
-                    with database.writing():
-                        yield database
                 os.link(draft, path)
                 has_name = True
             finally:
@@ -200,13 +196,13 @@ class KeyStoreFile(KeyStoreLocation):
             finally:
                 os.close(descriptor)
         except FileExistsError:
-            text = "another command has created the key store; run this one again"
-            raise KeyStoreExistsError(f"{path}: {text}") from None
+            return False  # another command was faster
         except OSError as error:
             if has_name:
                 raise UncertainChangeError(f"{path}: {error.strerror}; {_NOT_DURABLE}") from None
             text = f"the key store cannot be created: {error.strerror}"
             raise KeyStoreError(f"{path}: {text}") from None
+        return True
 
     def warnings(self) -> list[str]:
         """Warn of a file that other users can read."""

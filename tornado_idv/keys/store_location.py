@@ -9,15 +9,10 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.store import KeyDatabase, KeyStore
 
 BUSY_TIMEOUT = 5.0
 """Seconds for which a command waits for another one."""
-
-
-class KeyStoreExistsError(KeyStoreError):
-    """Another process has created the key store in the meantime."""
 
 
 class KeyStoreLocation(ABC):
@@ -51,11 +46,8 @@ class KeyStoreLocation(ABC):
         """
 
     @abstractmethod
-    def creating(self) -> AbstractContextManager[KeyDatabase | None]:
-        """Create a store, and commit it with what is written within; ``None`` if there is one.
-
-        Raises `KeyStoreError`, and its `KeyStoreExistsError`.
-        """
+    def create(self) -> bool:
+        """Create an empty store, and return whether there was none; raises `KeyStoreError`."""
 
     def require_one_server(self, timeout: float) -> None:  # noqa: B027 - a file has none
         """Raise `KeyStoreError` if another server than the one in use may be written, too.

@@ -612,15 +612,6 @@ def test_failed_commit_says_whether_the_printed_token_is_valid(
 def test_signal_at_the_commit_of_a_change_does_not_hide_that_it_is_made(
     run: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    """Also for a store that is created together with its keys."""
-
-    @contextmanager
-    def interrupted(self: KeyStoreFile) -> Iterator[Any]:
-        with create(self) as database:
-            yield database
-            signal.raise_signal(number)
-        signal.raise_signal(number)
-
     @contextmanager
     def interrupted_after(self: KeyStoreFile, **options: Any) -> Iterator[Any]:
         with connect(self, **options) as database:
@@ -628,12 +619,11 @@ def test_signal_at_the_commit_of_a_change_does_not_hide_that_it_is_made(
             if not options["read_only"]:
                 signal.raise_signal(number)
 
-    connect, create = KeyStoreFile.connected, KeyStoreFile.creating
+    connect = KeyStoreFile.connected
     shop = {"id": "shop", "sha256": "0" * 64}
     (tmp_path / "keys.jsonl").write_text(json.dumps(shop))
     lines = {**shop, "owner": "another"}, {"id": "later", "sha256": "1" * 64}
     (tmp_path / "later.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    monkeypatch.setattr(KeyStoreFile, "creating", interrupted)
     monkeypatch.setattr(KeyStoreFile, "connected", interrupted_after)
     for command, message in (
         (f"import {tmp_path}/keys.jsonl --create", f"Created the key store {path}.\nImported 1"),

@@ -16,7 +16,7 @@ from support.databases.postgres_server import Database
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
-from tornado_idv.keys.store_location import KeyStoreExistsError, KeyStoreLocation
+from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.keys.token import digest, issue
 
 CREATED = 1_800_000_000.0
@@ -50,11 +50,7 @@ def open_store(place: Place, **options: Any) -> AbstractContextManager[KeyStore]
 
 def create(place: KeyStoreLocation) -> bool:
     """Create an empty store; return whether there was none."""
-    try:
-        with place.creating() as database:
-            return database is not None
-    except KeyStoreExistsError:
-        return False
+    return place.create()
 
 
 def make_store(place: Place, *key_ids: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pwd
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial, wraps
@@ -28,7 +28,7 @@ from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.record import KeyRecord, check_text
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile, locate_store
-from tornado_idv.keys.store_location import KeyStoreExistsError, KeyStoreLocation
+from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import is_like_url
 from tornado_idv.registry import installed_kinds, plugin_manager
@@ -55,11 +55,9 @@ class Target:
 
     def create(self) -> None:
         """Create an empty key store unless there is one."""
-        with closing(self.location), suppress(KeyStoreExistsError):
+        with closing(self.location):
             self.location.require_one_server(_SERVER_TIMEOUT)
-            with self.location.creating() as database:
-                pass
-            if database is not None:
+            if self.location.create():
                 print_message(f"Created the key store {self.location.name}.")
 
     @contextmanager
@@ -70,24 +68,14 @@ class Target:
                 yield store
 
     @contextmanager
-    def changing(
-        self, command: str, key_ids: Iterable[str], *, may_create: bool = False
-    ) -> Iterator[KeyStore]:
-        """Open the key store for one change, committed at the end with a store that is created.
+    def changing(self, command: str, key_ids: Iterable[str]) -> Iterator[KeyStore]:
+        """Open the key store for one change, committed at the end.
 
         From the commit on, signals are ignored up to the end of the command.
         """
         try:
             with closing(self.location):
                 self.location.require_one_server(_SERVER_TIMEOUT)
-                if may_create:
-                    with self.location.creating() as database:
-                        if database is not None:
-                            yield KeyStore(database, self.location.name)
-                            ignore_signals()
-                    if database is not None:
-                        print_message(f"Created the key store {self.location.name}.")
-                        return
                 with self.location.opened() as store, store.transaction():
                     yield store
                     ignore_signals()

@@ -171,7 +171,9 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
     lines, line_of = _read_lines(target, file.readlines(), name)
     if not lines:
         raise RefusedError(f"{name}: there is no key in it")
-    with target.changing("import", [each.id for each in lines], may_create=may_create) as store:
+    if may_create:
+        target.create()
+    with target.changing("import", [each.id for each in lines]) as store:
         known = store.by_id() if update else {}
         keys = [each.as_record(target.now, known.get(each.id)) for each in lines]
         undone = {key.id: _undone(known[key.id], key) for key in keys if key.id in known}
