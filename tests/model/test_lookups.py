@@ -14,7 +14,6 @@ pytestmark = pytest.mark.slow
 def test_every_answer_satisfies_the_invariants(caplog: pytest.LogCaptureFixture) -> None:
     """Every answer of every generated history is checked."""
     caplog.set_level(logging.CRITICAL, "tornado_idv")  # thousands of failures are logged
-    # So many histories, begun with this seed, find each bug of support.model.mutations.
     run_state_machine_as_test(
         seed(56)(Lookups),
         settings=settings(max_examples=100, stateful_step_count=50, derandomize=True),

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from support.fakes.stepped_loop import SteppedLoop
 from support.model.invariants import Invariants, encode
-from support.model.mutants import Core, core
 from support.model.recording_backends import INVALID_PLAN, Fault, Lookup, Record, RecordingBackend
 from support.model.reference_chain import TICK, TIMEOUT, Chain
 from support.model.strategies import (
@@ -30,6 +31,9 @@ from support.model.strategies import (
     Setup,
 )
 from tornado_idv.interfaces.shared import Purge
+from tornado_idv.lookup import directory
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 
@@ -42,10 +46,18 @@ class TickedLoop(SteppedLoop):
     now = 1000.0
 
 
+class ObservedGuard(Guard):
+    """Reports where a run of the chain begins, also one without a call."""
+
+    record: Record
+
+    def serves(self, query: Query) -> bool:
+        self.record.begin(query)
+        return super().serves(query)
+
+
 class Lookups(RuleBasedStateMachine):
     """Generates histories, and checks every lookup against the invariants."""
-
-    core: Core = core()
 
     @initialize(setup=SETUPS)
     def start(self, setup: Setup) -> None:
@@ -59,16 +71,18 @@ class Lookups(RuleBasedStateMachine):
             RecordingBackend(kind.options(name), self.record, kind.serves)
             for name, kind in zip("abc", setup.kinds, strict=False)
         ]
-        self.cache = self.core.cache.AnswerCache(setup.limits, self.loop.time, lambda: setup.chance)
-        self.core.observe_guards(self.loop.time, self.record.begin)
-        self.directory = self.core.directory.Directory(
-            plugin_manager(entry_points=False, plugins=[self.record]),
-            self.backends,
-            self.cache,
-            encode,
-            accepts=lambda user: user.plan != INVALID_PLAN,
-            timeout=TIMEOUT,
-        )
+        self.cache = AnswerCache(setup.limits, self.loop.time, lambda: setup.chance)
+        ObservedGuard.record = self.record
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(directory, "Guard", partial(ObservedGuard, timer=self.loop.time))
+            self.directory = directory.Directory(
+                plugin_manager(entry_points=False, plugins=[self.record]),
+                self.backends,
+                self.cache,
+                encode,
+                accepts=lambda user: user.plan != INVALID_PLAN,
+                timeout=TIMEOUT,
+            )
         self.chain = Chain(self.backends, setup.limits, self.record.calls)
         self.checker = Invariants(self.record, self.chain, setup.limits)
         self.callers: dict[asyncio.Task[None], Lookup] = {}
@@ -192,7 +206,7 @@ class Lookups(RuleBasedStateMachine):
         finally:
             for task in asyncio.all_tasks(self.loop):
                 task.cancel()
-            self._turn()
+            self.loop.settle()
             self.loop.close()
 
     def _backend(self, which: int) -> RecordingBackend:
@@ -243,7 +257,7 @@ class Lookups(RuleBasedStateMachine):
     def _settle(self) -> None:
         """Run the loop until nothing is ready, and check the lookups that ended."""
         checked = sum(map(len, self.record.runs.values()))
-        self._turn()
+        self.loop.settle()
         if sum(map(len, self.record.runs.values())) > checked:
             for runs in self.record.runs.values():
                 self.checker.check_run(runs[-1])
@@ -251,12 +265,6 @@ class Lookups(RuleBasedStateMachine):
             lookup = self.callers.pop(task)
             if lookup.ended is not None:  # else it left before it began
                 self.checker.check(lookup)
-
-    def _turn(self) -> None:
-        self.loop.settle()
-
-    def _run(self, coroutine: object) -> None:
-        self.loop.run_until_complete(coroutine)  # type: ignore[arg-type]
 
 
 def _one_of(things: Iterable[T], index: int) -> T:
