@@ -10,7 +10,6 @@ import re
 import secrets
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +20,7 @@ import pytest
 from support.http.certificate import SELF_SIGNED
 from support.http.clients import ALICE, KINDS, calling
 from support.http.load import loaded
+from support.http.threaded_server import serving_in_thread
 from support.processes.ports import free_port, listens
 from support.processes.process import ServiceProcess, eventually, running
 from support.processes.proxies import find_tool, nginx_command, running_program
@@ -194,12 +194,12 @@ def test_connections_to_the_service_are_used_again(proxy: Proxy, tmp_path: Path)
 
         def log_message(self, *_: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        with proxy(server.server_port, tmp_path) as port:
-            for _ in range(10):
-                assert send_alone(port, "found")[0] == 200
-        server.shutdown()
+    with (
+        serving_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server,
+        proxy(server.server_port, tmp_path) as port,
+    ):
+        for _ in range(10):
+            assert send_alone(port, "found")[0] == 200
     assert len(used) == 1
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from click.testing import CliRunner, Result
 from idv_upstream.backend import UpstreamBackend
 from support.fakes.clock_and_backends import LoopClock
 from support.http.scripted_server import Said, serving
+from support.http.threaded_server import serving_in_thread
 from tornado_idv import ByNickname, Step
 from tornado_idv.cli import main
 from tornado_idv.testing import make_backend
@@ -79,12 +79,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def directory() -> Iterator[Directory]:
-    with Directory() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving_in_thread(Directory()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 class Try:

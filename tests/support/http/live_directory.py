@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
+from support.http.threaded_server import serving_in_thread
 from tornado_idv.model import User
 
 
@@ -77,12 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def live_directory(*users: User) -> Iterator[LiveDirectory]:
     """Run a directory of these users."""
-    with LiveDirectory(*users) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.01])
-        thread.start()
+    with serving_in_thread(LiveDirectory(*users)) as server:
         try:
             yield server
         finally:
             server.gate.set()
-            server.shutdown()
-            thread.join()

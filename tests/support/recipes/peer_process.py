@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from support.processes.ports import free_port
 from support.processes.process import TIMEOUT
 
 ROOT = Path(__file__).parents[3]
@@ -94,7 +94,7 @@ def started(
     command: Sequence[str], folder: Path, headers: Mapping[str, str] | None = None
 ) -> Iterator[Peer]:
     """Runs a server; ``{port}`` in its command stands for a free port."""
-    peer = Peer(_unused_port(), headers or {})
+    peer = Peer(free_port(), headers or {})
     log = folder / "server.log"
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
@@ -139,9 +139,3 @@ def _wait_for(peer: Peer, process: subprocess.Popen[bytes], log: Path) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_BETWEEN_TWO_LOOKS)
             raise AssertionError(f"it ended before it answered: {log.read_text()}")
-
-
-def _unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port

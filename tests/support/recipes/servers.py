@@ -9,7 +9,6 @@ import base64
 import json
 import re
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from support.databases.postgres_server import PostgresServer, binaries, running_server
+from support.http.threaded_server import serving_in_thread
 from support.processes.process import TIMEOUT, running
 from support.processes.service import KEY, make_database
 from support.recipes.peer_process import POSTGRAPHILE, node_program, python_program, started
@@ -161,14 +161,8 @@ def datasette(folder: Path) -> Iterator[str]:
 @contextmanager
 def keycloak_imitation(_: Path) -> Iterator[str]:
     """The searches of Keycloak's admin API for users, and its token endpoint, in a thread."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Keycloak) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.01])
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), _Keycloak)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 class _Imitation(BaseHTTPRequestHandler):
@@ -286,20 +280,8 @@ class _Items(_Imitation):
 @contextmanager
 def directus_imitation(_: Path) -> Iterator[str]:
     """The items of Directus, in a thread."""
-    with serving_directus() as server:
+    with serving_in_thread(Directus()) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-
-
-@contextmanager
-def serving_directus() -> Iterator[Directus]:
-    with Directus() as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.01])
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 class PocketBase(ThreadingHTTPServer):
@@ -365,20 +347,8 @@ class _Records(_Imitation):
 @contextmanager
 def pocketbase_imitation(_: Path) -> Iterator[str]:
     """The records and the login of PocketBase, in a thread."""
-    with serving_pocketbase() as server:
+    with serving_in_thread(PocketBase()) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-
-
-@contextmanager
-def serving_pocketbase() -> Iterator[PocketBase]:
-    with PocketBase() as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.01])
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @contextmanager
