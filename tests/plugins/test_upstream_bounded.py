@@ -65,14 +65,6 @@ def test_bound_is_as_documented() -> None:
     assert MAX_RESPONSE == 128 * 1024
 
 
-async def test_bound_is_for_each_response_and_not_for_a_connection() -> None:
-    answer = http(200, b"0" * 60_000)
-    async with asked(answer) as (upstream, made):
-        for _ in range(5):
-            assert len((await ask(made)).body) == 60_000
-    assert len(upstream.connections) == 1
-
-
 async def test_idle_connection_with_interim_responses_without_end_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -84,12 +76,6 @@ async def test_idle_connection_with_interim_responses_without_end_is_closed(
         assert serving_it is not None
         await asyncio.wait_for(serving_it, 5)
         assert (await ask(made)).body == b"{}"
-
-
-async def test_response_whose_body_is_not_wanted_may_be_longer() -> None:
-    """Its status is enough."""
-    async with asked(http(404, b"x" * 1_000_000)) as (_, made):
-        assert (await ask(made, wants_body=lambda _status: False)).status == 404
 
 
 async def test_token_server_is_bounded_too() -> None:

@@ -54,11 +54,6 @@ def failure(of: ResponseReader, received: Response) -> LookupFailed:
     return caught.value
 
 
-@pytest.mark.parametrize("status", [204, 404, 410])
-def test_status_that_means_not_found(status: int) -> None:
-    assert reader().read(QUERY, response(status, b"", "text/html")) is None
-
-
 @pytest.mark.parametrize(("sent", "seconds"), [("30", 30), ("900", 60), ("0", 1), ("soon", 1)])
 @pytest.mark.parametrize("status", [429, 503, 404])
 def test_failure_has_the_retry_after_of_the_response(
@@ -84,12 +79,6 @@ def test_status_may_be_configured_to_be_read_or_not_found(
     meant: Outcome, expected: User | None
 ) -> None:
     assert reader({400: meant}).read(QUERY, response(400)) == expected
-
-
-def test_status_may_be_configured_to_be_a_failure() -> None:
-    both = reader({404: Outcome.BROKEN, 400: Outcome.UNAVAILABLE})
-    assert isinstance(failure(both, response(404)), Broken)
-    assert isinstance(failure(both, response(400)), Unavailable)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +113,6 @@ class TestNotKnownWhen:
 
     def test_body_that_says_so_is_not_found(self) -> None:
         assert self.of.read(QUERY, response(404, {"code": "no_such_person"})) is None
-
-    @pytest.mark.parametrize("body", [{"code": "no_such_route"}, {}, [], None, b"", b"<html>"])
-    def test_any_other_body_is_broken(self, body: Any) -> None:
-        assert isinstance(failure(self.of, response(404, body)), Broken)
-
-    def test_html_page_is_broken(self) -> None:
-        assert isinstance(failure(self.of, response(404, b"<html>", "text/html")), Broken)
 
     def test_body_is_read_for_statuses_that_mean_not_found(self) -> None:
         wanted = {status for status in range(200, 600) if self.of.wants_body(status)}
@@ -227,10 +209,6 @@ def test_cache_control_is_passed_on_with_the_answer(seconds: int) -> None:
         (response(404, b"", Cache_Control=control), None),
     ):
         assert reader().read(QUERY, received) == BackendResult(user, ttl=seconds, storable=True)
-
-
-def test_cache_control_may_be_ignored() -> None:
-    assert reader(hints=False).read(QUERY, response(Cache_Control="no-store")) == ALICE
 
 
 # The samples of docs/tutorial/caching-proxy.md

@@ -233,13 +233,8 @@ ENVIRON = {
 }
 REFERENCES = {
     "query": 'by_card: {url: "/c/{card_number}", query: {sig: "${env:NASTY}"}}',
-    "part of a query": 'by_card: {url: "/c/{card_number}", query: {sig: "v1,${env:NASTY}"}}',
-    "URL": 'by_card: {url: "/c/{card_number}?sig=${env:WORD}"}',
     "URL with its placeholder": 'by_card: {url: "${env:TARGET}"}',
     "path": 'by_card: {url: "/${env:WORD}/{card_number}"}',
-    "header": 'by_card: {url: "/c/{card_number}", headers: {X-Sig: "${env:NASTY}"}}',
-    "form": 'by_card: {url: /c, method: GET, form: {pin: "${env:NASTY}", b: "{card_number}"}}',
-    "JSON": 'by_card: {url: /c, method: GET, json: {pin: "${env:NASTY}", b: "{card_number}"}}',
     "JSON in depth": "by_card: {url: /c, method: GET, json: "
     '{a: [{b: {pin: "${env:NASTY}"}}], b: "{card_number}"}}',
     "JSON as text": "by_card: {url: /c, method: GET, json: "
@@ -382,16 +377,6 @@ def test_reason_of_a_failure_is_shown(
     assert record.keys() == {"status", "reason", "backends"}
     assert reported in record["reason"]
     assert reported in record["backends"][0]["outcome"]
-
-
-def test_upstream_that_is_down_is_a_failure(try_: Try, directory: Directory) -> None:
-    directory.server_close()
-    result = try_("@alice")
-    assert result.exit_code == 3
-    assert "asked crm: connection failed" in result.stdout
-    steps = try_.steps("@alice")
-    assert "request" in steps
-    assert "response" not in steps
 
 
 def test_query_of_a_kind_that_is_not_served_is_wrong_use(try_: Try) -> None:

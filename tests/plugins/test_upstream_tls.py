@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import ssl
 import threading
@@ -16,12 +15,6 @@ from typing import Any, Self
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    PrivateFormat,
-    load_pem_private_key,
-)
 from pydantic import ValidationError
 
 from idv_upstream.transport import tls as tls_module
@@ -296,17 +289,6 @@ async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Fo
         assert str(caught.value).startswith(reported)
 
 
-async def test_encrypted_key_is_rejected(authority: trustme.CA, folder: Folder) -> None:
-    """OpenSSL does not ask for its passphrase on the terminal."""
-    cert, key = folder.pair(authority.issue_cert("us.example"))
-    loaded = load_pem_private_key(key.read_bytes(), None)
-    secret = BestAvailableEncryption(b"secret")
-    key.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
-    with pytest.raises(StartError, match="the key is encrypted; decrypt it") as caught:
-        await Tls(options(cert_file=str(cert), key_file=str(key)), "crm").open()
-    assert str(caught.value).startswith(str(key))
-
-
 def test_key_without_a_certificate_is_rejected() -> None:
     """The problem is reported at the key."""
     with pytest.raises(ValidationError, match="no cert_file that this key belongs to") as caught:
@@ -371,31 +353,6 @@ async def test_tls_older_than_1_2_is_not_used(
     tls = Tls(options(ca_file=str(folder.ca(authority))), "crm")
     await tls.open()
     assert tls.context().minimum_version == ssl.TLSVersion.TLSv1_2
-
-
-async def test_files_are_checked_once_a_second(
-    authority: trustme.CA, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without files there is no check."""
-    ticker = Ticker()
-    looks: list[None] = []
-    stat = os.stat
-    ca = folder.ca(authority)
-    tls, bare = Tls(options(ca_file=str(ca)), "crm", ticker), Tls(options(), "crm", ticker)
-    await tls.open()
-    await bare.open()
-
-    def counted(path: Any, **named: Any) -> os.stat_result:
-        if path == ca:
-            looks.append(None)
-        return stat(path, **named)
-
-    monkeypatch.setattr(os, "stat", counted)
-    for _ in range(5):
-        ticker.now += 0.5
-        tls.context()
-        bare.context()
-    assert len(looks) == 2
 
 
 async def test_change_while_the_files_are_read_is_noticed_by_the_next_check(
