@@ -627,6 +627,9 @@ async def test_recovery_is_logged_once(
     caplog.set_level(logging.DEBUG)
     backend, ticker = FakeBackend(), Ticker()
     asked = guard(backend, timer=ticker)
+    backend.source.answer = answer
+    await ask(asked)
+    assert "backend crm: available again" not in caplog.messages  # it never failed
     recovered = []
     for seconds in (0, 1, 8.9, 0.1, 1):
         ticker.now += seconds

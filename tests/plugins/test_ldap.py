@@ -34,7 +34,7 @@ from support.http.http_server import until
 from support.http.tcp_relay import relaying
 from support.processes.ports import free_port
 from support.processes.process import Invoke
-from support.processes.service import CONFIG, Client, serving
+from support.processes.service import CONFIG
 from tornado_idv import ByCard, ByNickname, Query, StartError, Unavailable, User
 from tornado_idv.config.load import load
 from tornado_idv.files import FileSecret
@@ -465,22 +465,6 @@ async def test_unexpected_error_does_not_end_attempts_to_connect(
         assert await backend.find(ByNickname("alice")) == ALICE
 
 
-async def test_frozen_server_neither_stalls_nor_stays_lost(
-    backend_of: Make, server: LdapServer
-) -> None:
-    """While it is frozen the event loop goes on; afterwards lookups succeed without a restart."""
-    async with open_backends([backend_of(connect_timeout="300ms")]) as (backend,):
-        assert await backend.find(ByNickname("alice")) == ALICE
-        server.pause()
-        for _ in range(4):
-            with pytest.raises((TimeoutError, Unavailable)):
-                await asyncio.wait_for(backend.find(ByNickname("alice")), 0.2)
-        await until(lambda: backend.problem is not None)
-        server.resume()
-        await until(lambda: backend.problem is None)
-        assert await backend.find(ByNickname("alice")) == ALICE
-
-
 async def test_response_that_arrives_in_part_is_waited_for(
     backend_of: Make, server: LdapServer
 ) -> None:
@@ -524,38 +508,43 @@ async def test_second_server_is_used_while_the_first_is_away_and_no_longer(
                 raise AssertionError("the first server was not used again")
 
 
-def test_outage_is_503_over_http(server: LdapServer, tmp_path: Path) -> None:
-    backend = {"name": "staff", "kind": "ldap", "uris": [server.uri], "bind": BIND, **SEARCHES}
-    with serving(f"{CONFIG}  - {backend!r}\n".replace("True", "true"), tmp_path) as service:
-        client = Client(service.port)
-        assert client.by_input("@alice").status == 200
-        assert client.by_input("@nobody").status == 404
-        server.stop()
-        assert client.by_input("@bob").status == 503
-
-
 @pytest.mark.parametrize(
-    ("name", "options", "reason"),
+    ("name", "options", "start_tls", "reason"),
     [
-        ("other.example", {}, "IP address mismatch, certificate is not valid for '127.0.0.1'"),
+        (
+            "other.example",
+            {},
+            True,
+            "IP address mismatch, certificate is not valid for '127.0.0.1'",
+        ),
         (
             "127.0.0.1",
             {"not_after": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)},
+            False,
             "certificate has expired",
         ),
     ],
     ids=["other name", "expired"],
 )
 def test_refused_certificate_is_explained(
-    invoke: Invoke, tmp_path: Path, name: str, options: dict[str, Any], reason: str
+    invoke: Invoke,
+    tmp_path: Path,
+    name: str,
+    options: dict[str, Any],
+    reason: str,
+    *,
+    start_tls: bool,
 ) -> None:
     server = LdapServer(tmp_path / "server", [])
     server.certify(name, not_before=dt.datetime(2019, 1, 1, tzinfo=dt.UTC), **options)
     server.start()
     try:
-        away = f"ldaps://127.0.0.1:{free_port()}"
+        away = f"{'ldap' if start_tls else 'ldaps'}://127.0.0.1:{free_port()}"
         path = config_file(
-            tmp_path, uris=[server.tls_uri, away], tls={"ca_file": f"{server.folder}/ca.pem"}
+            tmp_path,
+            uris=[server.uri if start_tls else server.tls_uri, away],
+            start_tls=start_tls,
+            tls={"ca_file": f"{server.folder}/ca.pem"},
         )
         done = invoke("lookup", "@alice", "--steps", "-c", path)
     finally:

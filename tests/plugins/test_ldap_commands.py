@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person, require
 from support.processes.ports import free_port
@@ -97,26 +96,6 @@ def test_recipe_for_entries_with_several_uids(
     assert done.exit_code == (1 if nickname is None else 0)
 
 
-@pytest.mark.parametrize(("name", "start_tls"), [("other.example", True), ("127.0.0.1", False)])
-def test_check_fails_for_a_certificate_that_is_refused(
-    invoke: Invoke, tmp_path: Path, write: Write, name: str, *, start_tls: bool
-) -> None:
-    """One of another name, and one of another authority."""
-    made = LdapServer(tmp_path / "server", [])
-    made.certify(name)
-    trustme.CA().cert_pem.write_to_path(made.folder / "127.0.0.1.pem")
-    trusted = "ca.pem" if start_tls else "127.0.0.1.pem"
-    with made as server:
-        path = write(
-            uris=[server.uri if start_tls else server.tls_uri],
-            start_tls=start_tls,
-            tls={"ca_file": f"{server.folder}/{trusted}"},
-        )
-        done = invoke("check", "-c", path)
-    assert done.exit_code == 1
-    assert "the certificate is refused: " in done.output
-
-
 def test_check_fails_for_a_file_that_holds_no_certificate(
     invoke: Invoke, tmp_path: Path, write: Write
 ) -> None:
@@ -137,7 +116,6 @@ def test_check_warns_of_a_server_that_is_away(invoke: Invoke, write: Write, sche
 
 HUNG = {
     "plain": ("ldap", {}, 1),
-    "TLS": ("ldaps", {}, 2),
     "StartTLS": ("ldap", {"start_tls": True}, 1),
     "client certificate": ("ldaps", {"bind": {"sasl": "external"}}, 2),
 }

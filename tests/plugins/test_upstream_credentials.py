@@ -121,14 +121,15 @@ HOLDERS: dict[str, dict[str, Any]] = {
     "oauth2": {
         "kind": "oauth2",
         "field": "client_secret",
-        "token_url": "http://127.0.0.1:1/token",
         "client_id": "us",
     },
 }
 
 
-def holder(kind: str, secret: Any) -> Credential:
-    members = dict(HOLDERS[kind])
+def holder(kind: str, secret: Any, url: str = "http://127.0.0.1:1/token") -> Credential:
+    if kind == "login":
+        return credential(kind=kind, login={"url": url, "json": {"a": secret}, "token": "t"})
+    members = {**HOLDERS[kind], **({"token_url": url} if kind == "oauth2" else {})}
     members[members.pop("field")] = secret
     return credential(**members)
 
@@ -150,7 +151,7 @@ async def test_secret_is_read_for_each_request(kind: str) -> None:
     assert first != second
 
 
-@pytest.mark.parametrize("kind", HOLDERS)
+@pytest.mark.parametrize("kind", [*HOLDERS, "login"])
 def test_secret_is_in_no_repr(kind: str) -> None:
     """Options end up in logs and tracebacks."""
     built = holder(kind, "canary")
@@ -490,7 +491,7 @@ async def test_closing_cancels_the_fetch_of_a_token() -> None:
 # What is leaked
 
 
-@pytest.mark.parametrize("kind", HOLDERS)
+@pytest.mark.parametrize("kind", [*HOLDERS, "login"])
 @pytest.mark.parametrize(
     "answer",
     [Said(then="close"), Said(), Said(http(401, b"", "WWW-Authenticate: Bearer"))],
@@ -501,10 +502,8 @@ async def test_no_failure_leaks_a_secret(
 ) -> None:
     """Neither in a log record of any library at any level, nor in an error or its traceback."""
     log_everything(caplog)
-    auth = holder(kind, "canary")
     async with serving(answer) as upstream:
-        if kind == "oauth2":
-            auth = auth.model_copy(update={"token_url": upstream.address})
+        auth = holder(kind, "canary", upstream.address)
         async with opened(upstream.address, auth=auth) as made:
             if answer == Said():
                 reported = traceback.format_exception(await given_up(upstream, made))
