@@ -29,9 +29,6 @@ _SIZE = re.compile(
     (?:"|\]|%5D)?(?:\s*[=:]\s*"?|\s+)([01])\b(?![.%])""",
     re.IGNORECASE | re.VERBOSE,
 )
-_SKIPPED = re.compile(r"""(?<![a-z])(?:offset|skip)"?\s*[=:]\s*"?[1-9]""", re.IGNORECASE)
-_VARIABLE = re.compile(r"""\$(\w+)\s*:\s*Int!?\s*=\s*(\d+)|"(\w+)":\s*(\d+)""")
-"""A variable of a GraphQL query with its default, or its value beside the query."""
 
 
 class RequestOptions(Options):
@@ -64,17 +61,12 @@ class RequestOptions(Options):
 
     @property
     def page_size(self) -> int | None:
-        """Return the size of the page that it seems to request, if that is 0 or 1.
-
-        A page without the first user counts as one of none.
-        """
+        """Return the size of the page that it seems to request, if that is 0 or 1."""
         parameters = {**self.query, **(self.form or {})}
-        body = json.dumps(self.json_body).replace("\\", "")
-        for default, size, name, value in sorted(_VARIABLE.findall(body)):
-            body = re.sub(rf"\${default or name}\b(?!\s*:\s*Int)", value or size, body)
-        texts = [self.url, *(f"{name}={value}" for name, value in parameters.items()), body]
+        texts = [self.url, *(f"{name}={value}" for name, value in parameters.items())]
+        texts.append(json.dumps(self.json_body).replace("\\", ""))
         sizes = [int(match[1]) for text in texts for match in _SIZE.finditer(text)]
-        return 0 if any(map(_SKIPPED.search, texts)) else min(sizes, default=None)
+        return min(sizes, default=None)
 
     @field_validator("method")
     @classmethod

@@ -16,6 +16,7 @@ from tornado_idv.mapping import ROOT, Expression, MappedField, has_path, is_fals
 
 _NICKNAME = re.compile("[!-~]+")
 _CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")
+_FIELDS = ("id", "plan", "card_number", "nickname", "profile_url")
 _MAX_RESULTS = 5
 """Results that are recorded of an expression on the records of a list."""
 
@@ -56,24 +57,16 @@ class ResponseMapper:
         select = self._expressions.get("select")
         if select is not None and select.node["type"] == "projection":
             select.node = select.node["children"][0]  # a projection drops null
-        self._plan = MappedField("plan", options.plan)
-        self._card_number = MappedField("card_number", options.card_number)
-        self._nickname = MappedField("nickname", options.nickname)
-        self._profile_url = MappedField("profile_url", options.profile_url)
-        self._id = MappedField("id", options.id)
-        read = [each.expression for each in self._fields]
+        self._fields = {name: MappedField(name, getattr(options, name)) for name in _FIELDS}
+        read = [each.expression for each in self._fields.values()]
         read.append(self._expressions.get("not_known_when"))
         self._uses_root = any(ROOT in each.members for each in read if each is not None)
-
-    @property
-    def _fields(self) -> tuple[MappedField, ...]:
-        return self._id, self._plan, self._card_number, self._nickname, self._profile_url
 
     def record_steps(self, steps: list[Step]) -> None:
         """Add a step for each expression that is evaluated from now on."""
         for name, expression in self._expressions.items():
             self._expressions[name] = _Recorded(name, expression, steps)
-        for field in self._fields:
+        for field in self._fields.values():
             if field.expression is not None:
                 field.expression = _Recorded(field.name, field.expression, steps)
 
@@ -94,15 +87,15 @@ class ResponseMapper:
         nickname = same.nickname if isinstance(same, ByNickname) else self._nickname_of(record)
         if query.text not in (card_number, f"@{nickname}"):
             raise AnotherUser("response is for another user than requested")
-        url = self._profile_url.text(record)
+        url = self._fields["profile_url"].text(record)
         if url == "":
-            raise self._profile_url.error("is empty")
-        return User(self._plan.required(record), card_number, nickname, url)
+            raise self._fields["profile_url"].error("is empty")
+        return User(self._fields["plan"].required(record), card_number, nickname, url)
 
     def id(self, query: Query, document: Any) -> str | None:
         """Return the id of the user in ``document``, in the same way as `user`."""
         record = self._record_of(query, document, echo=False)
-        return None if record is None else self._id.required(record)
+        return None if record is None else self._fields["id"].required(record)
 
     def _record_of(self, query: Query, document: Any, *, echo: bool) -> Any:
         """Return the user's record, or ``None``; raises the error that a response says."""
@@ -203,13 +196,15 @@ class ResponseMapper:
         return self._nickname_of(record) == query.nickname
 
     def _card_number_of(self, record: Any) -> str:
-        card_number = self._card_number.required(record)
+        field = self._fields["card_number"]
+        card_number = field.required(record)
         if not (card_number.isascii() and card_number.isdigit()):
-            raise self._card_number.error("has other characters than digits")
+            raise field.error("has other characters than digits")
         return card_number
 
     def _nickname_of(self, record: Any) -> str:
-        nickname = self._nickname.required(record).removeprefix("@")
+        field = self._fields["nickname"]
+        nickname = field.required(record).removeprefix("@")
         if not _NICKNAME.fullmatch(nickname):
-            raise self._nickname.error("is empty, or has characters that no nickname has")
+            raise field.error("is empty, or has characters that no nickname has")
         return nickname.lower() if self._folds_nicknames else nickname

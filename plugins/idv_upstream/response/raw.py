@@ -94,12 +94,7 @@ def _decompress(body: bytes, coding: str) -> bytes:
     """Decompress no more than `MAX_BODY`, so that a decompression bomb costs no memory."""
     if coding not in {"gzip", "x-gzip", "deflate"}:
         raise Broken("a compressed response of an unsupported kind")
-    bits = 16 + zlib.MAX_WBITS
-    if coding == "deflate":  # some servers send it without its header (RFC 9110, 8.4.1.2)
-        head = int.from_bytes(body[:2])
-        has_header = head % 31 == 0 and head >> 8 & 15 == zlib.DEFLATED
-        bits = zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS
-    stream = zlib.decompressobj(bits)
+    stream = zlib.decompressobj(32 + zlib.MAX_WBITS)  # recognizes either by its header
     try:
         content = stream.decompress(body, MAX_BODY + 1)
     except zlib.error:

@@ -73,12 +73,10 @@ class ResponseReader:
         secrets: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.mapper = ResponseMapper(options, folds_nicknames=folds_nicknames)
+        self._options = options
         self._error = None if options.error is None else Expression(options.error)
         self._secrets = secrets
         self._statuses = statuses
-        self._checks_not_known = options.not_known_when is not None
-        self._empty_is_null = options.found_when is not None
-        self._only_json = options.media_type == "json"
         self._hints = hints
         self._credential = credential
 
@@ -116,11 +114,11 @@ class ResponseReader:
 
         An empty body is null if ``found_when`` is configured, which defines what it means.
         """
-        if not response.body and self._empty_is_null:
+        if not response.body and self._options.found_when is not None:
             return None
         content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         is_json = content_type == "application/json" or content_type.endswith("+json")
-        if self._only_json and not is_json:
+        if self._options.media_type == "json" and not is_json:
             raise Broken(f"a response of status {response.status} that is not application/json")
         return decode_json(response.body)
 
@@ -128,7 +126,7 @@ class ResponseReader:
         """Return whether the body of a response of this status is read; ``None`` if it can be."""
         meaning = outcome(status, self._statuses)
         if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
-            return meaning is Outcome.READ or self._checks_not_known
+            return meaning is Outcome.READ or self._options.not_known_when is not None
         return False if self._error is None else None
 
     def recording(self, steps: list[Step]) -> ResponseReader:
