@@ -67,10 +67,8 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._tasks: list[asyncio.Task[None]] = []
         self._listener = None
         if options.notify is not None:
-            channel = options.notify.channel
             self._listener = listener.Listener(
                 options,
-                channel,
                 self.notify_changed,
                 lambda: self._inspected.relation,
                 self._database.standbys.require,

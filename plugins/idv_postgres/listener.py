@@ -12,7 +12,7 @@ import asyncpg
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import to_lookup_failed
-from idv_postgres.options import PostgresOptions
+from idv_postgres.options import NotifyOptions, PostgresOptions
 from idv_postgres.relation import TREE, Relation
 from tornado_idv import ByCard, ByNickname, Query
 
@@ -49,12 +49,12 @@ class Listener:
     def __init__(
         self,
         options: PostgresOptions,
-        channel: str,
         purge: Callable[..., None],
         relation: Callable[[], Relation | None],
         require: Callable[[str | None], None],
     ) -> None:
-        self._name, self._channel, self._purge = options.name, channel, purge
+        self._name, self._purge = options.name, purge
+        self._channel = (options.notify or NotifyOptions()).channel
         self._relation, self._require = relation, require
         self._purged = asyncio.Event()
         self._folds = options.folds_nicknames

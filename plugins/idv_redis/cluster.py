@@ -62,8 +62,7 @@ class ClusterClient(Client):
                 return await cluster.execute_command(*command)
             except Exception as error:  # noqa: BLE001 - each is mapped
                 failure = to_lookup_failed(error, in_cluster=True)
-                # If the slot has another node by now, either of the two may have failed.
-                if isinstance(error, _OF_NODE) and node == self.node_of(key):
+                if isinstance(error, _OF_NODE):
                     until = asyncio.get_running_loop().time() + _PAUSE
                     self._failed[node] = until, failure.copy()
                 raise failure from None

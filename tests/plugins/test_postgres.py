@@ -6,8 +6,7 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from pydantic import ValidationError
 import idv_postgres
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.options import NOT_INSTALLED
+from support.databases.postgres_backends import backend_of, serving
 from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
 from support.http.http_server import until
 from support.processes.process import Invoke
 from support.processes.service import CONFIG
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Step, User
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.registry import open_backends
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 pytestmark = pytest.mark.slow
@@ -32,40 +31,19 @@ README = Path(idv_postgres.__file__).with_name("README.md").read_text(encoding="
 NOBODY_LISTENS = "postgresql://idv@127.0.0.1:1/x"
 
 
-@pytest.fixture
-def backend_of(database: Database, tmp_path: Path) -> Callable[..., PostgresBackend]:
-    def make(**options: Any) -> PostgresBackend:
-        options = {"dsn": database.dsn, "timeout": "5s", **options}
-        backend = make_backend(PostgresBackend, tmp_path, **options)
-        assert isinstance(backend, PostgresBackend)
-        return backend
-
-    return make
-
-
-@pytest.fixture
-def serving(
-    backend_of: Callable[..., PostgresBackend],
-) -> Callable[..., Any]:
-    @asynccontextmanager
-    async def run(**options: Any) -> AsyncIterator[PostgresBackend]:
-        backend = backend_of(**options)
-        async with open_backends([backend]):
-            yield backend
-
-    return run
+def conforming(database: Database, **options: Any) -> AnyBackend:
+    """Return a backend whose nicknames are folded if the suite says so."""
+    return make_backend(PostgresBackend, Path(), dsn=database.dsn, timeout="5s", **options)
 
 
 class TestConformance(BackendConformance):
     holds_duplicates = False
 
     @pytest.fixture
-    def make_backend(
-        self, database: Database, backend_of: Callable[..., AnyBackend]
-    ) -> MakeBackend:
+    def make_backend(self, database: Database) -> MakeBackend:
         def make(users: Sequence[User]) -> AnyBackend:
             database.write(*users)
-            return backend_of()
+            return conforming(database)
 
         return make
 
@@ -98,12 +76,11 @@ class TestConformanceOfAnOddTable(BackendConformance):
     """
 
     @pytest.fixture
-    def make_backend(
-        self, database: Database, backend_of: Callable[..., AnyBackend]
-    ) -> MakeBackend:
+    def make_backend(self, database: Database) -> MakeBackend:
         def make(users: Sequence[User]) -> AnyBackend:
             database.write(*users, table=self.table)
-            return backend_of(
+            return conforming(
+                database,
                 table='my "schema.the users; --',
                 columns={
                     "nickname": "select",
@@ -117,9 +94,9 @@ class TestConformanceOfAnOddTable(BackendConformance):
         return make
 
     @pytest.fixture
-    def failing_backend(self, database: Database, backend_of: Callable[..., Any]) -> AnyBackend:
+    def failing_backend(self, database: Database) -> AnyBackend:
         database.clear()
-        return backend_of()  # type: ignore[no-any-return]
+        return conforming(database)
 
 
 class TestConformanceOfQueries(BackendConformance):
@@ -128,12 +105,11 @@ class TestConformanceOfQueries(BackendConformance):
     holds_at = False
 
     @pytest.fixture
-    def make_backend(
-        self, database: Database, backend_of: Callable[..., AnyBackend]
-    ) -> MakeBackend:
+    def make_backend(self, database: Database) -> MakeBackend:
         def make(users: Sequence[User]) -> AnyBackend:
             database.write(*users)
-            return backend_of(
+            return conforming(
+                database,
                 by_nickname="SELECT * FROM users WHERE nickname = $1; ",
                 by_card="WITH a AS (SELECT * FROM users) "
                 "SELECT plan, nickname, card_number, profile_url FROM a "
@@ -143,10 +119,10 @@ class TestConformanceOfQueries(BackendConformance):
         return make
 
     @pytest.fixture
-    def failing_backend(self, database: Database, backend_of: Callable[..., Any]) -> AnyBackend:
+    def failing_backend(self, database: Database) -> AnyBackend:
         database.clear()
         query = "SELECT * FROM users WHERE nickname = $1"
-        return backend_of(by_nickname=query)  # type: ignore[no-any-return]
+        return conforming(database, by_nickname=query)
 
 
 def test_a_missing_library_is_reported_with_the_command_that_installs_it(
@@ -267,25 +243,18 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
     ("script", "options", "message"), list(START_ERRORS.values()), ids=list(START_ERRORS)
 )
 async def test_a_database_that_does_not_fit_stops_the_start(
-    database: Database,
-    backend_of: Callable[..., PostgresBackend],
-    script: str,
-    options: dict[str, Any],
-    message: str,
+    database: Database, script: str, options: dict[str, Any], message: str
 ) -> None:
     database.clear(script)
     with pytest.raises(StartError) as caught:
-        await backend_of(**options).open()
+        await backend_of(database, **options).open()
     assert str(caught.value).startswith("backend tested: ")
     assert message in str(caught.value)
     await until(lambda: not database.connections())
 
 
-async def test_a_dsn_that_is_refused_stops_the_start_and_is_not_shown(
-    database: Database,
-    backend_of: Callable[..., PostgresBackend],
-) -> None:
-    backend = backend_of(dsn=database.dsn.replace("/test_postgres", "/nowhere"))
+async def test_a_dsn_that_is_refused_stops_the_start_and_is_not_shown(database: Database) -> None:
+    backend = backend_of(database, dsn=database.dsn.replace("/test_postgres", "/nowhere"))
     with pytest.raises(StartError, match="the database of the dsn does not exist") as caught:
         await backend.open()
     for text in (str(caught.value), repr(backend.options), repr(vars(backend))):
@@ -330,14 +299,10 @@ WARNINGS: dict[str, tuple[str, list[str]]] = {
 
 @pytest.mark.parametrize(("script", "warnings"), list(WARNINGS.values()), ids=list(WARNINGS))
 async def test_the_start_warns_of_slow_lookups_and_missing_unique_indexes(
-    database: Database,
-    serving: Any,
-    caplog: pytest.LogCaptureFixture,
-    script: str,
-    warnings: list[str],
+    database: Database, caplog: pytest.LogCaptureFixture, script: str, warnings: list[str]
 ) -> None:
     database.clear(script)
-    async with serving() as backend:
+    async with serving(database) as backend:
         queries = [*map(ByNickname, ["alice", "bob", "carol"]), *map(ByCard, ["1", "2", "3"])]
         assert set(await asyncio.gather(*map(backend.find, queries))) == {None}
         # Lookups that read the whole table do not wait for each other.
@@ -361,23 +326,21 @@ async def test_the_start_warns_of_slow_lookups_and_missing_unique_indexes(
     ],
     ids=["plan NULL", "plan empty", "card NULL", "URL empty", "twice"],
 )
-async def test_an_invalid_row_is_broken(
-    database: Database, serving: Any, row: str, reason: str
-) -> None:
+async def test_an_invalid_row_is_broken(database: Database, row: str, reason: str) -> None:
     database.clear(
         "CREATE TABLE users (nickname text, card_number text, plan text, profile_url text);"
         f"INSERT INTO users VALUES {row}"
     )
-    async with serving() as backend:
+    async with serving(database) as backend:
         with pytest.raises(Broken, match=reason) as caught:
             await backend.find(ByNickname("alice"))
         assert "alice" not in repr(caught.value)
         assert caught.value.__cause__ is None
 
 
-async def test_statement_and_rows_are_explained(database: Database, serving: Any) -> None:
+async def test_statement_and_rows_are_explained(database: Database) -> None:
     database.write(ALICE, User("", "77", "carol"))
-    async with serving() as backend:
+    async with serving(database) as backend:
         for nickname, rows in (
             ("alice", [["Free", "4000123412341234", "alice", None]]),
             ("bob", []),
@@ -398,11 +361,11 @@ async def test_statement_and_rows_are_explained(database: Database, serving: Any
 
 
 async def test_a_user_whose_nickname_is_stored_with_an_at_sign_is_broken_and_not_unknown(
-    database: Database, serving: Any, caplog: pytest.LogCaptureFixture
+    database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process that is started after such a row was added serves the other users."""
     database.write(ALICE, User("Pro", "78", "@alice"), User("Free", "77", "@carol"))
-    async with serving() as backend:
+    async with serving(database) as backend:
         assert await backend.find(ByNickname("alice")) == ALICE
         assert await backend.find(ByNickname("dave")) is None
         with pytest.raises(Broken, match="is stored with @ in front") as caught:
@@ -416,12 +379,10 @@ async def test_a_user_whose_nickname_is_stored_with_an_at_sign_is_broken_and_not
     assert "carol" not in caplog.text + repr(caught.value)
 
 
-async def test_only_the_queries_that_are_configured_are_served(
-    database: Database, serving: Any
-) -> None:
+async def test_only_the_queries_that_are_configured_are_served(database: Database) -> None:
     database.write(ALICE)
     query = "SELECT nickname, card_number, plan FROM users WHERE card_number = $1"
-    async with serving(by_card=query) as backend:
+    async with serving(database, by_card=query) as backend:
         assert backend.serves == {ByCard}
         assert await backend.find(ByCard(ALICE.card_number)) == ALICE
 
@@ -441,11 +402,7 @@ FOLDED = {
 
 @pytest.mark.parametrize(("columns", "index"), list(FOLDED.values()), ids=list(FOLDED))
 async def test_folded_nicknames_are_found_by_an_index(
-    database: Database,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    columns: str,
-    index: str,
+    database: Database, caplog: pytest.LogCaptureFixture, columns: str, index: str
 ) -> None:
     """ASCII letters only: the Kelvin sign is no k, and in Turkish I is still i."""
     database.clear(
@@ -454,9 +411,7 @@ async def test_folded_nicknames_are_found_by_an_index(
         "INSERT INTO users VALUES ('ALI.Ce', '1', 'Free'), ('bob', '2', 'Pro'),"
         " (U&'\\212Aim', '3', 'Free')"
     )
-    options = {"name": "tested", "kind": "tested", "dsn": database.dsn}
-    parsed = PostgresBackend.options_type.model_validate(options, context={"nickname_case": "fold"})
-    async with open_backends([PostgresBackend(parsed)]) as (backend,):  # type: ignore[arg-type]
+    async with serving(database, "fold") as backend:
         for names in (["ali.ce"], ["bob", "ali.ce", "ali.c", "kim"]):
             lookups = (backend.find(ByNickname(name)) for name in names)
             found = dict(zip(names, await asyncio.gather(*lookups), strict=True))
@@ -467,31 +422,27 @@ async def test_folded_nicknames_are_found_by_an_index(
 
 
 async def test_a_folded_lookup_without_its_index_is_reported_with_the_statement(
-    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The statement makes the warning go away."""
     database.write(ALICE, BOB)
-    options = {"name": "tested", "kind": "tested", "dsn": database.dsn}
-    parsed = PostgresBackend.options_type.model_validate(options, context={"nickname_case": "fold"})
-    async with open_backends([PostgresBackend(parsed)]):  # type: ignore[arg-type]
+    async with serving(database, "fold"):
         scan, unique = (each.getMessage() for each in caplog.records)
     assert "a lookup by nickname reads the whole table" in scan
     database.run(unique.partition("this one does: ")[2])
     caplog.clear()
-    async with open_backends([PostgresBackend(parsed)]):  # type: ignore[arg-type]
+    async with serving(database, "fold"):
         assert caplog.text == ""
 
 
-async def test_table_and_role_of_the_readme_find_its_user(
-    database: Database, serving: Callable[..., Any]
-) -> None:
+async def test_table_and_role_of_the_readme_find_its_user(database: Database) -> None:
     table, rights = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
     database.clear()
     database.run(table)
     rights = rights.replace("a long random text", PASSWORD)
     database.run(re.sub(r"\bidv\b", "idv_of_readme", rights))
     dsn = database.server.dsn(database.name, "idv_of_readme")
-    async with serving(dsn=dsn) as backend:
+    async with serving(database, dsn=dsn) as backend:
         assert await backend.find(ByNickname("alice")) == ALICE
         assert await backend.find(ByCard("4000123412341234")) == ALICE
     database.clear()

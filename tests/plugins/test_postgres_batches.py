@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,29 +14,15 @@ from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.batches import Batches, BatchFailed
 from idv_postgres.standby import Result
+from support.databases.postgres_backends import serving
 from support.databases.postgres_server import ALICE, BOB, Database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User
-from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 
 DAVE = User("Free", "0400", "dave")
-
-
-@pytest.fixture
-def serving(database: Database, tmp_path: Path) -> Callable[..., Any]:
-    @asynccontextmanager
-    async def run(**options: Any) -> AsyncIterator[PostgresBackend]:
-        options = {"dsn": database.dsn, "timeout": "5s", **options}
-        backend = make_backend(PostgresBackend, tmp_path, **options)
-        assert isinstance(backend, PostgresBackend)
-        async with open_backends([backend]):
-            yield backend
-
-    return run
 
 
 @contextmanager
@@ -66,7 +51,7 @@ async def until_waiting(database: Database, *, alone: int, batches: int) -> None
     "columns", ["nickname text, card_number text", "nickname citext, card_number char(20)"]
 )
 async def test_each_of_the_lookups_in_a_batch_gets_its_own_result(
-    database: Database, serving: Callable[..., Any], prepared: str, columns: str
+    database: Database, prepared: str, columns: str
 ) -> None:
     """A bad row, or a second one, is the error of its own lookup."""
     database.clear(
@@ -79,7 +64,7 @@ async def test_each_of_the_lookups_in_a_batch_gets_its_own_result(
     names = ["dave", "alice", "bob", "carol", "erin", "frank", "bob", "alice"]
     cards = [DAVE.card_number, ALICE.card_number, BOB.card_number, "77", "2", "40"]
     queries = [*map(ByNickname, names), *map(ByCard, cards)]
-    async with serving(prepared_statements=prepared, pool={"max": "4"}) as backend:
+    async with serving(database, prepared_statements=prepared, pool={"max": "4"}) as backend:
         with locked(database):
             lookups = asyncio.gather(*map(backend.find, queries), return_exceptions=True)
             await until_waiting(database, alone=2, batches=2)
@@ -98,7 +83,7 @@ async def test_each_of_the_lookups_in_a_batch_gets_its_own_result(
     ],
 )
 async def test_a_value_that_fails_the_query_fails_its_own_lookup_alone(
-    database: Database, serving: Callable[..., Any], state: str, failed: str
+    database: Database, state: str, failed: str
 ) -> None:
     database.clear(
         "CREATE TABLE people (nickname text PRIMARY KEY, card_number text UNIQUE);"
@@ -108,7 +93,7 @@ async def test_a_value_that_fails_the_query_fails_its_own_lookup_alone(
         "CREATE VIEW users AS SELECT *, "
         "  CASE WHEN card_number = '1' THEN fail(nickname) ELSE 'Free' END AS plan FROM people"
     )
-    async with serving() as backend:
+    async with serving(database) as backend:
         *others, alice, absent = await asyncio.gather(
             *(outcome(backend, ByNickname(name)) for name in ["dave", "bob", "alice", "frank"])
         )
@@ -119,10 +104,7 @@ async def test_a_value_that_fails_the_query_fails_its_own_lookup_alone(
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
 async def test_a_slow_row_fails_its_own_lookup_alone(
-    database: Database,
-    serving: Callable[..., Any],
-    prepared: str,
-    monkeypatch: pytest.MonkeyPatch,
+    database: Database, prepared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are repeated within the timeout, and count as no failure.
 
@@ -138,7 +120,7 @@ async def test_a_slow_row_fails_its_own_lookup_alone(
         "  $$ BEGIN IF $1 = 'u7' THEN PERFORM pg_sleep(3); END IF; RETURN 'Free'; END $$;"
         "CREATE VIEW users AS SELECT *, slow(nickname) AS plan FROM people"
     )
-    async with serving(timeout="3s", prepared_statements=prepared) as backend:
+    async with serving(database, timeout="3s", prepared_statements=prepared) as backend:
         queries = [ByNickname(f"u{number}") for number in range(1, 33)]
         logged = len(database.server.log)
         ended = await asyncio.gather(*(outcome(backend, query) for query in queries))
@@ -170,12 +152,10 @@ async def test_each_lookup_of_a_batch_that_failed_has_an_error_of_its_own() -> N
     assert unhandled == []
 
 
-async def test_a_cancelled_lookup_leaves_the_others_of_its_batch_alone(
-    database: Database, serving: Callable[..., Any]
-) -> None:
+async def test_a_cancelled_lookup_leaves_the_others_of_its_batch_alone(database: Database) -> None:
     """Once all are cancelled, their connection is closed, as that of a single lookup is."""
     database.write(ALICE, BOB)
-    async with serving(pool={"min": "2", "max": "2"}) as backend:
+    async with serving(database, pool={"min": "2", "max": "2"}) as backend:
         sessions = set(database.connections())
         with locked(database):
             first, cancelled, other = start(backend, "alice", "alice", "bob")

@@ -5,97 +5,60 @@ from __future__ import annotations
 import ssl
 
 import pytest
-from asyncpg import (
-    AdminShutdownError,
-    CannotConnectNowError,
-    CharacterNotInRepertoireError,
-    ClientConfigurationError,
-    ConnectionDoesNotExistError,
-    CrashShutdownError,
-    DiskFullError,
-    InsufficientPrivilegeError,
-    InterfaceError,
-    InternalClientError,
-    InvalidCachedStatementError,
-    InvalidCatalogNameError,
-    InvalidPasswordError,
-    InvalidSQLStatementNameError,
-    LockNotAvailableError,
-    ObjectNotInPrerequisiteStateError,
-    OutdatedSchemaCacheError,
-    PostgresError,
-    PostgresSystemError,
-    ProtocolViolationError,
-    QueryCanceledError,
-    ReadOnlySQLTransactionError,
-    SerializationError,
-    TargetServerAttributeNotMatched,
-    TooManyConnectionsError,
-    UndefinedTableError,
-)
+from asyncpg import exceptions as pg
 
 from idv_postgres import errors
 from tornado_idv import Broken, LookupFailed, Unavailable
 
-STANDBY = TargetServerAttributeNotMatched("zq")
+STANDBY = pg.TargetServerAttributeNotMatched("zq")
 REFUSED = ConnectionRefusedError(111, "Connection refused")
-FULL = TooManyConnectionsError("zq")
+FULL = pg.TooManyConnectionsError("zq")
 LOST, TIMED_OUT, NO_CONNECTION = {"disconnect"}, {"timeout"}, {"full"}
 ERRORS: list[tuple[Exception, type[LookupFailed], str, set[str]]] = [
     (REFUSED, Unavailable, "the server cannot be reached: Connection refused", LOST),
     (ConnectionResetError(), Unavailable, "the server cannot be reached: the connection was", LOST),
     (TimeoutError(), Unavailable, "the server did not respond in time", LOST | TIMED_OUT),
     (ssl.SSLError(1, "zq"), Unavailable, "the TLS handshake failed; see sslmode", LOST),
-    (ConnectionDoesNotExistError("zq"), Unavailable, "the connection was lost", LOST),
+    (pg.ConnectionDoesNotExistError("zq"), Unavailable, "the connection was lost", LOST),
     (
-        ProtocolViolationError("zq"),
+        pg.ProtocolViolationError("zq"),
         Unavailable,
         "the server, or a pooler in front of it, rej",
         LOST,
     ),
-    (AdminShutdownError("zq"), Unavailable, "the server is shutting down, or its admin", LOST),
-    (CrashShutdownError("zq"), Unavailable, "the server crashed", LOST),
-    (CannotConnectNowError("zq"), Unavailable, "the server is starting or shutting down", LOST),
-    (InterfaceError("zq"), Unavailable, "the connection was lost", LOST),
-    (InternalClientError("zq"), Unavailable, "the connection was lost", LOST),
+    (pg.AdminShutdownError("zq"), Unavailable, "the server is shutting down, or its admin", LOST),
+    (pg.CrashShutdownError("zq"), Unavailable, "the server crashed", LOST),
+    (pg.CannotConnectNowError("zq"), Unavailable, "the server is starting or shutting down", LOST),
+    (pg.InterfaceError("zq"), Unavailable, "the connection was lost", LOST),
+    (pg.InternalClientError("zq"), Unavailable, "the connection was lost", LOST),
     (STANDBY, Unavailable, "each host is a standby, or has another role", LOST),
     (
-        QueryCanceledError("zq"),
+        pg.QueryCanceledError("zq"),
         Unavailable,
         "the query took too long and was stopped",
         TIMED_OUT,
     ),
     (FULL, Unavailable, "the server has no connection left", NO_CONNECTION),
-    (SerializationError("zq"), Unavailable, "the query was stopped by a conflict", set()),
-    (LockNotAvailableError("zq"), Unavailable, "the table is locked by another", set()),
-    (ReadOnlySQLTransactionError("zq"), Unavailable, "the server is a standby, or def", set()),
-    (DiskFullError("zq"), Unavailable, "the server's disk is full", set()),
+    (pg.SerializationError("zq"), Unavailable, "the query was stopped by a conflict", set()),
+    (pg.LockNotAvailableError("zq"), Unavailable, "the table is locked by another", set()),
+    (pg.ReadOnlySQLTransactionError("zq"), Unavailable, "the server is a standby, or def", set()),
+    (pg.DiskFullError("zq"), Unavailable, "the server's disk is full", set()),
+    (pg.PostgresSystemError("zq"), Unavailable, "the query failed with PostgresSystemError", set()),
+    (pg.OutdatedSchemaCacheError("zq"), Unavailable, "the table was changed during", set()),
+    (pg.InvalidCachedStatementError("zq"), Unavailable, "the table was changed during", set()),
+    (pg.ObjectNotInPrerequisiteStateError("zq"), Unavailable, "a materialized view has", set()),
+    (pg.CharacterNotInRepertoireError("zq"), Broken, "a value in the table is not valid", set()),
+    (pg.InvalidSQLStatementNameError("zq"), Broken, "a pooler in transaction mode uses", set()),
+    (pg.UndefinedTableError("zq"), Broken, "the table is missing", set()),
     (
-        PostgresSystemError("zq"),
-        Unavailable,
-        "the query failed with PostgresSystemError",
-        set(),
-    ),
-    (OutdatedSchemaCacheError("zq"), Unavailable, "the table was changed during", set()),
-    (InvalidCachedStatementError("zq"), Unavailable, "the table was changed during", set()),
-    (ObjectNotInPrerequisiteStateError("zq"), Unavailable, "a materialized view has", set()),
-    (CharacterNotInRepertoireError("zq"), Broken, "a value in the table is not valid", set()),
-    (InvalidSQLStatementNameError("zq"), Broken, "a pooler in transaction mode uses", set()),
-    (UndefinedTableError("zq"), Broken, "the table is missing", set()),
-    (
-        InsufficientPrivilegeError("zq"),
+        pg.InsufficientPrivilegeError("zq"),
         Broken,
         "the user of the dsn may not read the table",
         set(),
     ),
-    (InvalidPasswordError("zq"), Broken, "the password in the dsn is wrong", set()),
-    (InvalidCatalogNameError("zq"), Broken, "the database of the dsn does not exist", set()),
-    (
-        ClientConfigurationError("zq"),
-        Broken,
-        "the query or the dsn cannot be used: Clie",
-        set(),
-    ),
+    (pg.InvalidPasswordError("zq"), Broken, "the password in the dsn is wrong", set()),
+    (pg.InvalidCatalogNameError("zq"), Broken, "the database of the dsn does not exist", set()),
+    (pg.ClientConfigurationError("zq"), Broken, "the query or the dsn cannot be used: Clie", set()),
     (ValueError("zq"), Broken, "the query or the dsn cannot be used: ValueError", set()),
 ]
 
@@ -113,7 +76,9 @@ def test_error_ends_a_lookup_with_a_reason_of_ours(
     assert failure.reason.startswith(reason)
     assert "zq" not in failure.reason
     state = getattr(error, "sqlstate", None)
-    named = isinstance(error, PostgresError) and not isinstance(error, InvalidCachedStatementError)
+    named = isinstance(error, pg.PostgresError) and not isinstance(
+        error, pg.InvalidCachedStatementError
+    )
     assert (f"(SQLSTATE {state})" in failure.reason) == named
     predicates = {
         "disconnect": errors.is_disconnect,
@@ -124,12 +89,12 @@ def test_error_ends_a_lookup_with_a_reason_of_ours(
 
 
 def test_message_of_the_server_is_given_where_no_lookup_is_involved() -> None:
-    error = UndefinedTableError('relation "alice" does not exist')
+    error = pg.UndefinedTableError('relation "alice" does not exist')
     assert errors.to_lookup_failed(error).reason == "the table is missing (SQLSTATE 42P01)"
     assert errors.to_lookup_failed(error, with_message=True).reason == (
         'the table is missing (SQLSTATE 42P01): relation "alice" does not exist'
     )
-    for empty in (UndefinedTableError(), UndefinedTableError("")):
+    for empty in (pg.UndefinedTableError(), pg.UndefinedTableError("")):
         failure = errors.to_lookup_failed(empty, with_message=True)
         assert failure.reason == "the table is missing (SQLSTATE 42P01)"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Timer
-from typing import Any
 
 import pytest
 import trustme
 
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
+from support.databases.postgres_backends import backend_of
 from support.databases.postgres_server import (
     ALICE,
     BOB,
@@ -27,7 +27,6 @@ from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import ByCard, yaml_loader
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 
@@ -37,27 +36,14 @@ SLOW = "SELECT u.* FROM users AS u, pg_sleep(10) WHERE nickname = $1"
 
 
 @pytest.fixture(autouse=True)
-def running(database: Database) -> Iterator[None]:
+def running(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins with this table and without a session; the server runs after it, too."""
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.1)
     database.write(ALICE, BOB)
     database.disconnect()
     yield
     if database.server.process is None:
         database.server.start()
-
-
-@pytest.fixture
-def backend_of(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., PostgresBackend]:
-    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.1)
-
-    def make(**options: Any) -> PostgresBackend:
-        backend = make_backend(PostgresBackend, tmp_path, **{"dsn": database.dsn, **options})
-        assert isinstance(backend, PostgresBackend)
-        return backend
-
-    return make
 
 
 async def wait_for(backend: PostgresBackend, beginning: str) -> None:
@@ -81,17 +67,14 @@ async def recovered(backend: PostgresBackend) -> set[str]:
 
 
 async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connections(
-    database: Database,
-    backend_of: Callable[..., PostgresBackend],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be used is reported without what it says."""
     monkeypatch.setattr("tornado_idv.files.FileSecret.check_interval", 0.0)
     secret = yaml_loader.FileText(database.dsn)
     secret.path = tmp_path / "dsn"
     secret.path.write_text(database.dsn)
-    backend = backend_of(dsn=secret)
+    backend = backend_of(database, dsn=secret)
     async with open_backends([backend]):
         database.run("ALTER ROLE idv PASSWORD 'another'")
         try:
@@ -107,14 +90,12 @@ async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connection
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
 async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
-    database: Database,
-    backend_of: Callable[..., PostgresBackend],
-    prepared: str,
-    monkeypatch: pytest.MonkeyPatch,
+    database: Database, prepared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection goes on, and the server is probed."""
     monkeypatch.setattr(database_module, "_SERVER_SHARE", 0.05)  # on a busy machine
     backend = backend_of(
+        database,
         by_nickname=SLOW,
         by_card="SELECT * FROM users WHERE card_number = $1",
         timeout="3s",
@@ -134,7 +115,7 @@ async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
 
 
 async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_on(
-    database: Database, backend_of: Callable[..., PostgresBackend]
+    database: Database,
 ) -> None:
     """The reason is that of the server that is full, not that of another host which is down."""
     host = f"127.0.0.1:{database.server.port}"
@@ -143,6 +124,7 @@ async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_o
     try:
         # Lookups in a table would share a query, and need no more connections.
         backend = backend_of(
+            database,
             dsn=dsn,
             by_nickname="SELECT * FROM users WHERE nickname = $1",
             timeout="8s",
@@ -203,13 +185,9 @@ SCHEMA_FAULTS = {
     ("fault", "expected", "repair"), list(SCHEMA_FAULTS.values()), ids=list(SCHEMA_FAULTS)
 )
 async def test_a_table_that_is_changed_under_the_service_is_broken_until_it_is_repaired(
-    database: Database,
-    backend_of: Callable[..., PostgresBackend],
-    fault: str,
-    expected: str,
-    repair: str,
+    database: Database, fault: str, expected: str, repair: str
 ) -> None:
-    backend = backend_of()
+    backend = backend_of(database)
     async with open_backends([backend]):
         await outcome(backend)
         database.run(fault)
@@ -229,13 +207,13 @@ async def test_a_table_that_is_changed_under_the_service_is_broken_until_it_is_r
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
 async def test_a_user_is_found_while_the_table_is_filled_again(
-    database: Database, backend_of: Callable[..., PostgresBackend], prepared: str
+    database: Database, prepared: str
 ) -> None:
     """By a snapshot from after the TRUNCATE, whatever the isolation is by default."""
     isolation = f'ALTER DATABASE "{database.name}" SET default_transaction_isolation'
     database.run(f"{isolation} = 'repeatable read'")
     try:
-        backend = backend_of(prepared_statements=prepared)
+        backend = backend_of(database, prepared_statements=prepared)
         async with open_backends([backend]):
             database.run("BEGIN; TRUNCATE users")
             lookup = asyncio.create_task(outcome(backend))
@@ -247,9 +225,7 @@ async def test_a_user_is_found_while_the_table_is_filled_again(
         database.run(f"{isolation} TO DEFAULT")
 
 
-async def test_tls_is_verified_as_the_dsn_says(
-    database: Database, backend_of: Callable[..., PostgresBackend], tmp_path: Path
-) -> None:
+async def test_tls_is_verified_as_the_dsn_says(database: Database, tmp_path: Path) -> None:
     authority, server = trustme.CA(), database.server
     leaf = authority.issue_cert("127.0.0.1")
     server.install_certificate(leaf.cert_chain_pems[0].bytes(), leaf.private_key_pem.bytes())
@@ -264,13 +240,13 @@ async def test_tls_is_verified_as_the_dsn_says(
             "unavailable: the TLS handshake failed; see sslmode and sslrootcert of the dsn"
         ),
     }.items():
-        backend = backend_of(dsn=dsn)
+        backend = backend_of(database, dsn=dsn)
         async with open_backends([backend]):
             assert await outcome(backend) == expected
 
 
 def test_an_import_into_a_frozen_server_is_ended_by_a_signal_and_changes_nothing(
-    database: Database, backend_of: Callable[..., PostgresBackend]
+    database: Database,
 ) -> None:
     """It waits while the buffers in between are full."""
     database.run("GRANT ALL ON users TO idv")
@@ -283,7 +259,7 @@ def test_an_import_into_a_frozen_server_is_ended_by_a_signal_and_changes_nothing
         for number in range(1_000_000):
             yield f"user{number}", str(number), "x" * 1000
 
-    store = PostgresBackend.user_store(backend_of().options)
+    store = PostgresBackend.user_store(backend_of(database).options)
     try:
         with pytest.raises(KeyboardInterrupt), store.transaction(in_place=False) as changes:
             changes.insert(("nickname", "card_number", "plan"), rows())

@@ -101,7 +101,7 @@ def listening() -> Callable[..., Any]:
         options = PostgresOptions.model_validate(given, context=context)
         relation = Relation(1, "public.users", ())
         require = harness.required.append
-        listener = Listener(options, "idv_users", harness.purge, lambda: relation, require)
+        listener = Listener(options, harness.purge, lambda: relation, require)
         listener._connector = cast(Connector, harness.server)
         task = asyncio.create_task(listener.run())
         await asyncio.sleep(0)

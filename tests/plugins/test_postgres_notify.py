@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from idv_postgres.backend import PostgresBackend
 from idv_postgres.listener import Listener
+from support.databases.postgres_backends import backend_of, serving
 from support.databases.postgres_server import ALICE, BOB, USERS, Database
 from support.processes.process import Invoke
 from support.processes.service import CONFIG
@@ -52,13 +52,6 @@ class Changes:
         return self.calls.pop(0)
 
 
-def backend_at(database: Database, case: str = "preserve", **more: object) -> Any:
-    options = {"name": "members", "kind": "postgres", "dsn": database.dsn, **more}
-    context = {"nickname_case": case}
-    parsed: Any = PostgresBackend.options_type.model_validate(options, context=context)
-    return PostgresBackend(parsed)
-
-
 @pytest.fixture
 def listening(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """A backend with notifications, and its changes after it has begun to listen."""
@@ -68,7 +61,7 @@ def listening(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
     @asynccontextmanager
     async def run(case: str = "preserve", **notify: str) -> AsyncIterator[Changes]:
-        backend = backend_at(database, case, notify=notify)
+        backend = backend_of(database, case, notify=notify)
         changes = Changes()
         backend.on_change(changes)
         async with open_backends([backend]):
@@ -301,11 +294,11 @@ async def test_init_makes_what_a_partition_key_allows(
         f"CREATE TABLE users ({columns}) PARTITION BY {key};"
         "CREATE TABLE rest PARTITION OF users DEFAULT;"
     )
-    async with open_backends([backend_at(database)]):
+    async with serving(database):
         advised = [each.getMessage().partition("this one does: ")[2] for each in caplog.records]
     assert not any(advised)
     for _ in range(2):
         await apply_init()
     caplog.clear()
-    async with open_backends([backend_at(database)]):
+    async with serving(database):
         assert caplog.text == ""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from idv_postgres.backend import PostgresBackend
+from support.databases.postgres_backends import serving
 from support.databases.postgres_server import ALICE, USERS, Database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import ByCard, ByNickname
-from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 
@@ -41,19 +38,9 @@ SOURCES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def serving(database: Database, tmp_path: Path) -> Callable[..., Any]:
+@pytest.fixture(autouse=True)
+def people(database: Database) -> None:
     database.clear(f"{TABLE} {ROWS} {FUNCTIONS}")
-
-    @asynccontextmanager
-    async def run(**options: Any) -> AsyncIterator[PostgresBackend]:
-        options = {"dsn": database.dsn, "timeout": "10s", **options}
-        backend = make_backend(PostgresBackend, tmp_path, **options)
-        assert isinstance(backend, PostgresBackend)
-        async with open_backends([backend]):
-            yield backend
-
-    return run
 
 
 @asynccontextmanager
@@ -71,12 +58,12 @@ async def loading(database: Database, number: int) -> AsyncIterator[list[asyncpg
 @pytest.mark.parametrize("prepared", ["true", "false"])
 @pytest.mark.parametrize("source", list(SOURCES.values()), ids=list(SOURCES))
 async def test_user_is_found_while_the_table_is_filled_again_and_again(
-    database: Database, serving: Callable[..., Any], source: dict[str, Any], prepared: str
+    database: Database, source: dict[str, Any], prepared: str
 ) -> None:
     """The second transaction begins to wait before the first query of the lookup has ended."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     async with (
-        serving(prepared_statements=prepared, **source) as backend,
+        serving(database, prepared_statements=prepared, **source) as backend,
         loading(database, 2) as (first, second),
     ):
         assert await outcome(backend) == "found"
@@ -94,13 +81,11 @@ async def test_user_is_found_while_the_table_is_filled_again_and_again(
         await truncating
 
 
-async def test_shared_queries_repeat_what_they_do_not_find(
-    database: Database, serving: Callable[..., Any]
-) -> None:
+async def test_shared_queries_repeat_what_they_do_not_find(database: Database) -> None:
     """Each alone."""
     queries = [*map(ByNickname, ["alice", "bob", "alice", "carol"]), ByCard("1"), ByCard("2")] * 2
     expected = ["found", "not found", "found", "not found", "found", "not found"] * 2
-    async with serving(pool={"max": "2"}) as backend, loading(database, 1) as (load,):
+    async with serving(database, pool={"max": "2"}) as backend, loading(database, 1) as (load,):
         await load.execute("BEGIN; TRUNCATE people")
         lookups = [asyncio.create_task(outcome(backend, query)) for query in queries]
         await until(lambda: database.count_queries("wait_event_type = 'Lock'"))
@@ -108,16 +93,16 @@ async def test_shared_queries_repeat_what_they_do_not_find(
         assert await asyncio.gather(*lookups) == expected
 
 
-async def test_lookup_without_a_function_is_one_query(
-    database: Database, serving: Callable[..., Any]
-) -> None:
+async def test_lookup_without_a_function_is_one_query(database: Database) -> None:
     """Functions of the server itself read no table."""
     query = (
         "SELECT lower(nickname) AS nickname, lpad(card_number, 4) AS card_number, plan FROM people"
     )
-    async with serving(by_nickname=f"{query} WHERE nickname = $1", pool={"max": "1"}) as backend:
+    async with serving(
+        database, by_nickname=f"{query} WHERE nickname = $1", pool={"max": "1"}
+    ) as backend:
         assert await outcome(backend, ByNickname("bob")) == "not found"
         assert database.count_queries("query LIKE 'SELECT q.%'") == 1
-    async with serving(**SOURCES["function"], pool={"max": "1"}) as backend:
+    async with serving(database, **SOURCES["function"], pool={"max": "1"}) as backend:
         assert await outcome(backend, ByNickname("bob")) == "not found"
         assert database.count_queries("query LIKE 'COMMIT%'") == 1

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from idv_postgres.backend import PostgresBackend
+from support.databases.postgres_backends import backend_of, serving
 from support.databases.postgres_server import USERS, Database
 from support.fakes.outcomes import outcome
 from tornado_idv import ByCard, ByNickname, StartError
@@ -18,18 +16,6 @@ from tornado_idv.registry import open_backends
 pytestmark = pytest.mark.slow
 
 ROWS = "INSERT INTO users VALUES ('alice', '0012', 'Free'), ('Bob', '13', 'Pro');"
-
-
-@pytest.fixture
-def backend_of(database: Database, tmp_path: Path) -> Callable[..., PostgresBackend]:
-    def make(script: str, case: str = "preserve", **options: Any) -> PostgresBackend:
-        database.clear(script)
-        given = {"name": "tested", "kind": "postgres", "dsn": database.dsn, "timeout": "5s"}
-        context = {"nickname_case": case}
-        parsed: Any = PostgresBackend.options_type.model_validate(given | options, context=context)
-        return PostgresBackend(parsed)
-
-    return make
 
 
 UNLOGGED = USERS.replace("TABLE users", "UNLOGGED TABLE people")
@@ -62,13 +48,11 @@ UNLOGGED_TABLES: dict[str, tuple[str, dict[str, Any]]] = {
     ("script", "options"), list(UNLOGGED_TABLES.values()), ids=list(UNLOGGED_TABLES)
 )
 async def test_table_that_a_crash_empties_stops_the_start(
-    database: Database,
-    backend_of: Callable[..., PostgresBackend],
-    script: str,
-    options: dict[str, Any],
+    database: Database, script: str, options: dict[str, Any]
 ) -> None:
     """And is served after what the message advises."""
-    backend = backend_of(script, **options)
+    database.clear(script)
+    backend = backend_of(database, **options)
     with pytest.raises(StartError, match="is UNLOGGED: it is empty after a crash") as caught:
         await backend.open()
     await asyncio.to_thread(database.run, str(caught.value).rpartition("; ")[2])
@@ -76,9 +60,7 @@ async def test_table_that_a_crash_empties_stops_the_start(
         assert await outcome(backend, ByCard("1")) == "not found"
 
 
-async def test_unlogged_relation_whose_rows_are_not_read_is_no_error(
-    database: Database, backend_of: Callable[..., PostgresBackend]
-) -> None:
+async def test_unlogged_relation_whose_rows_are_not_read_is_no_error(database: Database) -> None:
     """A partitioned table has none of its own; a rule writes another one."""
     logged = PARTITIONS.replace("UNLOGGED TABLE pro", "TABLE pro")
     rule = "CREATE RULE r AS ON UPDATE TO users DO ALSO INSERT INTO audit SELECT NEW.nickname;"
@@ -86,7 +68,8 @@ async def test_unlogged_relation_whose_rows_are_not_read_is_no_error(
     if int(database.run("SHOW server_version_num")) < 18_00_00:
         scripts["people"] = logged.replace("TABLE people", "UNLOGGED TABLE people")
     for table, script in scripts.items():
-        async with open_backends([backend_of(script, table=table)]) as (backend,):
+        database.clear(script)
+        async with serving(database, table=table) as backend:
             assert await outcome(backend) == "not found"
 
 
@@ -111,33 +94,28 @@ CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', determini
 @pytest.mark.parametrize("columns", list(COLUMNS.values()), ids=list(COLUMNS))
 @pytest.mark.parametrize("case", ["preserve", "fold"])
 async def test_each_type_of_text_is_compared_exactly(
-    database: Database, backend_of: Callable[..., PostgresBackend], columns: str, case: str
+    database: Database, columns: str, case: str
 ) -> None:
     """Alone, in a shared query and in a query of the operator's own."""
     script = f"{TYPES} CREATE TABLE users ({columns}); {ROWS}"
     queries = [*map(ByNickname, ["alice", "Alice", "bob", "x" * 64]), *map(ByCard, ["0012", "12"])]
     bob = "found" if case == "fold" else "not found"
     expected = ["found", "not found", bob, "not found", "found", "not found"]
-    backend = backend_of(script, case)
-    async with open_backends([backend]):
+    database.clear(script)
+    async with serving(database, case) as backend:
         assert [await outcome(backend, each) for each in queries] == expected
         assert await asyncio.gather(*(outcome(backend, each) for each in queries)) == expected
     where = 'nickname::text COLLATE "C" = $1::text'
-    own = backend_of(script, by_nickname=f"SELECT * FROM users WHERE {where}")
-    async with open_backends([own]):
+    async with serving(database, by_nickname=f"SELECT * FROM users WHERE {where}") as own:
         assert [await outcome(own, each) for each in queries[:2]] == ["found", "not found"]
 
 
 async def test_at_signs_are_seen_under_a_nondeterministic_collation_and_repaired(
-    database: Database,
-    backend_of: Callable[..., PostgresBackend],
-    caplog: pytest.LogCaptureFixture,
+    database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     columns = COLUMNS["nondeterministic"]
-    backend = backend_of(
-        f"{TYPES} CREATE TABLE users ({columns}); {ROWS.replace('alice', '@alice')}"
-    )
-    async with open_backends([backend]):
+    database.clear(f"{TYPES} CREATE TABLE users ({columns}); {ROWS.replace('alice', '@alice')}")
+    async with serving(database) as backend:
         assert "is stored with @ in front" in await outcome(backend)
         (warning,) = [each.getMessage() for each in caplog.records]
         await asyncio.to_thread(database.run, warning.rpartition("this repairs them: ")[2])

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio.cluster import ClusterNode
 from redis.crc import key_slot
 
 from idv_redis.backend import RedisBackend
 from support.databases.redis_cluster import RedisCluster, running_cluster
 from support.databases.redis_server import RedisServer, running_server
 from support.fakes.outcomes import outcome
-from support.http.http_server import until
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv import ByCard, ByNickname, StartError, User
 from tornado_idv.registry import open_backends
@@ -147,43 +145,6 @@ async def test_a_node_that_hangs_is_noticed_within_the_timeout(
             assert await outcome(backend, ByNickname("user1")) == "found"
         finally:
             node.resume()
-
-
-@pytest.mark.usefixtures("kept_slot")
-async def test_a_late_failure_of_a_node_is_not_counted_for_its_successor(
-    cluster: RedisCluster,
-    backend_of: Callable[..., RedisBackend],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another command has read the new layout while one still waits for the old node."""
-    old, new = cluster.of("user:user0"), cluster.of("user:user1")
-    others = [node for node in cluster.nodes if node is not old]
-    attempts: list[Any] = []
-    execute = ClusterNode.execute_command
-
-    async def record(node: ClusterNode, *command: Any, **options: Any) -> Any:
-        attempts.append((node.port, command[0]))
-        return await execute(node, *command, **options)
-
-    async with open_backends([backend_of(timeout="1.5s")]) as (backend,):
-        assert isinstance(backend, RedisBackend)
-        monkeypatch.setattr(ClusterNode, "execute_command", record)
-        cluster.raise_epoch(new)
-        new_id = cluster.id_of(new)
-        old.pause()
-        try:
-            late = asyncio.create_task(outcome(backend, ByNickname("user0")))
-            await until(lambda: attempts.count((old.port, "HGETALL")) == 2)
-            for node in others:
-                node.run("CLUSTER", "SETSLOT", SLOT, "NODE", new_id)
-            client: Any = backend._client._redis
-            await client.nodes_manager.initialize(last_failed_node_name=f"127.0.0.1:{old.port}")
-            assert (await late).endswith(("timed out", "did not respond in time"))
-            assert "ready:{…} is missing, so the users are not all" in await outcome(
-                backend, ByNickname("user0")
-            )
-        finally:
-            old.resume()
 
 
 @pytest.mark.usefixtures("kept_slot")
