@@ -111,3 +111,19 @@ async def test_entries_that_were_taken_are_refreshed_by_the_new_directory(ticker
     await until(lambda: after.cache.counters.refreshes["ok"])
     assert backend.source.asked == 3
     assert previous.cache.counters.refreshes["ok"] == 0
+
+
+async def test_changes_are_followed_by_the_new_directory_once_it_replaces_the_old(
+    ticker: Ticker,
+) -> None:
+    """Not before: its configuration may never be in force."""
+    backend = FakeBackend(USER)
+    previous = directory(backend, ticker=ticker)
+    after = directory(backend, ticker=ticker, previous=previous)
+    await previous.find(QUERY)
+    backend.notify_changed()
+    assert previous.get_cached(QUERY) is None
+    after.replace(previous, ["crm"])
+    await after.find(QUERY)
+    backend.notify_changed()
+    assert after.get_cached(QUERY) is None
