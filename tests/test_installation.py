@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 import idv_ldap.options
 import idv_postgres.options
 import idv_redis.options
-from support.processes.proxies import find_tool
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,30 +124,6 @@ def test_uvloop_is_required_except_on_windows() -> None:
     assert uvloop.marker is not None
     assert uvloop.marker.evaluate({"sys_platform": "darwin"})
     assert not uvloop.marker.evaluate({"sys_platform": "win32"})
-
-
-def resolve(*requirements: str) -> subprocess.CompletedProcess[str]:
-    """Find wheels for Python 3.14 on this system; a slow registry is no failure."""
-    uv = find_tool("uv", ROOT / ".venv-tools" / "bin")
-    line = (uv, "pip", "compile", "--quiet", "--python-version=3.14", "--only-binary=:all:", "-")
-    text = "\n".join(requirements)
-    try:
-        return subprocess.run(
-            line, input=text, capture_output=True, text=True, timeout=90, check=False
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip("the package registry does not respond in time")
-
-
-@pytest.mark.slow
-def test_every_dependency_has_a_wheel_for_python_3_14() -> None:
-    """No compiler is needed; those for tests and checks are not among them."""
-    wanted = [f"{each.name}{each.specifier}" for each in declared("postgres", "redis")]
-    assert len(wanted) > 15
-    done = resolve(*wanted)
-    if done.returncode and resolve("pluggy").returncode:
-        pytest.skip("no package registry is reachable")
-    assert done.returncode == 0, done.stderr
 
 
 INTERPRETER = """\

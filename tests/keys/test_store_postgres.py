@@ -417,17 +417,11 @@ def test_service_needs_no_right_to_change_keys(
     assert read(place)["shop"].last_used is not None
 
 
-@pytest.fixture
-def shop(place: PostgresKeyStore) -> None:
-    """A store with one key, to which nothing is connected."""
-    make_store(place, "shop")
-    place.close()
-
-
-@pytest.mark.usefixtures("shop")
 async def test_connection_of_a_reload_that_is_aborted_is_closed(
-    database: Database, tmp_path: Path
+    place: PostgresKeyStore, database: Database, tmp_path: Path
 ) -> None:
+    await asyncio.to_thread(make_store, place, "shop")
+    await asyncio.to_thread(place.close)
     async with reloadable(tmp_path, config()) as harness:
         text = config().replace("auth: {", f"auth: {{store: '{database.dsn}', ")
         harness.path.write_text(text)

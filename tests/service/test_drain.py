@@ -109,27 +109,6 @@ def read_all(sock: socket.socket) -> bytes:
         return sock.makefile("rb").read()
 
 
-def test_a_request_half_read_is_read_and_answered(tmp_path: Path, asked: socket.socket) -> None:
-    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
-        sock.sendall(HEAD + b"Expect: 100-continue\r\n\r\n" + BODY[:5])
-        assert sock.recv(12) == b"HTTP/1.1 100"
-        service.send_signal()
-        eventually(lambda: refuses(service.port))
-        sock.sendall(BODY[5:])
-        asked.accept()[0].close()
-        assert b"HTTP/1.1 200 OK\r\n" in read_all(sock)
-        assert service.wait() == 0
-
-
-def test_an_idle_connection_holds_nothing_up(tmp_path: Path, asked: socket.socket) -> None:
-    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
-        sock.sendall(REQUEST.replace(KEY.encode(), b"unknown"))
-        assert sock.recv(12) == b"HTTP/1.1 401"
-        service.send_signal()
-        assert service.wait() == 0
-    assert "unanswered" not in service.read_log()
-
-
 @pytest.mark.parametrize("sent", [BODY[:5], BODY], ids=["half the body", "the body"])
 def test_drain_does_not_wait_for_a_disconnected_client(
     tmp_path: Path, asked: socket.socket, sent: bytes
