@@ -228,7 +228,6 @@ MISFITS = (
     ("A JSON view of a database", '"2": Pro', '"3": Pro'),
     ("Keycloak", "query: {username:", "query: {name:"),
 )  # fmt: skip
-BY_TITLE = {recipe.title: recipe for recipe in RECIPES}
 
 
 @pytest.mark.parametrize(("name", "old", "new"), MISFITS)
