@@ -131,21 +131,18 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         raise Unavailable("the first response has a user, and the second does not know it")
 
     async def _send(self, request: Request, *, on_new: bool) -> Response:
-        """Send a request, with the headers that are forwarded."""
-        if self.options.forward:
-            request = replace(request, headers={**request.headers, **self._forwarded()})
+        """Send a request, with what is forwarded of the request that this lookup runs for."""
+        context, forward = trace_context.current_request.get(), self.options.forward
+        if forward and context is not None:
+            headers = dict(request.headers)
+            if "x-request-id" in forward:
+                headers["X-Request-ID"] = context.request_id
+            if context.trace is not None and "traceparent" in forward:
+                headers["traceparent"] = context.trace.child()
+                if context.trace.state:
+                    headers["tracestate"] = context.trace.state
+            request = replace(request, headers=headers)
         return await self.sender.send(request, self.reader.wants_body, on_new=on_new)
-
-    def _forwarded(self) -> dict[str, str]:
-        """Return the headers that are forwarded from the request that this lookup runs for."""
-        context, forward, headers = trace_context.current_request.get(), self.options.forward, {}
-        if context is not None and "x-request-id" in forward:
-            headers["X-Request-ID"] = context.request_id
-        if context is not None and context.trace is not None and "traceparent" in forward:
-            headers["traceparent"] = context.trace.child()
-            if context.trace.state:
-                headers["tracestate"] = context.trace.state
-        return headers
 
     async def close(self) -> None:
         """Close all connections."""

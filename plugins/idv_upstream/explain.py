@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.client import WantsBody
-from idv_upstream.transport.credentials import MASK
 from idv_upstream.transport.sender import Sender
-from tornado_idv import Step, strict_json
+from tornado_idv import Masker, Step, strict_json
 
 _SECRET_NAME = re.compile("auth|key|token|secret|cookie|passw|pwd", re.IGNORECASE)
 _SHOWN = 4096
@@ -87,7 +86,7 @@ def _mask_pairs(pairs: str) -> str:
 def _mask(value: Any, name: str = "") -> Any:
     """Mask a value, and at any depth, by the names of members."""
     if value and _SECRET_NAME.search(unquote(name)):
-        return MASK
+        return Masker.MASK
     if isinstance(value, dict):
         return {each: _mask(member, each) for each, member in value.items()}
     return [_mask(item) for item in value] if isinstance(value, list) else value

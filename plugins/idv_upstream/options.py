@@ -136,8 +136,8 @@ class UpstreamOptions(BackendOptions):
         for kind, request in self.requests.items():
             if request.then is not None and self.response.id is None:
                 raise ValueError("response.id is missing: then needs the id of the user")
-            if not self.response.can_answer(kind):
-                name = "card_number" if kind is ByNickname else "nickname"
+            name = "card_number" if kind is ByNickname else "nickname"
+            if getattr(self.response, name) is None:
                 raise ValueError(f"response.{name} is required: the query has only the other one")
         return self
 

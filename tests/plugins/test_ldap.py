@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import json
 import logging
 import os
 import sys
@@ -587,17 +586,6 @@ def test_every_step_is_shown(
     assert f"    server            {unreachable}: the server cannot be reached" in done.output
     assert f"    server            {server.uri}: connected and bound\n    search  " in done.output
     assert PASSWORD not in done.output
-
-
-def test_excluded_query_is_not_searched_for(
-    invoke: Invoke, server: LdapServer, tmp_path: Path
-) -> None:
-    path = config_file(tmp_path, uris=[server.uri], match="@vip-.*")
-    done = invoke("lookup", "@alice", "--steps", "-c", path, "--json")
-    assert done.exit_code == 1
-    (call,) = json.loads(done.output)["backends"]
-    assert call["outcome"] == "not called: its match excludes the query"
-    assert call["steps"] == []
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=64))

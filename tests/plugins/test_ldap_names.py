@@ -12,7 +12,7 @@ import pytest
 from support.databases.ldap_proxy import ldap_proxy, replacing
 from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person, require
 from support.fakes.outcomes import outcome
-from tornado_idv import Broken, ByNickname, StartError, User
+from tornado_idv import Broken, ByNickname, User
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -108,15 +108,6 @@ async def test_absent_is_not_concluded_from_another_name(
     result = str(await found(tmp_path, server.uri, nickname, response))
     assert result.startswith(expected)
     assert "disabled" not in result
-
-
-@pytest.mark.parametrize("attribute", ["9.9.9.9", "noSuchName;lang-en"])
-async def test_name_that_the_schema_lacks_stops_the_start(
-    server: LdapServer, tmp_path: Path, attribute: str
-) -> None:
-    base = attribute.partition(";")[0]
-    with pytest.raises(StartError, match=f"the server has no attribute {base}"):
-        await found(tmp_path, server.uri, "alice", plan(f'"{attribute}"'))
 
 
 async def test_range_of_values_is_an_error(server: LdapServer, tmp_path: Path) -> None:

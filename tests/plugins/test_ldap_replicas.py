@@ -120,28 +120,6 @@ async def test_replica_that_is_being_loaded_says_of_no_user_that_he_is_missing(
         assert await outcome(backend, ByNickname("carol")) == "not found"
 
 
-async def test_replica_that_was_complete_is_not_used_while_it_is_loaded_again(
-    make: START, backend_of: Callable[..., LdapBackend]
-) -> None:
-    """It does not offer replication to others."""
-    provider = make(ALICE, BOB, **PROVIDER)
-    replica = make(**replica_of(provider, offers=False))
-    async with open_backends([backend_of(replica, require_context_csn=True)]) as (backend,):
-        await until(lambda: backend.problem is None)
-    backend = backend_of(replica)
-    async with open_backends([backend]):
-        assert await outcome(backend, ByNickname("bob")) == "found"
-        provider.stop()
-        replica.stop()
-        replica.load([ALICE])
-        replica.start()
-        await until(lambda: BEING_LOADED in str(backend.problem))
-        assert str(await outcome(backend, ByNickname("bob"))).startswith("unavailable: ")
-        provider.start()
-        await until(lambda: backend.problem is None)
-        assert await outcome(backend, ByNickname("bob")) == "found"
-
-
 async def test_next_server_is_used_while_the_first_is_being_loaded(
     make: START, backend_of: Callable[..., LdapBackend]
 ) -> None:

@@ -254,11 +254,9 @@ def test_impossible_nickname_is_broken(nickname: str) -> None:
 @pytest.mark.parametrize("missing", ["nickname", "card_number"])
 def test_without_check_echo_the_requested_value_is_used(missing: str) -> None:
     """Its expression may be missing, and is not evaluated if it is there."""
-    query, other = QUERIES if missing == "nickname" else reversed(QUERIES)
+    query = QUERIES[missing == "card_number"]
     reported = {name: path for name, path in PLAIN.items() if name != missing}
     options = ResponseOptions.model_validate({**reported, "check_echo": "false"})
-    assert options.can_answer(type(query))
-    assert not options.can_answer(type(other))
     assert ResponseMapper(options).user(query, RECORD) == ALICE
     ignored = {PLAIN[missing]: 5}
     assert mapper(check_echo="false").user(query, {**RECORD, **ignored}) == ALICE
@@ -407,13 +405,10 @@ def test_wrong_options_are_rejected(options: dict[str, str], message: str) -> No
 
 
 def test_missing_fields_are_reported() -> None:
-    """Both with `check_echo`, one of them without."""
     with pytest.raises(ValidationError) as caught:
         ResponseOptions.model_validate({"plan": "plan"})
     reported = [(problem["loc"], problem["type"]) for problem in caught.value.errors()]
     assert reported == [(("card_number",), "missing"), (("nickname",), "missing")]
-    with pytest.raises(ValidationError, match="card_number is required"):
-        ResponseOptions.model_validate({"plan": "plan", "check_echo": "false"})
 
 
 texts = st.sampled_from(["", "a", "b", "ok", "alice", "@alice", "0012", "é", "\ud800"])

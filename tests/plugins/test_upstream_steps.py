@@ -346,39 +346,6 @@ def test_mapping_that_hides_an_error_is_warned_of(
     assert any('each response of status 404 is read as "not found"' in x for x in warnings)
 
 
-def test_ttl_of_the_backend_overrides_that_of_the_cache(try_: Try, directory: Directory) -> None:
-    text = try_.config.read_text(encoding="utf-8")
-    own = "    cache_ttl: 1m\n    negative_ttl: 7s\n    response:\n"
-    try_.config.write_text(text.replace("    response:\n", own), encoding="utf-8")
-    assert try_.record("@alice")["cache_ttl_s"] == 60
-    directory.reply = Reply(404, b"{}", {})
-    assert try_.record("@alice")["cache_ttl_s"] == 7
-
-
-FAILURES = {
-    "another user": ({"user": {"level": 1, "card": "12", "login": "bob"}}, "another user"),
-    "no record": ({"user": None}, "user"),
-}
-
-
-@pytest.mark.parametrize(("document", "reported"), FAILURES.values(), ids=FAILURES)
-def test_reason_of_a_failure_is_shown(
-    try_: Try, directory: Directory, document: Any, reported: str
-) -> None:
-    directory.reply = Reply(200, json.dumps(document).encode(), {})
-    result = try_("@alice")
-    assert result.exit_code == 3
-    status, reason = result.stdout.splitlines()[:2]
-    assert status == "status:       undetermined"
-    assert reason.startswith("reason:       crm: ")
-    assert reported in reason
-    assert "cached" not in result.stdout
-    record = try_.record("@alice")
-    assert record.keys() == {"status", "reason", "backends"}
-    assert reported in record["reason"]
-    assert reported in record["backends"][0]["outcome"]
-
-
 def test_query_of_a_kind_that_is_not_served_is_wrong_use(try_: Try) -> None:
     result = try_("0012")
     assert result.exit_code == 2

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from tornado_idv import Broken, ByNickname, Options, Query, WholeNumber
+from tornado_idv import Broken, Options, WholeNumber
 from tornado_idv.mapping import (
     Expression,
     ExpressionText,
@@ -115,14 +115,7 @@ class ResponseOptions(Options):
             )
         if self.match == "echo" and not (self.check_echo and self.select is not None):
             raise ValueError("match: echo needs select, which gives the list, and check_echo")
-        if len(missing) > 1:
-            raise ValueError("response.card_number is required for lookups by nickname")
         return self
-
-    def can_answer(self, kind: type[Query]) -> bool:
-        """Return whether both fields are known for a query of this kind, which has one of them."""
-        other = self.card_number if kind is ByNickname else self.nickname
-        return self.check_echo or other is not None
 
     def warnings(self) -> Iterator[str]:
         """Describe expressions that hide an error or a further page."""

@@ -19,10 +19,8 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_val
 from idv_upstream.request.encoding import is_reserved
 from idv_upstream.request.template import Request
 from idv_upstream.request.url import origin_of
-from tornado_idv import Broken, Masker, Options, Secret
+from tornado_idv import Broken, Options, Secret
 from tornado_idv.mapping import ExpressionText
-
-MASK = Masker.MASK
 
 
 class _Format(NamedTuple):
@@ -72,7 +70,7 @@ _OwnHeader = Annotated[HeaderName, AfterValidator(_may_be_set)]
 
 
 class _Credential(Options):
-    """The options of a credential; `apply` adds its `secret` to a request, or the `MASK`."""
+    """The options of a credential; `apply` adds its `secret` to a request, or a mask."""
 
     scheme: ClassVar[str] = "Bearer"
 

@@ -22,11 +22,11 @@ from idv_upstream.request.template import Request
 from idv_upstream.request.url import origin_of
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.client import HEADERS, Client, NoResponse, WantsBody
-from idv_upstream.transport.credentials import MASK, Credential, IssuedToken
+from idv_upstream.transport.credentials import Credential, IssuedToken
 from idv_upstream.transport.endpoints import GATEWAY_ERRORS, Endpoint, Endpoints
 from idv_upstream.transport.tls import Tls, TlsOptions
 from idv_upstream.transport.tokens import Tokens
-from tornado_idv import Broken, Unavailable
+from tornado_idv import Broken, Masker, Unavailable
 
 # Seconds before a second attempt at the same endpoint.
 _PAUSE, _JITTER = 0.01, 0.04
@@ -102,7 +102,7 @@ class Sender:
         """Return the request as it would be sent, with the credential masked."""
         url = (self._addresses[0] if request.url.startswith("/") else "") + request.url
         headers = {**HEADERS, **request.headers}
-        return self._auth.apply(replace(request, url=url, headers=headers), MASK)
+        return self._auth.apply(replace(request, url=url, headers=headers), Masker.MASK)
 
     def secrets(self) -> set[str]:
         """Return the secrets of the credential, as they are configured and as they are sent."""
