@@ -297,6 +297,7 @@ WRONG = {
     "negated in a pipe": ("!data | witness", "negates too little"),
     "one pipe for two": ("!data | code == 'x'", "negates too little"),
     "member of a comparison": ("(a == b).c", "negates too little"),
+    "element of a comparison": ("(a == b)[0]", "negates too little"),
     "negated comparison": ("!status == 'ok'", "negates too little"),
     "negated and not equal": ("!status != 'ok'", "negates too little"),
     "negated and compared": ("!a == b.c", "negates too little"),

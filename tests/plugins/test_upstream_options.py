@@ -288,7 +288,7 @@ SIZES: list[tuple[dict[str, Any], str | None]] = [
         "limit=1", "page[size]=1", "page%5Bsize%5D=1", "hitsPerPage=1",
     )),
     *(({"url": f"/u?q={{nickname}}&{size}"}, "no") for size in (
-        "limit=0", "count=2&limit=0",
+        "limit=0", "limit=1&count=0",
     )),
     *(({"url": f"/u?q={{nickname}}&{size}"}, None) for size in (
         "limit=2", "limit=1.5", "limit=10&page=1", "discount=1",

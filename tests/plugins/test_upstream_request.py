@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -16,8 +15,6 @@ from yarl import URL
 
 from idv_upstream.request.options import CardRequest, NicknameRequest, RequestOptions
 from idv_upstream.request.template import Request
-from support.http.scripted_server import http, serving
-from support.http.upstream_transport import opened
 from tornado_idv import Broken, ByCard, ByNickname, Query
 
 SITE = "https://profiles.example"
@@ -254,41 +251,6 @@ def test_value_in_a_header_is_printable_or_rejected(value: str) -> None:
     assert headers == {"X-Login": value}
     assert re.fullmatch("[ -~]+", value)
     assert value == value.strip()
-
-
-def some_values() -> list[str]:
-    chance = random.Random(5)
-    alphabets = (SPECIAL, "abc.-_019", SPECIAL + "abc" * 9)
-    texts = ("".join(chance.choices(a, k=chance.randint(1, 9))) for a in alphabets * 150)
-    return [text for text in texts if is_sendable(text) and not leads_elsewhere(text)]
-
-
-async def test_request_is_received_as_it_was_rendered() -> None:
-    """The client changes neither URL nor header nor body."""
-    values = some_values()
-    async with serving(http(204)) as upstream, opened(upstream.address) as made:
-        options = {
-            "url": "/a/{nickname}/b?q={nickname}",
-            "query": {"r": '"{nickname}"'},
-            "json": {"s": "{nickname}"},
-            "headers": {"X-Tenant": "north"},
-        }
-        template = NicknameRequest.model_validate(options).template(SITE)
-        for value in values:
-            await made.send(template.render(ByNickname(value)), lambda _status: False)
-    assert len(values) > 300
-    for value, request in zip(values, upstream.requests, strict=True):
-        head, _, body = request.partition(b"\r\n\r\n")
-        line, *headers = head.decode("ascii").split("\r\n")
-        method, target, version = line.split(" ")
-        path, _, query = target.partition("?")
-        assert (method, version) == ("POST", "HTTP/1.1")
-        assert [unquote(part) for part in path.split("/")] == ["", "a", value, "b"]
-        (q, r) = parse_qsl(query, keep_blank_values=True)
-        assert (q, r[0], json.loads(r[1])) == (("q", value), "r", value)
-        assert json.loads(body) == {"s": value}
-        assert len(headers) == 7
-        assert {"Host: " + upstream.address[7:], "X-Tenant: north"} < {*headers}
 
 
 WRONG = {
