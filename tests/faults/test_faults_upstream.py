@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +36,6 @@ from support.faults.proxy import (
     refusing,
     resetting,
 )
-from support.processes.process import running
 from support.processes.service import KEY, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_secret_is_logged")]
@@ -196,16 +194,3 @@ def test_flood_is_not_read_to_its_end(proxied: Proxied) -> None:
     clients.forgetful.wait_for(all_of(ALICE, 503))
     floods = len(proxy.proxy.requests) - requests
     assert 0 < proxy.proxy.sent - sent < floods * 20_000_000
-
-
-def test_stopped_process_gives_503_until_it_continues(tmp_path: Path) -> None:
-    """The kernel still accepts its connections; nothing is read from them."""
-    (tmp_path / "origin").mkdir()
-    config = tmp_path / "origin" / "config.yaml"
-    config.write_text(origin(config.parent))
-    with running(config) as process, serving_both(upstream(process.port), tmp_path) as clients:
-        clients.wait_until_well()
-        process.send_signal(signal.SIGSTOP)
-        clients.wait_for_fault(of_next=200)
-        process.send_signal(signal.SIGCONT)
-        clients.wait_until_well()

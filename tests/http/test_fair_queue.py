@@ -176,22 +176,6 @@ async def test_a_cancelled_waiter_is_not_resumed(*, rejected: bool) -> None:
 
 
 @pytest.mark.parametrize("other_work", [0.0, 0.1], ids=["idle", "busy"])
-async def test_waiter_that_enqueues_again_is_last(other_work: float) -> None:
-    harness = Harness()
-    resumed: list[str] = []
-
-    def again() -> None:
-        resumed.append("once")
-        harness.queue.enqueue(partial(resumed.append, "twice"))
-
-    harness.queue.enqueue(again)
-    harness.queue.enqueue(partial(resumed.append, "another"))
-    for _ in range(3):
-        await harness.iterate(other_work)
-    assert resumed == ["once", "another", "twice"]
-
-
-@pytest.mark.parametrize("other_work", [0.0, 0.1], ids=["idle", "busy"])
 async def test_failing_waiter_does_not_stop_the_next(other_work: float) -> None:
     harness = Harness()
     reported: list[object] = []

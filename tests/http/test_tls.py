@@ -50,15 +50,6 @@ def test_a_user_is_found_over_tls(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_client_without_tls_gets_no_answer(tmp_path: Path) -> None:
-    with (
-        serving(configured(tmp_path, SELF_SIGNED), tmp_path) as service,
-        socket.create_connection(("127.0.0.1", service.port), timeout=10) as client,
-    ):
-        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"HTTP/" not in client.recv(1000)
-
-
 @pytest.mark.parametrize("pem", ["", "nonsense", SELF_SIGNED[:300]], ids=["empty", "no PEM", "cut"])
 def test_unusable_certificate_is_reported(tmp_path: Path, pem: str) -> None:
     with (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from itertools import islice
 
 import pytest
 from tornado.httputil import (
@@ -18,7 +17,6 @@ from tornado.httputil import (
 
 from support.http.framing_spellings import framing, sample, spellings
 from support.http.in_process import harnesses
-from support.processes.service import Client
 
 pytestmark = pytest.mark.slow
 
@@ -72,15 +70,6 @@ def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
     assert wrong == []
     assert seen.total() >= 6 * 257 * 7 * (3 if HARD else 1)
     assert min(seen.values()) > 5, seen
-
-
-def test_no_byte_around_the_coding_gets_two_answers_over_a_real_socket(wire: Client) -> None:
-    for spelling in islice(spellings(), 0, None, 499):
-        statuses, paths, closed = spelling.expected
-        data = spelling.data + (b"" if closed else b"POST /end HTTP/1.0\r\n\r\n")
-        got = [reply.status for reply in wire.until_closed(data)]
-        expected = statuses if not paths else [404] * (len(paths) + (not closed))
-        assert got == expected, spelling.lines
 
 
 TARGETS = ["*", "//", "/?", "http://x", "/%ff", "/" + "?&=%zz;" * 200, "http://x:99?/", "/\\"]

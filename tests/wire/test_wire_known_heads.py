@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from support.http.in_process import (
-    ALICE,
     MALFORMED_TOKENS,
     SHORT_LIVED_KEY,
     Harness,
@@ -280,23 +279,6 @@ def test_two_keys_share_a_template(make_harness: Callable[..., Harness]) -> None
     assert keys[-4:] == ["caller", "short", "caller", "short"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("difference", [0, 3, 4, 5])
-def test_partial_request_is_never_answered_on_the_fast_path(
-    harness: Harness, difference: int
-) -> None:
-    """Not even if its first half is as long as its body, give or take the end of a head."""
-    for pad in range(0, 400, 5):
-        data = ask_for("alice", pad=pad)
-        place = 19 + pad + difference
-        if place >= len(data):
-            break
-        for _ in range(2):
-            assert harness.ask(data[:place], data[place:]).statuses == [200], place
-            assert harness.ask(b"\r\n\r\n" + data[:place], data[place:]).statuses == [200], place
-    assert harness.ask(data[:150]).statuses == []
-
-
 @pytest.mark.parametrize("known", [0, 1, 2])
 def test_body_of_another_length_is_awaited_or_split(harness: Harness, known: int) -> None:
     data = ask_for("alice")
@@ -335,20 +317,6 @@ def test_purge_takes_effect_at_the_next_request(harness: Harness) -> None:
         assert harness.users.asked == before + 1
 
 
-def test_data_change_takes_effect_at_the_next_request(harness: Harness) -> None:
-    pro = User(plan="Pro", card_number=ALICE.card_number, nickname="alice")
-    for change, status, plan in (
-        (lambda: None, 200, b'"plan":"Free"'),
-        (lambda: harness.users.put(pro), 200, b'"plan":"Pro"'),
-        (lambda: harness.users.drop(pro), 404, b"User not found"),
-        (lambda: harness.users.put(ALICE), 200, b'"plan":"Free"'),
-    ):
-        change()
-        for _ in range(3):
-            ((got, body),) = harness.ask(ask_for("alice")).answers
-            assert (got, plan in body) == (status, True)
-
-
 def test_key_expiry_takes_effect_at_the_next_request(harness: Harness) -> None:
     data = ask_for("alice", key=SHORT_LIVED_KEY)
     teach(harness, data)
@@ -357,13 +325,6 @@ def test_key_expiry_takes_effect_at_the_next_request(harness: Harness) -> None:
     assert is_known(harness, data)
     harness.loop.now += 1
     assert harness.ask(data).statuses == [401]
-
-
-def test_expired_answer_is_looked_up_again(harness: Harness) -> None:
-    teach(harness, ask_for("alice"))
-    harness.loop.now += 300
-    assert is_known(harness, ask_for("alice"))
-    assert harness.users.asked == 2
 
 
 def test_connection_during_a_drain_is_closed_after_its_response(harness: Harness) -> None:
@@ -376,19 +337,6 @@ def test_connection_during_a_drain_is_closed_after_its_response(harness: Harness
     assert late.statuses == [200]
     assert b"Connection: close\r\n" in late.socket.sent
     busy.send(ask_for("alice")[9:])
-    harness.loop.forward(1.2)
-    assert draining.done()
-
-
-def test_client_that_has_just_connected_may_send_its_first_request(harness: Harness) -> None:
-    """Its connection was accepted; a drain that closed it would lose the request under way."""
-    new = harness.call()
-    draining = harness.loop.create_task(harness.server.drain())
-    harness.loop.forward(0.5)
-    new.send(ask_for("alice"))
-    harness.loop.settle()
-    assert new.statuses == [200]
-    assert b"Connection: close\r\n" in new.socket.sent
     harness.loop.forward(1.2)
     assert draining.done()
 

@@ -26,7 +26,6 @@ from support.processes.service import KEY
 pytestmark = pytest.mark.slow
 
 HARD = "WIRE_HARD" in os.environ
-SLOW = 2_000 if HARD else 200
 STOPS = 20 if HARD else 3
 IDLE = 1_000
 CLIENTS = 16
@@ -99,68 +98,6 @@ class KeepAliveClient:
     def close(self) -> None:
         if self._sock is not None:
             self._sock.close()
-
-
-class SlowClient:
-    """Sends a byte of a request that never ends each time it may."""
-
-    def __init__(self, service: ServiceProcess, begin: bytes) -> None:
-        self.got = b""
-        self.left = False
-        self._sock = connect(service)
-        self._sock.sendall(begin)
-        self._sock.settimeout(0)
-
-    def tick(self) -> None:
-        try:
-            self._sock.send(b"a")
-            while data := self._sock.recv(4096):
-                self.got += data
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
-        self.left = True
-        self._sock.close()
-
-
-SLOW_BEGINNINGS = {
-    "the first line": b"POST /",
-    "a header": b"POST / HTTP/1.1\r\nHost: x\r\nX: ",
-    "the body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n",
-    "a chunk": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n",
-    "an extension": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
-}
-
-
-def test_clients_sending_single_bytes_are_closed_and_delay_no_others(tmp_path: Path) -> None:
-    with served(tmp_path) as service:
-        good = [KeepAliveClient(service, keeps=True), KeepAliveClient(service, keeps=False)]
-        beginnings = [*SLOW_BEGINNINGS.values()] * (SLOW // len(SLOW_BEGINNINGS))
-        slow: list[SlowClient] = []
-        for begin in beginnings:
-            slow.append(SlowClient(service, begin))
-            if len(slow) % 100 == 0:  # who keeps a connection is not to be idle meanwhile
-                for client in good:
-                    client.ask()
-        until = time.monotonic() + SOON
-        while any(not each.left for each in slow):
-            assert time.monotonic() < until
-            time.sleep(0.005)
-            for each in slow:
-                if not each.left:
-                    each.tick()
-            for client in good:
-                client.ask()
-        for each in slow:
-            assert each.got.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 400 ")) or not each.got
-        timed_out = sum(each.got.startswith(b"HTTP/1.1 408 ") for each in slow)
-        assert timed_out > SLOW // 2
-        assert max(each.slowest for each in good) < 1.0
-        for client in good:
-            client.ask()
-            client.close()
-        assert max(errors(service).values(), default=0) <= 1
 
 
 def test_more_clients_than_descriptors_get_503_and_are_closed(tmp_path: Path) -> None:

@@ -132,44 +132,6 @@ def test_all_workers_have_one_configuration_whatever_is_killed(
     assert set(load.results) <= ({"ok"} if victim == "manager" else {"ok", "lost"})
 
 
-def test_manager_that_is_killed_before_the_commit_leaves_the_old_configuration(
-    service: Service,
-) -> None:
-    """A stopped worker keeps the other one, which has prepared the new one, waiting."""
-    manager = service.manager()
-    workers = [each for each in service.pids() if each != manager]
-    service.write(1)
-    os.kill(workers[0], signal.SIGSTOP)
-    service.process.send_signal(signal.SIGHUP)
-    time.sleep(0.5)
-    os.kill(manager, signal.SIGKILL)
-    os.kill(workers[0], signal.SIGCONT)
-    eventually(lambda: f"manager (pid {manager}) ended during" in service.process.read_log())
-    eventually(service.is_whole)
-    assert set(workers) < set(service.pids())
-    assert service.sites() == {0}
-    assert ask_admin(service, "/reload", {}).status == 200
-    assert service.sites() == {1}
-
-
-def test_purge_by_a_new_manager_reaches_every_worker(service: Service) -> None:
-    assert service.sites() == {0}
-
-    def cached() -> int:
-        return int(ask_admin(service, "/status.json").json["cache"]["entries"]["found"])
-
-    eventually(lambda: cached() == 2)
-    os.kill(service.manager(), signal.SIGKILL)
-
-    def purge() -> bool:
-        with suppress(OSError, http.client.HTTPException):
-            return ask_admin(service, "/cache/purge", {"all": True}).status == 200
-        return False
-
-    eventually(purge)
-    eventually(lambda: cached() == 0)
-
-
 def test_hangup_while_the_manager_is_started_again_is_not_lost(tmp_path: Path) -> None:
     """It is there without an admin listener, too."""
     service = Service(tmp_path, admin=False)

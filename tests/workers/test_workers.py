@@ -27,7 +27,6 @@ from support.processes.process import (
     Invoke,
     ServiceProcess,
     children,
-    command,
     eventually,
     running,
 )
@@ -298,24 +297,6 @@ def test_stopped_worker_is_killed_and_replaced(service: Workers) -> None:
     assert "no heartbeat for 3 s" in service.process.read_log()
 
 
-def test_service_is_degraded_while_a_worker_is_missing(service: Workers) -> None:
-    """Two failures in a row, so that the next start is delayed."""
-    reasons: list[list[str]] = []
-
-    def is_degraded() -> bool:
-        for worker in service.status()["workers"]:
-            if worker["name"] == "worker 2":
-                with suppress(ProcessLookupError):  # it has ended since
-                    os.kill(worker["pid"], signal.SIGKILL)
-        reply = ask_admin(service, "/health/ready")
-        assert reply.status == 200
-        reasons.append(reply.json["degraded"])
-        return reply.json["status"] == "degraded"
-
-    eventually(is_degraded)
-    assert reasons[-1] == ["worker 2"]
-
-
 def test_terminated_worker_is_replaced_and_loses_nothing(service: Workers) -> None:
     service.wait_until_stable()
     with loaded(service.port, REQUEST) as load:
@@ -381,17 +362,6 @@ def test_worker_that_starts_after_a_reload_has_the_new_configuration(service: Wo
         assert profile_urls(service) == THERE
         statuses = [Client(service.port).by_input("@alice").status for _ in range(4)]
         assert statuses == [200, 200, 429, 429]
-
-
-def test_reload_waits_for_no_stopped_worker(service: Workers) -> None:
-    """It is killed for want of a heartbeat, and its successor has the new configuration."""
-    stopped = service.pids()[0]
-    started = time.monotonic()
-    with Config(service) as config, stopped_process(stopped):
-        assert config.reload(OTHER).status == 200
-        eventually(lambda: service.has_replaced(stopped))
-        assert time.monotonic() - started < 30
-        assert profile_urls(service) == THERE
 
 
 def test_reloads_under_load_fail_no_request(service: Workers) -> None:
@@ -506,28 +476,6 @@ def test_workers_drain_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", service.port)):
             pass
     assert "the supervisor is gone: stopping" in process.read_log()
-
-
-def test_second_signal_ends_all_processes_at_once(tmp_path: Path) -> None:
-    config = CONFIG.replace("{timeout: 5s}", "{delay: 60s}")
-    with running(prepare(tmp_path, config)) as process:
-        service = Workers(process)
-        pids = service.pids()
-        process.send_signal()
-        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "draining")
-        assert Client(service.port).by_input("@alice").status == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 128 + signal.SIGINT
-        eventually(lambda: not any(map(is_running, pids)))
-
-
-def test_start_fails_if_no_worker_can_open_its_backend(tmp_path: Path) -> None:
-    """With the text and the exit code of one process."""
-    path = prepare(tmp_path)
-    (tmp_path / "users.yaml").write_text("users: [")
-    done = command("serve", "--config", str(path))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1].startswith(f"{tmp_path / 'users.yaml'}:2:1: ")
 
 
 def test_stop_while_the_key_store_is_not_reachable_ends_the_start(tmp_path: Path) -> None:

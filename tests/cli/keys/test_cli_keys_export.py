@@ -245,17 +245,6 @@ def test_token_of_another_key_is_refused(
     assert ":2:1: another key has the token of rotated" in done.stderr
 
 
-def test_new_token_that_another_key_has_is_refused(move: Move, old: Path, tmp_path: Path) -> None:
-    move("--create")
-    with open_store(old) as store:
-        store.rotate("disabled", Token(digest("new"), CREATED), overlap=5.0, expires=None)
-    add(tmp_path / "new.db", record("other", "new"))
-    before = read(tmp_path / "new.db")
-    done = move("--update")
-    assert (done.exit_code, read(tmp_path / "new.db")) == (1, before)
-    assert ":1:1: another key has the token of disabled" in done.stderr
-
-
 def test_tokens_may_change_hands_in_one_update(move: Move, old: Path, tmp_path: Path) -> None:
     """Lines are applied together, whatever their order."""
     make_store(tmp_path / "new.db")
