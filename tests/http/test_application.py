@@ -92,21 +92,20 @@ async def exchange(*lines: str, body: str = "", times: int = 1) -> str:
     return response.decode("latin-1")
 
 
-async def test_arguments_reach_a_handler() -> None:
-    response = await exchange("GET /?name=alice HTTP/1.1", "Host: x")
-    assert response.startswith("HTTP/1.1 200 OK\r\n")
-    assert response.endswith("\r\n\r\nalice")
-
-
-async def test_a_form_reaches_a_handler() -> None:
+@pytest.mark.parametrize(
+    ("line", "body", "response"),
+    [
+        ("GET /?name=alice", "", "alice"),
+        ("POST /", "name=alice", '{"name": "alice"}'),
+        ("POST /upload", "x" * 5000, "5000 bytes"),
+    ],
+    ids=["arguments", "form", "body in parts"],
+)
+async def test_request_reaches_a_handler(line: str, body: str, response: str) -> None:
     form = "Content-Type: application/x-www-form-urlencoded"
-    response = await exchange("POST / HTTP/1.1", "Host: x", form, body="name=alice")
-    assert response.endswith('\r\n\r\n{"name": "alice"}')
-
-
-async def test_a_body_can_be_received_in_parts() -> None:
-    response = await exchange("POST /upload HTTP/1.1", "Host: x", body="x" * 5000)
-    assert response.endswith("\r\n\r\n5000 bytes")
+    received = await exchange(f"{line} HTTP/1.1", "Host: x", form, body=body)
+    assert received.startswith("HTTP/1.1 200 OK\r\n")
+    assert received.endswith(f"\r\n\r\n{response}")
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])

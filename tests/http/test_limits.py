@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import uvloop
@@ -17,58 +14,9 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application
 
 from support.http.http_server import LIMITS, POST, connected_client, reject, until
-from support.processes.service import KEY, Client, Reply, serving
 from tornado_idv.http.connection_table import HttpLimits, State
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
-
-CONFIG = f"""\
-profile_sites: [https://profiles.example]
-server: {{port: 0, max_connections: 2}}
-auth: {{keys: [{{id: caller, token: {KEY}}}]}}
-backends: [{{name: users, kind: yaml, path: users.yaml}}]
-"""
-REQUEST = b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[tuple[Client, list[socket.socket]]]:
-    """A client of a service with as many connections as it takes, and these."""
-    (tmp_path / "users.yaml").write_text("users: []\n")
-    with serving(CONFIG, tmp_path) as service:
-        held = [greeted(service.port) for _ in range(2)]
-        yield Client(service.port), held
-        for sock in held:
-            sock.close()
-
-
-def greeted(port: int) -> socket.socket:
-    """A connection that has had an answer, and so is one of those counted."""
-    sock = socket.create_connection(("127.0.0.1", port), timeout=10)
-    sock.sendall(REQUEST)
-    assert sock.recv(12) == b"HTTP/1.1 401"
-    return sock
-
-
-def ask(client: Client) -> Reply:
-    return client.by_input("@nobody")
-
-
-def test_connection_over_the_limit_gets_503(full: tuple[Client, list[socket.socket]]) -> None:
-    client, _ = full
-    reply = ask(client)
-    assert reply.status == 503
-    assert json.loads(reply.body) == {
-        "status": "error",
-        "code": "overloaded",
-        "message": "Overloaded, try again",
-    }
-    assert reply.headers["retry-after"] == "1"
-    assert reply.headers["connection"] == "close"
-    assert reply.headers["content-type"] == "application/json"
-    assert reply.headers["cache-control"] == "no-store"
-    assert reply.headers["x-content-type-options"] == "nosniff"
-    assert 1 <= len(reply.headers["x-request-id"]) <= 64
 
 
 @pytest.mark.parametrize(

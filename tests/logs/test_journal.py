@@ -8,7 +8,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -47,14 +47,15 @@ def test_line_begins_with_the_priority_of_its_level(
 ) -> None:
     """Also the further lines of an event: journald takes each for an entry."""
     log = logging.getLogger("tornado_idv.test")
-    if direct:
-        configure_direct_logging("debug", log_format)
+    with ExitStack() as stack:
+        if direct:
+            configure_direct_logging("debug", log_format)
+        else:
+            stack.enter_context(closing(configure_logging("debug", log_format)))
+        # Tasks and threads of earlier tests may log as well.
+        logging.getLogger().handlers[0].addFilter(logging.Filter(log.name))
         for level in LEVELS:
             log.log(logging.getLevelName(level.upper()), "%s\nsecond", level)
-    else:
-        with closing(configure_logging("debug", log_format)):
-            for level in LEVELS:
-                log.log(logging.getLevelName(level.upper()), "%s\nsecond", level)
     lines = capfd.readouterr().err.splitlines()
     lines_each = 1 if log_format == "json" else 2
     expected = [prefix for prefix in LEVELS.values() for _ in range(lines_each)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -34,6 +35,22 @@ def test_rejected_connections_hold_few_descriptors(harness: Harness) -> None:
         harness.loop.settle()
     assert all(each.socket.lost for each in refused)
     assert [each.send(ask_for("alice")).statuses for each in taken] == [[200]] * 2
+
+
+def test_rejected_connection_gets_a_whole_response(harness: Harness) -> None:
+    *_, refused = [harness.call() for _ in range(3)]
+    head, _, body = bytes(refused.socket.sent).partition(b"\r\n\r\n")
+    assert body == b'{"status":"error","code":"overloaded","message":"Overloaded, try again"}'
+    line, *fields = head.decode().split("\r\n")
+    assert line == "HTTP/1.1 503 Service Unavailable"
+    assert {
+        "Retry-After: 1",
+        "Connection: close",
+        "Content-Type: application/json",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+    } <= {*fields}
+    assert re.search(r"\r\nX-Request-ID: [\w.-]{1,64}\r\n", head.decode())
 
 
 def test_rejected_connection_does_not_count(harness: Harness) -> None:

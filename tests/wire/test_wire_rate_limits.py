@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from support.http.contract_requests import TABLE
 from support.http.in_process import ALICE, Harness, ask_for
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY
-from tornado_idv import hookimpl
 
 pytestmark = pytest.mark.slow
 
@@ -68,23 +66,6 @@ def test_a_request_is_counted_once_whatever_its_path(make_harness: MakeHarness) 
     assert client.statuses == [200] * 12
     assert harness.app.asked < 12
     assert statuses(harness, ask_for("alice")) == [429]
-
-
-class Observer:
-    """Counts the lookups that are reported."""
-
-    lookups = 0
-
-    @hookimpl
-    def idv_lookup_finished(self) -> None:
-        self.lookups += 1
-
-
-def test_observers_see_no_refused_request(make: MakeHarness) -> None:
-    observer = Observer()
-    harness = make(requests="5/hour", plugins=[observer])
-    assert Counter(statuses(harness, *[ask_for("alice")] * 9)) == {200: 5, 429: 4}
-    assert observer.lookups == 5
 
 
 def test_refused_responses_are_the_same_bytes(make_harness: MakeHarness) -> None:
@@ -143,12 +124,6 @@ def test_found_users_and_failures_are_no_misses(make: MakeHarness) -> None:
     assert set(statuses(harness, *[ask_for("bob")] * 5)) == {503}
     harness.users.down = False
     assert set(statuses(harness, *[ask_for("alice")] * 5)) == {200}
-
-
-def test_each_key_has_its_own_limit(make: MakeHarness) -> None:
-    harness = make(requests="2/hour")
-    card = ask_for("alice", key=CARDS_ONLY_KEY).replace(b"identify/url", b"identify/card")
-    assert statuses(harness, *[ask_for("alice")] * 3, card) == [200, 200, 429, 422]
 
 
 OVER_THE_LIMIT = {
