@@ -213,11 +213,6 @@ def test_identifiers_follow_the_settings(load_text: Load) -> None:
         forms.parse_nickname("al9")
 
 
-def test_nickname_case_fold_lowercases_nicknames(load_text: Load) -> None:
-    text = GOOD + "identifiers: {nickname_case: fold}"
-    assert load_text(text).make_identifiers().parse_nickname("Al") == ByNickname("al")
-
-
 def test_paths_are_relative_to_the_file(
     tmp_path: Path, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
 ) -> None:

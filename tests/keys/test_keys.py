@@ -108,10 +108,6 @@ def test_text_that_cannot_be_sent_as_a_key_is_rejected(text: str) -> None:
     assert not text or text not in str(caught.value)
 
 
-def test_digest_is_the_sha256_of_the_token() -> None:
-    assert digest(TOKEN) == hashlib.sha256(TOKEN.encode()).digest()
-
-
 @pytest.mark.parametrize(
     ("not_before", "expires", "now", "reason"),
     [
@@ -137,10 +133,6 @@ def test_key_is_valid_from_not_before_until_expires(
         assert ring.authenticate("bearer", TOKEN) is key
     else:
         assert rejection(ring, TOKEN) == reason
-
-
-def test_default_scopes_are_both_identify_operations() -> None:
-    assert ApiKey("shop", digest(TOKEN)).scopes == {"identify:url", "identify:card"}
 
 
 @pytest.mark.parametrize(

@@ -203,17 +203,6 @@ def test_log_only_of_own_misses_is_no_log_only_of_the_general_ones(clock: Ticker
     assert other.spent_misses() is not None
 
 
-def test_own_limits_apply_without_general_ones(clock: Ticker) -> None:
-    limiter = KeyLimiter(clock=clock)
-    assert allowed(limits_of(limiter, requests=Rate(5, 5)), 10) == 5
-    assert allowed(limits_of(limiter, "other", misses=Rate(5, 5)), 10) == 10
-
-
-def test_keys_are_limited_separately(clock: Ticker) -> None:
-    limiter = KeyLimiter(HUNDRED, clock=clock)
-    assert [allowed(limits_of(limiter, f"key-{i}"), 150) for i in range(50)] == [100] * 50
-
-
 def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
     """So do two tokens of one key id, as while a token is replaced."""
     limiter = KeyLimiter(HUNDRED, clock=clock)
@@ -283,13 +272,6 @@ def test_more_generous_wait_of_an_unused_key_is_not_extended(clock: Ticker) -> N
     limits_of(limiter)
     limiter.configure(HUNDRED, None, misses_log_only=False)
     assert allowed(limits_of(limiter), 150) == 100
-
-
-def test_equal_limits_keep_what_was_used(clock: Ticker) -> None:
-    limiter = KeyLimiter(HUNDRED, Rate(5, 3600), clock=clock)
-    assert allowed(limits_of(limiter), 150) == 100
-    limiter.configure(HUNDRED, Rate(6, 3600), misses_log_only=False)
-    assert allowed(limits_of(limiter), 1) == 0
 
 
 def test_log_only_alone_can_be_changed(clock: Ticker) -> None:

@@ -510,21 +510,8 @@ async def test_a_probe_that_gets_any_answer_closes_it(answer: object) -> None:
     await asyncio.gather(*callers, return_exceptions=True)
 
 
-async def test_a_probe_whose_caller_leaves_makes_room_for_the_next() -> None:
-    ticker, backend = Ticker(), FakeBackend(DOWN, breaker={"failures": 1})
-    asked = guard(backend, timer=ticker)
-    await failure(asked)
-    ticker.now += 6.1
-    backend.source.hold()
-    probe = begin(asked)
-    await begun(backend)
-    await leave(probe)
-    backend.source.hold().set()
-    backend.source.answer = ALICE
-    assert await ask(asked) == Answer(ALICE, "crm")
-
-
-async def test_a_probe_that_runs_into_the_request_s_time_makes_room_for_the_next() -> None:
+@pytest.mark.parametrize("leaves", [True, False], ids=["its caller leaves", "its time is over"])
+async def test_a_probe_that_decides_nothing_makes_room_for_the_next(*, leaves: bool) -> None:
     clock, ticker = LoopClock(), Ticker()
     backend = FakeBackend(DOWN, breaker={"failures": 1}, timeout=60)
     asked = guard(backend, timer=ticker)
@@ -533,11 +520,15 @@ async def test_a_probe_that_runs_into_the_request_s_time_makes_room_for_the_next
     backend.source.hold()
     probe = begin(asked, left=1)
     await begun(backend)
-    clock.forward(1.1)
-    with pytest.raises(Unavailable, match="no answer within the request's time"):
-        await probe
+    if leaves:
+        await leave(probe)
+    else:
+        clock.forward(1.1)
+        with pytest.raises(Unavailable, match="no answer within the request's time"):
+            await probe
     backend.source.hold().set()
-    assert (await failure(asked)).reason == "down"
+    backend.source.answer = ALICE
+    assert await ask(asked) == Answer(ALICE, "crm")
 
 
 # What it tells

@@ -171,6 +171,15 @@ async def test_change_of_the_store_brings_no_key_back_that_a_reload_has_removed(
         assert (await harness.ask("@alice", key=late)).status == 200
 
 
+async def test_equal_keys_stay_the_same_objects(tmp_path: Path) -> None:
+    """By which limits and packet cache know them."""
+    async with reloadable(tmp_path, config()) as harness:
+        ring = harness.service.keys.ring
+        before = dict(ring._keys)
+        await harness.reload(config(B))
+        assert all(ring._keys[digest] is key for digest, key in before.items())
+
+
 async def test_aborted_preparation_changes_nothing(tmp_path: Path, store: Path) -> None:
     token = make_store(store, "shop")["shop"]
     async with reloadable(tmp_path, config()) as harness:
