@@ -160,29 +160,6 @@ def test_case_is_kept_unless_folded(name: str) -> None:
     assert FOLDING.parse_input(f"@{name}") == ByNickname(name.lower())
 
 
-ANY_NAME = Identifiers([], compile_pattern(r"[^A-Z]+"), "fold", (0, 4))
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "accepted"),
-    [
-        ("Alice", "0123", True),
-        ("n" * 257, "1", False),
-        ("...", "1", False),
-        ("\u212aim", "1", False),
-        ("bob", "\u0664", False),
-        ("bob", "12x", False),
-        ("bob", "12345", False),
-        ("bob", "", False),
-    ],
-    ids=ascii,
-)
-def test_many_users_are_accepted_if_each_of_them_is(
-    name: str, number: str, *, accepted: bool
-) -> None:
-    assert ANY_NAME.accepts(User("", number, name)) is accepted
-
-
 @pytest.mark.parametrize("fewest_and_most", [(1, 1), (16, 16), (4, 8)], ids=str)
 @given(text=cards)
 def test_the_length_of_card_numbers_is_configured(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -201,22 +199,6 @@ def test_requests_beyond_the_limits_end_the_connection(
     (reply,) = Client(admin_port(service)).until_closed(sent)
     assert (reply.status, reply.code) == (status, code)
     assert ask_admin(service, "/health/live").status == 200
-
-
-def test_idle_connections_do_not_keep_new_ones_out(service: Service) -> None:
-    """The oldest of 64 is closed for the next one."""
-    with ExitStack() as stack:
-
-        def connect() -> socket.socket:
-            sock = socket.create_connection(("127.0.0.1", admin_port(service)), timeout=10)
-            return stack.enter_context(sock)
-
-        idle = [connect() for _ in range(64)]
-        assert ask_admin(service, "/health/live").status == 200
-        with suppress(ConnectionResetError):
-            assert idle[0].recv(1) == b""
-        idle[1].sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert idle[1].recv(12) == b"HTTP/1.1 200"
 
 
 def test_public_listener_has_no_admin_endpoints(service: Service) -> None:

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
-from tornado_idv.interfaces.hookspecs import Kinds
 
 Load = Callable[..., Settings]
 ProblemsIn = Callable[..., list[str]]
@@ -110,17 +108,6 @@ def test_a_file_name_with_nul_is_reported(problems_in: ProblemsIn) -> None:
     assert problems_in(f'{GOOD}logging: {{level: "${{file:a\\0b}}"}}') == [
         "3:18: logging.level: a file's name cannot hold a NUL character"
     ]
-
-
-def test_a_relative_file_is_relative_to_the_configuration_file(
-    tmp_path: Path, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf/owner").write_text("right")
-    (tmp_path / "owner").write_text("wrong")
-    (tmp_path / "conf/config.yaml").write_text(owner("'${file:owner}'"))
-    monkeypatch.chdir(tmp_path)
-    assert load(Path("conf/config.yaml"), kinds, {}).auth.keys[0].owner == "right"
 
 
 def test_plain_tokens_are_not_reported_while_the_host_is_unknown(problems_in: ProblemsIn) -> None:

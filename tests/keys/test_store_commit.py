@@ -143,23 +143,6 @@ def test_error_within_a_change_is_raised_also_if_that_cannot_be_rolled_back(
     assert read(place)["shop"].revoked is None
 
 
-def test_last_use_whose_commit_failed_is_not_taken_as_written(
-    place: PostgresKeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is no change of a key, so the store looks the same with and without it."""
-    make_store(place, "shop")
-
-    def fail() -> None:
-        raise KeyStoreError("the connection was lost")
-
-    around_commit(monkeypatch, fail)
-    with (
-        pytest.raises(KeyStoreError, match="the connection was lost"),
-        open_store(place) as store,
-    ):
-        store.write_last_used({"shop": CREATED})
-
-
 def test_change_is_uncertain_where_a_signal_comes_and_the_connection_is_lost(
     place: PostgresKeyStore,
     database: Database,
