@@ -167,12 +167,6 @@ CHANGES: dict[str, tuple[str, set[Query]]] = {
         set(),
     ),
     "long card": ("UPDATE users SET card_number = repeat('7', 8000) WHERE nickname = 'bob'", set()),
-    "by hand": ("NOTIFY idv_users", set()),
-    "by hand of one": ("NOTIFY idv_users, 'card:123'", {ByCard("123")}),
-    "many at once": (
-        "SELECT pg_notify('idv_users', 'u' || n) FROM generate_series(1, 101) AS n",
-        set(),
-    ),
 }
 
 

@@ -42,15 +42,11 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
+    """The standby tries often to connect to its primary."""
     with running_cluster() as cluster:
-        connect_soon(cluster)
+        cluster.standby.run("ALTER SYSTEM SET wal_retrieve_retry_interval = '50ms'")
+        cluster.standby.run("SELECT pg_reload_conf()")
         yield cluster
-
-
-def connect_soon(cluster: Cluster) -> None:
-    """Let the standby try often to connect to its primary."""
-    cluster.standby.run("ALTER SYSTEM SET wal_retrieve_retry_interval = '50ms'")
-    cluster.standby.run("SELECT pg_reload_conf()")
 
 
 @pytest.fixture(autouse=True)
@@ -331,26 +327,3 @@ async def until_stored(backend: PostgresBackend) -> None:
             if await backend.find(ByNickname("alice")) == ALICE:
                 return
             await asyncio.sleep(0.01)
-
-
-async def test_standby_that_is_promoted_is_believed_and_shown_as_primary() -> None:
-    """By each role that it has then."""
-    with running_cluster() as cluster:
-        connect_soon(cluster)
-        database = create_database(cluster.primary, "promoted")
-        database.write(ALICE, table=USERS)
-        cluster.wait_for_replay()
-        run = partial(running, cluster, database)
-        async with AsyncExitStack() as stack:
-            backends = [
-                await stack.enter_async_context(run(role, **KINDS[kind]))
-                for kind, role in (("table", "any"), ("pinned", "any"), ("table", "primary"))
-            ]
-            await asyncio.to_thread(cluster.primary.stop)
-            for backend in backends[:2]:
-                await eventually(backend, "alice", "found")
-            await asyncio.to_thread(cluster.promote)
-            for backend in backends:
-                await eventually(backend, "x", "not found")
-                await until(lambda: backend.servers == [(address(cluster.primary.port), "primary")])  # noqa: B023
-                assert await outcome(backend) == "found"

@@ -14,14 +14,16 @@ import pytest
 from pydantic import ValidationError
 
 import idv_redis
+from idv_redis.options import RedisCacheOptions, RedisLimitsOptions
 from idv_redis.shared_cache import RedisSharedCache, Sealer
-from support.databases.redis_replicas import SECRET, Replica, replicas, until
+from idv_redis.shared_limits import RedisSharedLimits
+from support.databases.redis_replicas import SECRET, replicas, until
 from support.databases.redis_server import ALICE as MEMBER
 from support.databases.redis_server import PASSWORD, RedisServer
 from support.fakes.directories import ALICE, QUERY, counts
 from support.http.metrics import scrape
 from support.processes.admin import USERS, ask_admin
-from support.processes.process import Invoke, eventually, running
+from support.processes.process import Invoke, eventually
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv import (
     ByCard,
@@ -85,22 +87,6 @@ async def test_an_entry_that_has_expired_is_not_kept(server: RedisServer) -> Non
         await first.cache.put("", QUERY, expired)
         assert (await first.cache.get("", QUERY)).answer is None
         assert await first.cache._client.execute("EXISTS", first.cache._key("", QUERY)) == 0
-
-
-@pytest.mark.parametrize(
-    "purge",
-    [Purge(), Purge(backends=("crm", "b")), Purge(queries=(QUERY, ByCard("4000")))],
-    ids=["all", "backends", "users"],
-)
-async def test_a_purge_reaches_every_replica(server: RedisServer, purge: Purge) -> None:
-    async with replicas(server) as (first, second):
-        assert [await first.find(), await second.find()] == ["Free", "Free"]
-        first.backend.source.answer = second.backend.source.answer = None
-        first.directory.purge(purge)
-        await second.wait_for(purge)
-        assert await second.find() == "not found"
-        assert await first.find() == "not found"
-        assert Purge() in second.purges or second.purges == [purge]
 
 
 @pytest.mark.parametrize("named", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
@@ -202,34 +188,6 @@ async def test_a_message_that_cannot_be_read_purges_everything(
     assert caplog.text.count("a message about a purge cannot be read") == 2
 
 
-async def test_lookups_go_on_while_the_server_stops_hangs_or_is_full(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with replicas(server, timeout="20ms") as (_, second):
-        directory, backend = second.directory, second.backend
-        server.pause()
-        try:
-            started = time.monotonic()
-            assert await second.find() == "Free"
-            assert time.monotonic() - started < 1
-        finally:
-            server.resume()
-        server.stop()
-        for _ in range(10):
-            directory.cache.apply(Purge())
-            assert await second.find() == "Free"
-        assert "shared cache: circuit breaker open after 5 failures" in caplog.text
-        asked = backend.source.asked
-        server.start()
-        server.run("CONFIG", "SET", "maxmemory", "1")
-        try:
-            directory.cache.apply(Purge())
-            assert await second.find() == "Free"
-            assert backend.source.asked == asked + 1
-        finally:
-            server.run("CONFIG", "SET", "maxmemory", "0")
-
-
 async def test_a_server_that_is_down_at_the_start_is_used_when_it_is_there(
     server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,13 +202,22 @@ async def test_a_server_that_is_down_at_the_start_is_used_when_it_is_there(
     assert caplog.text.count("purges of other processes are not received: the server") == 2
 
 
+SHARED: dict[str, tuple[Any, Any]] = {
+    "shared_cache": (RedisSharedCache, RedisCacheOptions),
+    "shared_limits": (RedisSharedLimits, RedisLimitsOptions),
+}
+OPTIONS = {"kind": "redis", "url": "redis://h", "secret": SECRET}
+
+
+@pytest.mark.parametrize("section", SHARED)
 def test_a_missing_library_is_reported_with_the_command_that_installs_it(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, section: str
 ) -> None:
     monkeypatch.delattr(idv_redis, "client", raising=False)
     monkeypatch.setitem(sys.modules, "idv_redis.client", None)
-    with pytest.raises(StartError, match=r"shared_cache: redis is not installed; install it"):
-        Replica(server)
+    kind, options = SHARED[section]
+    with pytest.raises(StartError, match=f"{section}: redis is not installed; install it"):
+        kind(options.model_validate(OPTIONS))
 
 
 @pytest.mark.parametrize(
@@ -258,12 +225,11 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     [{"secret": "canary"}, {"url": f"http://{PASSWORD}"}, {"cluster": "true"}, {"timeout": "2s"}],
     ids=["short secret", "url", "cluster", "timeout"],
 )
-def test_invalid_options_are_rejected_without_secrets(
-    server: RedisServer, options: dict[str, Any]
-) -> None:
-    with pytest.raises(ValidationError) as caught:
-        Replica(server, **options)
-    assert "canary" not in str(caught.value)
+def test_invalid_options_are_rejected_without_secrets(options: dict[str, Any]) -> None:
+    for _, kind in SHARED.values():
+        with pytest.raises(ValidationError) as caught:
+            kind.model_validate(OPTIONS | options)
+        assert "canary" not in str(caught.value)
 
 
 def config(server: RedisServer, *, kind: str = "redis") -> str:
@@ -344,27 +310,6 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
         server.start()
         eventually(lambda: scrape(service)("idv_shared_cache_purges_pending") == 0)
         assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 2
-
-
-def test_a_purge_of_several_workers_is_delivered_by_each(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    """If the server cannot be reached, they do so as soon as they can."""
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    text = config(server).replace("port: 0,", "port: 0, workers: 2,", 1)
-    path = tmp_path / "config.yaml"
-    path.write_text(f"{text.partition('backends:')[0]}backends:\n{USERS}")
-    with running(path) as service:
-        eventually(lambda: b"purges\r\n:2" in server.run("PUBSUB", "NUMSUB", "idv:purges"))
-        for _ in range(3):
-            assert ask_admin(service, "/cache/purge", {"nickname": "@alice"}).status == 200
-        name = "idv_shared_cache_purges_total"
-        eventually(lambda: scrape(service)(name, result="ok") == 6)
-        assert scrape(service)("idv_shared_cache_purges_pending") == 0
-        server.stop()
-        assert ask_admin(service, "/cache/purge", {"all": True}).status == 503
-        eventually(lambda: scrape(service)("idv_shared_cache_purges_pending") >= 2)
-        eventually(lambda: scrape(service)(name, result="failed") >= 2)
 
 
 def admin_of(service: Service) -> str:

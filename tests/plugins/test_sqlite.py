@@ -425,8 +425,6 @@ async def test_a_row_that_cannot_be_right_is_broken(tmp_path: Path, row: str, re
 
 
 NOT_TEXT: dict[str, tuple[str, str]] = {
-    "untyped": ("CREATE TABLE users (nickname, card_number, plan)", "123, 4000"),
-    "declared BLOB": ("CREATE TABLE users (nickname BLOB, card_number BLOB, plan)", "123, 4000"),
     "real": ("CREATE TABLE users (nickname, card_number, plan)", "123.0, 4000.0"),
     "ANY of a STRICT table": (
         "CREATE TABLE users (nickname ANY, card_number ANY, plan TEXT) STRICT",
@@ -471,12 +469,9 @@ async def test_a_user_whose_values_are_not_text_is_broken(
         assert await backend.find(ByCard("04001")) is None
 
 
-@pytest.mark.parametrize("length", [20, 309, 5000])
-async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(
-    tmp_path: Path, length: int
-) -> None:
+async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(tmp_path: Path) -> None:
     """Python converts no text of 5,000 digits to an integer, and raises a ValueError."""
-    path, huge = tmp_path / "users.db", "9" * length
+    path, huge = tmp_path / "users.db", "9" * 5000
     run(path, "CREATE TABLE users (nickname, card_number, plan)")
     run(path, f"INSERT INTO users VALUES ('huge', {huge}, 'Free'), ('alice', '4000', 'Free')")
     async with serving(path) as backend:
