@@ -221,16 +221,6 @@ async def test_search_without_a_base_is_no_missing_user(backend_of: Make) -> Non
     assert str(result).startswith("broken: base_dn does not exist, or")
 
 
-async def test_schema_that_cannot_be_read_is_logged(
-    backend_of: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    hidden = 'access to dn.base="cn=Subschema" by * none\naccess to * by * read'
-    with LdapServer(tmp_path / "hidden", options=hidden) as server:
-        async with open_backends([backend_of(uris=[server.uri], bind=None)]) as (backend,):
-            assert await backend.find(ByNickname("alice")) == ALICE
-    assert "the schema cannot be read: unknown attributes would find no user" in caplog.text
-
-
 NO_ENTRY = "the filter finds no entry for any value"
 
 
@@ -410,21 +400,6 @@ async def test_surroundings_change_nothing(
         )
         output, _ = await process.communicate()
         assert expected in output.decode()
-
-
-async def test_server_that_is_away_at_the_start_is_found_later(
-    backend_of: Make, server: LdapServer
-) -> None:
-    server.stop()
-    async with open_backends([backend_of()]) as (backend,):
-        assert (
-            backend.problem
-            == f"{server.uri}: the server cannot be reached, or the connection was lost"
-        )
-        assert str(await outcome(backend, ByNickname("alice"))).startswith("unavailable: ")
-        server.start()
-        await until(lambda: backend.problem is None)
-        assert await backend.find(ByNickname("alice")) == ALICE
 
 
 async def test_restart_of_the_server_fails_no_later_lookup(

@@ -123,13 +123,16 @@ async def test_range_of_values_is_an_error(server: LdapServer, tmp_path: Path) -
     assert result == f"broken: the server returned employeeType;range=0-1499, {UNSEEN}"
 
 
-async def test_without_a_schema_names_must_be_those_of_the_server(tmp_path: Path) -> None:
+async def test_without_a_schema_names_must_be_those_of_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with LdapServer(tmp_path / "hidden", PERSONS, options=HIDDEN_SCHEMA) as server:
         for path, expected in (
             ("OU", "Gold"),
             ("organizationalUnitName", f"broken: the server returned ou, {UNSEEN}"),
         ):
             assert await found(tmp_path, server.uri, "alice", plan(path)) == expected
+    assert "the schema cannot be read: unknown attributes would find no user" in caplog.text
 
 
 async def test_filter_by_a_type_that_others_are_derived_from(

@@ -279,6 +279,7 @@ WRONG = {
     ),
     "NUL": ({"url": "/p", "query": {"q": "\0{nickname}"}}, "query.q", "NUL"),
     "backslash before": ({"url": "/p", "query": {"q": r'"\{nickname}"'}}, "query.q", "escaped"),
+    "doubled within": ({"url": "/p", "query": {"q": "'a''{nickname}'"}}, "query.q", "escaped"),
     "query name": ({"url": "/p", "query": {"{nickname}": "a"}}, "query.{nickname}", "only values"),
     "header name": (
         {"url": "/p", "headers": {"X-{nickname}": "a"}},

@@ -22,6 +22,7 @@ class LiveDirectory(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, *users: User) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -50,11 +51,19 @@ class LiveDirectory(ThreadingHTTPServer):
             return 503, {"status": "error", "code": "unavailable", "message": "Try again"}
         for user in self.users if text not in self.absent else []:
             if text in {f"@{user.nickname}", user.card_number}:
-                url = user.profile_url or f"https://profiles.example/m/{user.nickname}"
-                fields = {"plan": user.plan, "card_number": user.card_number}
-                nickname = f"@{user.nickname}"
-                return 200, {"status": "ok", **fields, "nickname": nickname, "profile_url": url}
+                return 200, record(user)
         return 404, {"status": "error", "code": "not_found", "message": "User not found"}
+
+
+def record(user: User) -> dict[str, Any]:
+    """Return the response with a user."""
+    return {
+        "status": "ok",
+        "plan": user.plan,
+        "card_number": user.card_number,
+        "nickname": f"@{user.nickname}",
+        "profile_url": user.profile_url or f"https://profiles.example/m/{user.nickname}",
+    }
 
 
 class _Handler(BaseHTTPRequestHandler):
