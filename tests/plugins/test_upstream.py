@@ -110,3 +110,4 @@ async def test_upstream_may_start_after_this_service() -> None:
             await backend.find(ByNickname("alice"))
         async with serving(FOUND, port=port):
             assert await backend.find(ByNickname("alice")) is not None
+            await backend.close()  # the server waits for its connections
