@@ -14,11 +14,6 @@ def shares(processes: int, *, shared: bool = False, load: Load = LOAD) -> tuple[
     return made.hits, made.backend
 
 
-def test_without_a_shared_tier_each_miss_is_a_lookup() -> None:
-    hits, lookups = shares(4)
-    assert hits + lookups == pytest.approx(1)
-
-
 def test_more_processes_hit_less_often_and_look_up_more() -> None:
     made = [shares(count) for count in (1, 2, 4, 8)]
     assert made == sorted(made, reverse=True)
@@ -34,8 +29,3 @@ def test_lookups_behind_a_shared_tier_do_not_depend_on_the_number_of_processes()
 def test_one_user_is_looked_up_once_in_each_time_to_live() -> None:
     one = Load(rate=100, users=1, ttl=5)
     assert shares(1, load=one)[1] == pytest.approx(1 / (100 * 5), rel=0.01)
-
-
-def test_a_cache_that_is_too_small_evicts_the_least_recently_used() -> None:
-    small = Load(rate=200, users=500, ttl=10, entries=20)
-    assert shares(1, load=small)[0] < shares(1)[0] - 0.1

@@ -241,12 +241,6 @@ def test_other_servers_are_looked_for_each_10_s_and_once_the_store_can_be_read_a
     assert len(looks) == 3
 
 
-def test_writing_the_last_use_is_no_change(followed: Followed) -> None:
-    followed.follower.write_last_used({"shop": CREATED + 5})
-    assert not followed.poll()
-    assert read_store(followed.path)["shop"].last_used == CREATED + 5
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_last_good_keys_stay_in_force_while_the_store_fails(
     followed: Followed,
@@ -286,16 +280,6 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
         opened.revoke("shop", CREATED)
     assert followed.poll()
     assert followed.rejection("shop") == "revoked"
-
-
-def test_store_that_is_replaced_is_read_again(followed: Followed, tmp_path: Path) -> None:
-    new = tmp_path / "new.db"
-    followed.tokens |= make_store(new, "other")
-    followed.poll()
-    new.rename(followed.path)
-    assert followed.poll()
-    assert followed.rejection("other") is None
-    assert followed.rejection("shop") == "unknown"
 
 
 def test_failure_to_write_the_last_use_is_logged_once_in_each_outage(

@@ -125,12 +125,6 @@ def test_another_rate_discards_the_failures_that_were_counted(limiter: FailedAut
     assert [failures(limiter, address) for address in addresses] == [5] * 8
 
 
-def test_equal_rate_keeps_the_failures_that_were_counted(limiter: FailedAuthLimiter) -> None:
-    failures(limiter, "192.0.2.1")
-    limiter.configure(Rate(60, 60))
-    assert failures(limiter, "192.0.2.1") == 0
-
-
 def test_limit_can_be_switched_off_and_on(limiter: FailedAuthLimiter) -> None:
     limiter.configure(None)
     assert failures(limiter, "192.0.2.1") == 100

@@ -313,21 +313,6 @@ async def test_a_stale_user_is_served_at_the_deadline_too() -> None:
     assert (answer.user, answer.stale) == (ALICE, True)
 
 
-async def test_start_looks_up_past_the_cache_with_the_result_of_find() -> None:
-    """Stale answers, errors and observers included."""
-    ticker, backend, observer = Ticker(), FakeBackend(ALICE), Observer()
-    asked = directory(backend, plugins=[observer], ticker=ticker)
-    fresh = [await asked.start(QUERY), await asked.start(QUERY)]
-    assert backend.source.asked == 2
-    backend.source.answer = DOWN
-    ticker.now += 300
-    stale = await asked.start(QUERY)
-    assert (stale.user, stale.stale) == (ALICE, True)
-    assert observer.heard == [(QUERY, answer) for answer in (*fresh, stale)]
-    with pytest.raises(Unavailable, match="crm: down"):
-        await asked.start(ByNickname("bob"))
-
-
 async def test_callers_who_share_a_failure_get_one_each() -> None:
     """The traceback of one would grow with every caller."""
     asked = directory(FakeBackend(DOWN))

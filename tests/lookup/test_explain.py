@@ -60,17 +60,6 @@ async def test_backend_that_does_not_serve_the_query_is_not_called() -> None:
     ]
 
 
-async def test_backend_whose_match_excludes_the_query_is_not_called() -> None:
-    excluding = FakeBackend(ALICE, "vip", match="@vip-.*")
-    explanation = await directory(excluding, FakeBackend(None)).explain(QUERY)
-    assert explanation.result == "not_found"
-    assert [each.outcome for each in explanation.calls] == [
-        "not called: its match excludes the query",
-        "not known here",
-    ]
-    assert counts([excluding]) == [0]
-
-
 @pytest.mark.parametrize(
     ("answer", "result", "end"),
     [

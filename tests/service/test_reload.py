@@ -99,13 +99,6 @@ async def test_error_leaves_the_old_configuration_in_force(
     assert not any(each.is_open for each in Gated.made)
 
 
-async def test_backends_opened_for_a_failed_reload_are_closed(tmp_path: Path) -> None:
-    failing = "{name: bad, kind: gated, opens: false}"
-    async with reloadable(tmp_path, config(A)) as harness:
-        assert (await harness.reload(config(A, GATED % ("new", "A"), failing))).code == FAILED
-        assert [each.is_open for each in Gated.made] == [True, False, False]
-
-
 async def test_unexpected_exception_leaves_the_old_configuration_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
