@@ -164,3 +164,19 @@ def test_a_call_stack_that_is_nearly_full_is_no_recursion_error() -> None:
 
     with pytest.raises(LookupError):
         deeper()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", True),
+        ("a", True),
+        ("é", True),
+        ("\U0001f600", True),
+        ("\ud800", False),
+        ("é\udc00", False),
+    ],
+    ids=ascii,
+)
+def test_lone_surrogate_is_not_unicode(text: str, *, expected: bool) -> None:
+    assert strict_json.is_unicode(text) is expected

@@ -223,22 +223,6 @@ def test_paths_are_relative_to_the_file(
     assert settings.backends[0].model_dump()["path"] == tmp_path / "conf/members.db"
 
 
-def test_a_problem_names_the_file_as_given(
-    tmp_path: Path, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "bad.yaml").write_text("a: [")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"^bad\.yaml:[12]:\d: not valid YAML: "):
-        load(Path("bad.yaml"), kinds, {})
-
-
-def test_invalid_utf8_is_reported(tmp_path: Path, kinds: Kinds) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_bytes(b"demo: \xff")
-    with pytest.raises(ConfigError, match=r":1:7: not UTF-8 text$"):
-        load(path, kinds, {})
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -43,29 +43,19 @@ class Hurrying(Ticker):
 # For how long
 
 
-@pytest.mark.parametrize(
-    ("answer", "seconds"),
-    [
-        (FOUND, 300),
-        (ABSENT, 30),
-        (structs.replace(FOUND, ttl=7.0), 7),
-        (structs.replace(FOUND, ttl=400.0), 400),
-        (structs.replace(ABSENT, ttl=5.0), 5),
-        (structs.replace(FOUND, degraded=True), 30),
-        (structs.replace(FOUND, degraded=True, ttl=7.0), 7),
-        (structs.replace(FOUND, degraded=True, ttl=400.0), 30),
-    ],
-    ids=[
-        "found",
-        "not found",
-        "found, a shorter time of its own",
-        "found, a longer time of its own",
-        "not found, a time of its own",
-        "degraded",
-        "degraded, a shorter time of its own",
-        "degraded, a longer time of its own",
-    ],
-)
+LIFETIMES = {
+    "found": (FOUND, 300),
+    "not found": (ABSENT, 30),
+    "found, a shorter time of its own": (structs.replace(FOUND, ttl=7.0), 7),
+    "found, a longer time of its own": (structs.replace(FOUND, ttl=400.0), 400),
+    "not found, a time of its own": (structs.replace(ABSENT, ttl=5.0), 5),
+    "degraded": (structs.replace(FOUND, degraded=True), 30),
+    "degraded, a shorter time of its own": (structs.replace(FOUND, degraded=True, ttl=7.0), 7),
+    "degraded, a longer time of its own": (structs.replace(FOUND, degraded=True, ttl=400.0), 30),
+}
+
+
+@pytest.mark.parametrize(("answer", "seconds"), LIFETIMES.values(), ids=LIFETIMES)
 async def test_an_answer_expires_exactly_at_its_ttl(
     cache: AnswerCache, ticker: Ticker, answer: Answer, seconds: float
 ) -> None:

@@ -313,6 +313,13 @@ async def test_a_stale_user_is_served_at_the_deadline_too() -> None:
     assert (answer.user, answer.stale) == (ALICE, True)
 
 
+async def test_start_looks_up_past_the_cache() -> None:
+    asked = directory(backend := FakeBackend(ALICE))
+    for _ in range(2):
+        assert (await asked.start(QUERY)).user is ALICE
+    assert backend.source.asked == 2
+
+
 async def test_callers_who_share_a_failure_get_one_each() -> None:
     """The traceback of one would grow with every caller."""
     asked = directory(FakeBackend(DOWN))

@@ -15,37 +15,27 @@ V2 = "0::/service"
 MIXED = "9:name=systemd:/\n0::/service\n4:cpu,cpuacct:/docker/1"
 
 
-@pytest.mark.parametrize(
-    ("cgroups", "files", "expected"),
-    [
-        (V2, {}, 8),
-        (V2, {"service/cpu.max": "max 100000"}, 8),
-        (V2, {"service/cpu.max": "200000 100000"}, 2),
-        (V2, {"service/cpu.max": "150000 100000"}, 2),
-        (V2, {"service/cpu.max": "20000 100000"}, 1),
-        (V2, {"service/cpu.max": "1600000 100000"}, 8),
-        ("0::/a/b", {"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, 3),
-        ("0::/", {"cpu.max": "300000 100000"}, 3),
-        ("0::/../x", {"cpu.max": "300000 100000"}, 3),
-        (V2, {"service/cpu.max": "garbage"}, 8),
-        (MIXED, {"service/cpu.max": "200000 100000"}, 2),
-        ("", {}, 8),
-    ],
-    ids=[
-        "without a quota file",
-        "no limit",
-        "two CPUs",
-        "rounded up",
-        "at least one",
-        "more than the affinity",
-        "limit of the cgroup above",
-        "the root as a container sees it",
-        "outside of the mount",
-        "not a quota",
-        "beside version 1",
-        "no cgroups",
-    ],
-)
+MACHINES = {
+    "without a quota file": (V2, {}, 8),
+    "no limit": (V2, {"service/cpu.max": "max 100000"}, 8),
+    "two CPUs": (V2, {"service/cpu.max": "200000 100000"}, 2),
+    "rounded up": (V2, {"service/cpu.max": "150000 100000"}, 2),
+    "at least one": (V2, {"service/cpu.max": "20000 100000"}, 1),
+    "more than the affinity": (V2, {"service/cpu.max": "1600000 100000"}, 8),
+    "limit of the cgroup above": (
+        "0::/a/b",
+        {"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"},
+        3,
+    ),
+    "the root as a container sees it": ("0::/", {"cpu.max": "300000 100000"}, 3),
+    "outside of the mount": ("0::/../x", {"cpu.max": "300000 100000"}, 3),
+    "not a quota": (V2, {"service/cpu.max": "garbage"}, 8),
+    "beside version 1": (MIXED, {"service/cpu.max": "200000 100000"}, 2),
+    "no cgroups": ("", {}, 8),
+}
+
+
+@pytest.mark.parametrize(("cgroups", "files", "expected"), MACHINES.values(), ids=MACHINES)
 def test_quota_limits_the_affinity(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
