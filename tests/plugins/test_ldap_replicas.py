@@ -25,7 +25,7 @@ from support.databases.ldap_server import (
 )
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
-from support.http.tcp_relay import Relay
+from support.http.tcp_relay import Relay, relaying
 from tornado_idv import ByNickname
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
@@ -184,19 +184,15 @@ async def test_handshake_that_hangs_does_not_block_the_next_attempt(
 ) -> None:
     """The first connection is a handshake of ours, and that of libldap may hang."""
     server = make(ALICE, options="require authc")
-    relay = HangingOnce(server.tls_port)
-    listener = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
-    uri = f"ldaps://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    backend = backend_of(
-        uris=[uri], tls={"ca_file": f"{server.folder}/ca.pem"}, connect_timeout="200ms"
-    )
-    async with open_backends([backend]):
-        assert backend.problem is not None
-        await until(lambda: backend.problem is None)
-        assert await outcome(backend, ByNickname("alice")) == "found"
-        await until(lambda: len(backend._pool._open) == 2)
-    listener.close()
-    relay.cut()
+    tls = {"ca_file": f"{server.folder}/ca.pem"}
+    async with relaying(server.tls_port, HangingOnce) as relay:
+        uris = [f"ldaps://127.0.0.1:{relay.port}"]
+        backend = backend_of(uris=uris, tls=tls, connect_timeout="200ms")
+        async with open_backends([backend]):
+            assert backend.problem is not None
+            await until(lambda: backend.problem is None)
+            assert await outcome(backend, ByNickname("alice")) == "found"
+            await until(lambda: len(backend._pool._open) == 2)
 
 
 class ResettingOnce(Relay):
@@ -215,15 +211,12 @@ async def test_handshake_of_ours_that_is_reset_leaves_the_decision_to_libldap(
 ) -> None:
     """Ours has no certificate."""
     server = make(ALICE)
-    relay = ResettingOnce(server.tls_port)
-    listener = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
-    uri = f"ldaps://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    backend = backend_of(uris=[uri], tls={"ca_file": f"{server.folder}/ca.pem"})
-    async with open_backends([backend]):
-        assert backend.problem is None
-        await until(lambda: len(backend._pool._open) == 2)
-    listener.close()
-    relay.cut()
+    tls = {"ca_file": f"{server.folder}/ca.pem"}
+    async with relaying(server.tls_port, ResettingOnce) as relay:
+        backend = backend_of(uris=[f"ldaps://127.0.0.1:{relay.port}"], tls=tls)
+        async with open_backends([backend]):
+            assert backend.problem is None
+            await until(lambda: len(backend._pool._open) == 2)
 
 
 async def test_bind_that_hangs_stops_no_other_thread(

@@ -104,7 +104,6 @@ async def test_certificate_signed_by_the_ca_file_is_accepted(
 
 NOT_BELIEVED: dict[str, tuple[dict[str, Any], str]] = {
     "wrong host": ({"name": "other.example"}, "certificate is not valid for '127.0.0.1'"),
-    "wrong address": ({"name": "127.0.0.9"}, "certificate is not valid for '127.0.0.1'"),
     "expired": ({"not_after": EPOCH}, "certificate has expired"),
 }
 
@@ -266,7 +265,7 @@ async def test_missing_or_wrong_client_certificate_is_broken(
 async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Folder) -> None:
     """The error names the file."""
     ca = folder.ca(authority)
-    cert, key = folder.pair(authority.issue_cert("us.example"))
+    cert, _ = folder.pair(authority.issue_cert("us.example"))
     _, other_key = folder.pair(authority.issue_cert("us.example"), "other")
     empty, absent = folder.path / "empty.pem", folder.path / "absent.pem"
     empty.touch()
@@ -275,14 +274,11 @@ async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Fo
         ({"ca_file": absent}, f"{absent}: cannot be read: No such file or directory"),
         ({"ca_file": empty}, f"{empty}: no certificates in PEM form"),
         ({"ca_file": folder.path}, f"{folder.path}: cannot be read: Is a directory"),
-        ({"ca_file": ca, "cert_file": absent}, f"{absent}: cannot be read"),
-        ({"ca_file": ca, "cert_file": cert, "key_file": absent}, f"{absent}: cannot be read"),
         ({"ca_file": ca, "cert_file": cert}, f"{cert} {unusable}: not a certificate and key"),
         (
             {"ca_file": ca, "cert_file": cert, "key_file": other_key},
             f"{cert} and {other_key} {unusable}: the key",
         ),
-        ({"ca_file": ca, "cert_file": empty, "key_file": key}, f"{empty} and {key} {unusable}"),
     ]:
         with pytest.raises(StartError) as caught:
             await Tls(options(**members), "crm").open()

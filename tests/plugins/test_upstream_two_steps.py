@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,10 +19,11 @@ from pydantic import ValidationError
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.options import UpstreamOptions
 from support.fakes.outcomes import outcome
-from support.http.scripted_server import Said, closed_port, http, serving
+from support.http.scripted_server import Said, Scripted, closed_port, http, serving
 from support.processes.service import CONFIG
 from tornado_idv import BackendResult, Broken, ByCard, ByNickname, User
 from tornado_idv.cli import main
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -46,6 +49,26 @@ CARD = json_of({"owner": 7})
 USER = json_of({"plan": "Free", "card": "0012", "login": "alice"})
 BOB = json_of({"plan": "a", "card": "9", "login": "bob"})
 UNKNOWN = json_of({"error": "unknown"}, 404)
+
+
+@asynccontextmanager
+async def behind(
+    *answers: bytes | Said, **options: Any
+) -> AsyncIterator[tuple[Scripted, AnyBackend]]:
+    """A server with these responses, and a backend for it."""
+    async with serving(*answers) as server:
+        given = {**OPTIONS, "base_url": server.address, **options}
+        async with open_backends([make_backend(UpstreamBackend, Path(), **given)]) as (backend,):
+            yield server, backend
+
+
+async def explained(folder: Path, url: str) -> str:
+    """The output of a lookup with its steps."""
+    path = folder / "config.yaml"
+    backend = {"name": "crm", "kind": "upstream", "base_url": url, **OPTIONS}
+    path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
+    arguments = ["lookup", "0012", "--steps", "-c", str(path)]
+    return (await asyncio.to_thread(CliRunner().invoke, main, arguments)).output
 
 
 @pytest.mark.parametrize(
@@ -87,12 +110,10 @@ UNKNOWN = json_of({"error": "unknown"}, 404)
     ],
 )
 async def test_lookup_in_two_steps(
-    tmp_path: Path, answers: list[bytes | Said], expected: str | None, targets: Any
+    answers: list[bytes | Said], expected: str | None, targets: Any
 ) -> None:
-    async with serving(*answers) as server:
-        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **OPTIONS)
-        async with open_backends([backend]):
-            result = await outcome(backend, QUERY)
+    async with behind(*answers) as (server, backend):
+        result = await outcome(backend, QUERY)
     if expected is None:
         assert result == "not found"
     else:
@@ -114,26 +135,18 @@ async def test_lookup_in_two_steps(
         ("data.owner", {"data": {}}),
     ],
 )
-async def test_missing_id_is_never_not_found(
-    tmp_path: Path, path: str, first: dict[str, Any]
-) -> None:
+async def test_missing_id_is_never_not_found(path: str, first: dict[str, Any]) -> None:
     """Nor is the user with the id "null" requested."""
     response = {**OPTIONS["response"], "id": path}
-    async with serving(json_of(first), UNKNOWN) as server:
-        options = {**OPTIONS, "response": response, "base_url": server.address}
-        backend = make_backend(UpstreamBackend, tmp_path, **options)
-        async with open_backends([backend]):
-            assert (
-                await outcome(backend, QUERY) == f"broken: a wrong record: id ({path}) is missing"
-            )
+    async with behind(json_of(first), UNKNOWN, response=response) as (server, backend):
+        result = await outcome(backend, QUERY)
+    assert result == f"broken: a wrong record: id ({path}) is missing"
     assert server.targets == ["/cards/0012"]
 
 
-async def test_id_may_be_null_as_text(tmp_path: Path) -> None:
-    async with serving(json_of({"owner": "null"}), USER) as server:
-        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **OPTIONS)
-        async with open_backends([backend]):
-            assert await outcome(backend, QUERY) == "found"
+async def test_id_may_be_null_as_text() -> None:
+    async with behind(json_of({"owner": "null"}), USER) as (server, backend):
+        assert await outcome(backend, QUERY) == "found"
     assert server.targets == ["/cards/0012", "/users/null"]
 
 
@@ -191,54 +204,40 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 async def test_steps_of_both_requests_are_shown(tmp_path: Path) -> None:
     async with serving(CARD, USER) as server:
-        path = tmp_path / "config.yaml"
-        backend = {"name": "crm", "kind": "upstream", "base_url": server.address, **OPTIONS}
-        path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
-        arguments = ["lookup", "0012", "--steps", "-c", str(path)]
-        result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-    lines = result.output.splitlines()
+        output = await explained(tmp_path, server.address)
+    lines = output.splitlines()
     named = [line.split() for line in lines if line.startswith(("    request  ", "    id  "))]
     assert named == [
         ["request", "GET", f"{server.address}/cards/0012"],
         ["id", "to_string(owner)", "->", '"7"'],
         ["request", "GET", f"{server.address}/users/7"],
     ]
-    assert "asked crm: found (" in result.output
+    assert "asked crm: found (" in output
 
 
 @pytest.mark.parametrize(
-    ("last", "explained"), [([CARD, UNKNOWN], 2), ([CARD, Said(b"", "reset")], 1)]
+    ("last", "conditions"), [([CARD, UNKNOWN], 2), ([CARD, Said(b"", "reset")], 1)]
 )
 async def test_each_response_is_explained(
-    tmp_path: Path, last: list[bytes | Said], explained: int
+    tmp_path: Path, last: list[bytes | Said], conditions: int
 ) -> None:
     async with serving(CARD, UNKNOWN, *last) as server:
-        path = tmp_path / "config.yaml"
-        backend = {"name": "crm", "kind": "upstream", "base_url": server.address, **OPTIONS}
-        path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
-        arguments = ["lookup", "0012", "--steps", "-c", str(path)]
-        result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-    assert result.output.count('    id                to_string(owner)  ->  "7"\n') == 2
-    assert result.output.count("error == 'unknown'") == explained
+        output = await explained(tmp_path, server.address)
+    assert output.count('    id                to_string(owner)  ->  "7"\n') == 2
+    assert output.count("error == 'unknown'") == conditions
 
 
 async def test_steps_end_with_the_request_that_failed(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    backend = {"name": "crm", "kind": "upstream", **OPTIONS}
-    backend["base_url"] = f"http://127.0.0.1:{closed_port()}"
-    path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
-    arguments = ["lookup", "0012", "--steps", "-c", str(path)]
-    result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-    assert f"    request           GET {backend['base_url']}/cards/0012\n" in result.output
-    assert "asked crm: connection failed (" in result.output
+    url = f"http://127.0.0.1:{closed_port()}"
+    output = await explained(tmp_path, url)
+    assert f"    request           GET {url}/cards/0012\n" in output
+    assert "asked crm: connection failed (" in output
 
 
-async def test_query_of_the_other_kind_takes_one_step(tmp_path: Path) -> None:
-    options = {**OPTIONS, "by_nickname": {"url": "/users?login={nickname}"}}
-    async with serving(USER) as server:
-        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **options)
-        async with open_backends([backend]):
-            assert await backend.find(ByNickname("alice")) == ALICE
+async def test_query_of_the_other_kind_takes_one_step() -> None:
+    by_nickname = {"url": "/users?login={nickname}"}
+    async with behind(USER, by_nickname=by_nickname) as (server, backend):
+        assert await backend.find(ByNickname("alice")) == ALICE
     assert server.targets == ["/users?login=alice"]
 
 
@@ -254,7 +253,6 @@ async def test_query_of_the_other_kind_takes_one_step(tmp_path: Path) -> None:
     ],
 )
 async def test_user_is_cached_as_long_as_both_responses_allow(
-    tmp_path: Path,
     first: tuple[str, ...],
     second: tuple[str, ...],
     ttl: float | None,
@@ -265,15 +263,11 @@ async def test_user_is_cached_as_long_as_both_responses_allow(
         json_of({"owner": 7}, 200, *first),
         json_of({"plan": "Free", "card": "0012", "login": "alice"}, 200, *second),
     ]
-    async with serving(*answers) as server:
-        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **OPTIONS)
-        async with open_backends([backend]):
-            assert await backend.find(QUERY) == BackendResult(ALICE, ttl=ttl, storable=storable)
+    async with behind(*answers) as (_, backend):
+        assert await backend.find(QUERY) == BackendResult(ALICE, ttl=ttl, storable=storable)
 
 
-async def test_absent_user_is_cached_as_long_as_the_first_response_allows(tmp_path: Path) -> None:
+async def test_absent_user_is_cached_as_long_as_the_first_response_allows() -> None:
     unknown = json_of({"error": "unknown"}, 404, "Cache-Control: max-age=1")
-    async with serving(unknown) as server:
-        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **OPTIONS)
-        async with open_backends([backend]):
-            assert await backend.find(QUERY) == BackendResult(None, ttl=1.0, storable=True)
+    async with behind(unknown) as (_, backend):
+        assert await backend.find(QUERY) == BackendResult(None, ttl=1.0, storable=True)

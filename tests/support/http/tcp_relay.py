@@ -75,9 +75,9 @@ class Relay:
 
 
 @asynccontextmanager
-async def relaying(target: int) -> AsyncIterator[Relay]:
+async def relaying(target: int, kind: type[Relay] = Relay) -> AsyncIterator[Relay]:
     """Relay to a port on this machine."""
-    relay = Relay(target)
+    relay = kind(target)
     server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
     relay.port = server.sockets[0].getsockname()[1]
     try:
