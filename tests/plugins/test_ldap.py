@@ -399,7 +399,7 @@ async def test_surroundings_change_nothing(
     )
     output, _ = await process.communicate()
     trusted, _, untrusted = output.decode().partition("more than one user for one query")
-    assert "alice" in trusted
+    assert "Pro" in trusted
     assert "the certificate is refused: " in untrusted
 
 
