@@ -113,27 +113,6 @@ def test_one_machine_alone_allows_what_it_does_without_exchange(
     assert times == pytest.approx(expected)
 
 
-@given(RATES, BURSTS)
-def test_an_exchange_never_moves_an_arrival_time_back(
-    rate: Rate, bursts: list[tuple[float, int, int]]
-) -> None:
-    clock = Ticker()
-    machines = make_machines(clock, rate, 3)
-
-    async def run() -> None:
-        for pause, number, requests in bursts:
-            clock.now += pause
-            machine = machines[number]
-            machine.allowed(requests)
-            before = bytes(machine.limiter._tats.cast("B"))
-            await exchange(machine)
-            tats = memoryview(before).cast("d")
-            after = machine.limiter._tats
-            assert all(now >= then for now, then in zip(after, tats, strict=True))
-
-    asyncio.run(run())
-
-
 async def test_two_machines_allow_one_limit_together(
     clock: Ticker, shared: FakeSharedLimits
 ) -> None:

@@ -73,12 +73,3 @@ async def test_cancelled_waiter_passes_its_permit_on() -> None:
     with pytest.raises(asyncio.CancelledError):
         await first
     await second
-
-
-async def test_a_wait_past_the_deadline_times_out() -> None:
-    bulkhead = Bulkhead(1)
-    assert bulkhead.try_acquire()
-    with pytest.raises(TimeoutError):
-        await (await waiting(bulkhead, seconds=0))
-    bulkhead.release()
-    assert bulkhead.try_acquire()

@@ -92,14 +92,6 @@ async def test_query_that_does_not_match_fully_is_not_known_and_not_looked_up(
     assert (found, backend.source.asked, len(calls)) == (asked, asked, asked)
 
 
-@pytest.mark.parametrize("kind", [Unavailable, Broken])
-async def test_a_failure_names_its_backend(kind: type[LookupFailed]) -> None:
-    error = await failure(guard(FakeBackend(kind("down for the night"))))
-    assert type(error) is kind
-    assert (error.backend, error.reason) == ("crm", "down for the night")
-    assert str(error) == "crm: down for the night"
-
-
 @pytest.mark.parametrize(
     ("error", "on_unavailable", "continues"),
     [
