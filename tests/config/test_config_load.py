@@ -223,6 +223,15 @@ def test_paths_are_relative_to_the_file(
     assert settings.backends[0].model_dump()["path"] == tmp_path / "conf/members.db"
 
 
+def test_a_problem_names_the_file_as_given(
+    tmp_path: Path, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.yaml").write_text("a: [")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^bad\.yaml:[12]:\d: not valid YAML: "):
+        load(Path("bad.yaml"), kinds, {})
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
