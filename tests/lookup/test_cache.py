@@ -298,6 +298,23 @@ async def test_no_other_hit_asks_for_a_refresh(
     assert late == []
 
 
+async def test_a_refresh_gives_a_new_life_and_may_be_asked_for_again(
+    cache: AnswerCache, ticker: Ticker, late: list[Query]
+) -> None:
+    await remember(cache, ALICE, FOUND)
+    ticker.now += 250
+    cache.get(ALICE)
+    await refresh(cache, late.pop(), Source(ELSEWHERE).ask)
+    ticker.now += 239
+    assert cache.get(ALICE) is ELSEWHERE
+    assert late == []
+    ticker.now += 2
+    assert cache.get(ALICE) is ELSEWHERE
+    assert late == [ALICE]
+    ticker.now += 59
+    assert cache.get(ALICE) is None
+
+
 async def test_refresh_of_a_running_lookup_starts_no_other(cache: AnswerCache) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
