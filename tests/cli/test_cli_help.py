@@ -104,6 +104,12 @@ def test_help_and_version_import_no_library_but_those_of_the_command_line() -> N
     assert set(imported.stdout.decode().split()) - ours - of_python == {"click", "pluggy"}
 
 
+def test_summary_in_the_list_is_the_first_sentence_of_the_help(invoke: Invoke) -> None:
+    listed = invoke("--help").stdout
+    for name in COMMANDS:
+        assert f"  {name:14}  {command_of(name).get_short_help_str(limit=100)}\n" in listed
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(invoke: Invoke, name: str) -> None:
     """Also by ``-h``; every option has a text."""

@@ -235,13 +235,14 @@ BAD_FIXTURES = {
     "another shape": "- alice\n- bob\n",
     "not UTF-8": "users: []\n\udcff",
     "two with one card": fixture(ALICE, Person("alan", ALICE.card)),
+    "deleted": None,
     **BOMBS,
 }
 
 
 @pytest.mark.parametrize("content", BAD_FIXTURES.values(), ids=BAD_FIXTURES.keys())
 def test_bad_fixture_is_ignored(
-    content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    content: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The old users are still served, without delay; a good file is loaded again."""
     path = tmp_path / "users.yaml"
@@ -249,26 +250,15 @@ def test_bad_fixture_is_ignored(
     with serving(LONG_LIVED + SPARE.format("users"), tmp_path) as service:
         client = CheckingClient(service.port, ALICE, CAROL)
         wanted = all_of(ALICE, ALICE.body) | {"@carol": 200} | absent(404)
-        path.write_bytes(content.encode("utf-8", "surrogateescape"))
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content.encode("utf-8", "surrogateescape"))
         client.look_until(lambda: warnings(caplog) > 0, wanted)
         client.wait_for(wanted)
         client.expect_found(RESTORED)
         path.write_text(fixture(RESTORED, CAROL))
         client.wait_for(wanted | all_of(RESTORED, RESTORED.body))
-
-
-def test_users_of_a_deleted_fixture_are_still_served(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "users.yaml"
-    path.write_text(fixture(ALICE))
-    with serving(FORGETFUL + SPARE.format("users"), tmp_path) as service:
-        client = CheckingClient(service.port, ALICE)
-        path.unlink()
-        client.look_until(lambda: warnings(caplog) > 0, all_of(ALICE, ALICE.body) | absent(404))
-        path.write_text(fixture(RESTORED))
-        client.expect_found(RESTORED)
-        client.wait_for(all_of(RESTORED, RESTORED.body))
 
 
 def test_fixture_replaced_every_50_ms_is_followed_under_load(tmp_path: Path) -> None:

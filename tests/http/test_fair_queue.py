@@ -80,18 +80,22 @@ async def test_a_budget_is_used_in_each_iteration() -> None:
     assert [len(await harness.iterate(other_work=MS)) for _ in range(4)] == [10, 10, 5, 0]
 
 
-async def test_a_waiter_is_resumed_at_most_once_per_iteration() -> None:
-    """However large the budget is, what else has come is looked at between two of its requests."""
+@pytest.mark.parametrize("rejected", [False, True], ids=["new", "rejected"])
+async def test_a_waiter_is_resumed_at_most_once_per_iteration(*, rejected: bool) -> None:
+    """However large the budget is, what else has come is looked at between two of its requests.
+
+    Also if more new ones wait than rejected ones, each of which has a turn.
+    """
     harness = Harness(budget=100 * MS)
     resumed: list[str] = []
 
     def endless() -> None:
         resumed.append("endless")
-        harness.queue.enqueue(endless)
+        harness.queue.enqueue(endless, rejected=rejected)
 
-    harness.queue.enqueue(endless)
-    harness.enqueue("other")
-    assert await harness.iterate() == ["other"]
+    harness.queue.enqueue(endless, rejected=rejected)
+    harness.enqueue("1", "2", "3")
+    assert await harness.iterate() == ["1", "2", "3"]
     assert resumed == ["endless"]
 
 
@@ -123,21 +127,6 @@ async def test_both_classes_take_turns_within_one_iteration() -> None:
     harness.enqueue("a", "b", "c", "d", rejected=True)
     resumed = await harness.iterate(other_work=9 * MS)
     assert resumed == ["0", "a", "1", "b", "2", "c", "3", "d", "4", "5"]
-
-
-async def test_a_rejected_waiter_is_resumed_at_most_once_per_iteration() -> None:
-    """Also if more new ones wait, each of which has a turn."""
-    harness = Harness(budget=100 * MS)
-    resumed: list[str] = []
-
-    def again() -> None:
-        resumed.append("rejected")
-        harness.queue.enqueue(again, rejected=True)
-
-    harness.queue.enqueue(again, rejected=True)
-    harness.enqueue("1", "2", "3")
-    assert await harness.iterate() == ["1", "2", "3"]
-    assert resumed == ["rejected"]
 
 
 async def test_waiter_may_cancel_another() -> None:

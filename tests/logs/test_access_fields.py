@@ -28,7 +28,7 @@ USERS = ", ".join(
 )
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
-server: {{port: 0}}
+server: {{port: 0, trusted_proxies: [127.0.0.1]}}
 auth:
   keys:
     - {{id: caller, token: {KEY}}}
@@ -65,7 +65,7 @@ def ask_all(
     service: ServiceProcess, nickname: str, key: str | None = KEY, path: str = URL
 ) -> dict[str, Any]:
     """The line of one request."""
-    headers = {"Authorization": f"Bearer {key}"}
+    headers = {"Authorization": f"Bearer {key}", "X-Forwarded-For": "203.0.113.5"}
     body = json.dumps({"input": f"@{nickname}"}).encode()
     request_id = Client(service.port).post(path, body, headers).headers["x-request-id"]
     found: list[dict[str, Any]] = []
@@ -80,6 +80,7 @@ def ask_all(
 
     eventually(is_logged)
     (record,) = found
+    assert record["client"] == "203.0.113.5"
     return record
 
 

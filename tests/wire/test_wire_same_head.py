@@ -8,36 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from support.http.in_process import FakeClient, Harness, ask_for, reachable
-from support.processes.service import CARDS_ONLY_KEY, KEY
+from support.processes.service import KEY
 from tornado_idv.web.identify import IdentifyUrlHandler
 from tornado_idv.web.lookups import IDENTIFY_URL
 
 GOOD = ask_for("alice")
 WRONG = ask_for("alice", key="B" * 40)
-OFTEN = {
-    "a good one": GOOD,
-    "a wrong key": WRONG,
-    "a key for other things": ask_for("alice", key=CARDS_ONLY_KEY),
-    "another media type": ask_for("alice", b"Content-Type: text/plain"),
-    "a coding of content": ask_for("alice", b"Content-Encoding: gzip"),
-    "JSON not taken": ask_for("alice", b"Accept: text/html"),
-    "no nickname": ask_for("a b"),
-    "two at once": GOOD * 2,
-    "an empty line before": b"\r\n" + GOOD,
-    "an empty line behind": GOOD + b"\r\n",
-    "an expectation": ask_for("alice", b"Expect: 100-continue"),
-    "no body": GOOD.replace(b": 19", b": 0")[:-19],
-    "many fields": ask_for("alice", *(b"X-%d: " % number for number in range(30))),
-    "a long head": ask_for("alice", b"X-A: " + b"a" * 1024),
-    "a long body": ask_for("alice", pad=5000),
-    "another length": ask_for("someone"),
-    "chunks": GOOD.replace(b"Content-Length: 19", b"Transfer-Encoding: chunked").replace(
-        b'{"input', b'13\r\n{"input'
-    )
-    + b"\r\n0\r\n\r\n",
-    "HTTP/1.0 that stays": ask_for("alice", b"Connection: keep-alive", version="1.0"),
-    "an end": ask_for("alice", b"Connection: close"),
-}
 
 
 @pytest.fixture
@@ -60,28 +36,6 @@ def test_id_of_the_client_that_proxies_do_not_know_is_returned_to_those_who_send
     ids = [line[18:] for line in sent.split(b"\r\n") if line.startswith(b"X-IDV-Request-ID: ")]
     assert ids == [b"a", b"b", b"c"]
     assert sent.count(b"\r\nX-Request-ID: ") == 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
-@pytest.mark.parametrize("data", OFTEN.values(), ids=list(OFTEN))
-def test_one_connection_gets_the_same_responses_as_many(
-    make_harness: Callable[..., Harness], data: bytes, *, fast_path: bool
-) -> None:
-    """Whatever came before on it, and also if a request comes in two pieces."""
-    harness, each_alone = make_harness(fast_path=fast_path), make_harness(fast_path=False)
-    client, expected = harness.call(), b""
-    for piece in (data, data, GOOD, GOOD, GOOD, data, WRONG, WRONG, GOOD, data, data):
-        for cut in (0, 0, len(piece) // 2, len(piece) - 1):
-            client.send(*(part for part in (piece[:cut], piece[cut:]) if part))
-            alone = each_alone.ask(piece)
-            expected += alone.steady
-            if alone.socket.closed:
-                break
-        assert client.steady == expected
-        if client.socket.closed:
-            break
-    assert client.socket.closed == (b"Connection: close" in expected)
 
 
 @pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])

@@ -64,16 +64,19 @@ def stopped_while(
             process.wait(TIMEOUT)
 
 
-@pytest.mark.parametrize("importing", ["click", "pluggy", "idv_hanging"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("importing", "number"),
+    [("click", signal.SIGTERM), ("pluggy", signal.SIGINT), ("idv_hanging", signal.SIGTERM)],
+)
 def test_stop_while_python_imports_ends_the_service_with_exit_code_0(
     tmp_path: Path, importing: str, number: signal.Signals
 ) -> None:
     assert stopped_while(importing, tmp_path, COMMANDS["script"], number) == 0
 
 
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-@pytest.mark.parametrize("importing", ["click", "idv_hanging"])
+@pytest.mark.parametrize(
+    ("importing", "command"), [*zip(["click", "idv_hanging"], COMMANDS.values(), strict=True)]
+)
 def test_stop_of_the_first_process_of_a_container_is_not_lost(
     tmp_path: Path, importing: str, command: tuple[str, ...]
 ) -> None:
