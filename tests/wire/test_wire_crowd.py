@@ -199,6 +199,27 @@ def test_queued_client_does_not_time_out() -> None:
         assert [guesser.statuses for guesser in guessers] == [[401]] * 50
 
 
+SLOW_BEGINNINGS = {
+    "the first line": b"POST /",
+    "a header": b"POST / HTTP/1.1\r\nHost: x\r\nX: ",
+    "the body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n",
+    "a chunk": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n",
+    "an extension": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+}
+
+
+@pytest.mark.parametrize("begin", SLOW_BEGINNINGS.values(), ids=SLOW_BEGINNINGS)
+def test_client_sending_single_bytes_has_no_more_time(begin: bytes) -> None:
+    with harnesses() as make:
+        harness = make(limits=HttpLimits(idle_timeout=1.0, body_timeout=1.0))
+        client = harness.call().send(begin)
+        for _ in range(4):
+            assert client.statuses == []
+            harness.loop.forward(0.3)
+            client.send(b"a")
+        assert client.statuses == [408]
+
+
 def test_client_sending_single_bytes_times_out_under_load() -> None:
     """Though the last byte may wait for its turn just when the time is up."""
     with harnesses() as make:

@@ -61,10 +61,10 @@ class Target:
                 print_message(f"Created the key store {self.location.name}.")
 
     @contextmanager
-    def opened(self) -> Iterator[KeyStore]:
+    def opened(self, *, read_only: bool = True) -> Iterator[KeyStore]:
         with closing(self.location):
             self.location.require_one_server(_SERVER_TIMEOUT)
-            with self.location.opened(read_only=True) as store:
+            with self.location.opened(read_only=read_only) as store:
                 yield store
 
     @contextmanager
@@ -74,11 +74,9 @@ class Target:
         From the commit on, signals are ignored up to the end of the command.
         """
         try:
-            with closing(self.location):
-                self.location.require_one_server(_SERVER_TIMEOUT)
-                with self.location.opened() as store, store.transaction():
-                    yield store
-                    ignore_signals()
+            with self.opened(read_only=False) as store, store.transaction():
+                yield store
+                ignore_signals()
         except UncertainChangeError:
             self.audit(f"{command}: uncertain", key_ids)
             raise
