@@ -281,6 +281,11 @@ WARNINGS: dict[str, tuple[str, list[str]]] = {
         CREATE UNIQUE INDEX expression ON users (upper(card_number));""",
         ['CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")'],
     ),
+    "index that is read as a whole": (
+        """CREATE TABLE users (nickname text, card_number text, plan text);
+        CREATE UNIQUE INDEX covering ON users (nickname) INCLUDE (card_number, plan);""",
+        ["a lookup by card number reads the whole table", "CREATE UNIQUE INDEX"],
+    ),
     "partitions": (
         """CREATE TABLE users (nickname text PRIMARY KEY, card_number varchar(32), plan text)
         PARTITION BY HASH (nickname);

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from idv_postgres.backend import PostgresBackend
 from support.databases.postgres_backends import backend_of, serving
 from support.databases.postgres_server import USERS, Database
 from support.fakes.outcomes import outcome
+from support.http.http_server import until
 from tornado_idv import ByCard, ByNickname, StartError
 from tornado_idv.registry import open_backends
 
@@ -71,6 +73,17 @@ async def test_unlogged_relation_whose_rows_are_not_read_is_no_error(database: D
         database.clear(script)
         async with serving(database, table=table) as backend:
             assert await outcome(backend) == "not found"
+
+
+async def test_table_that_becomes_unlogged_is_served_no_more(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
+    database.clear(f"{USERS} {ROWS}")
+    async with serving(database) as backend:
+        assert await outcome(backend) == "found"
+        await asyncio.to_thread(database.run, "ALTER TABLE users SET UNLOGGED")
+        await until(lambda: "is UNLOGGED" in str(backend.problem))
 
 
 COLUMNS = {

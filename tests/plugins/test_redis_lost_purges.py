@@ -115,6 +115,15 @@ async def test_a_reconnection_during_which_nothing_was_purged_keeps_what_is_cach
         assert first.directory.get_cached(QUERY) is not None
 
 
+async def test_another_primary_purges_everything_everywhere(server: RedisServer) -> None:
+    """Others may have left the old one before the last purge that it received."""
+    async with replicas(server) as (first, second):
+        first.cache._client.primary = "old:1"
+        await until(lambda: first.cache._primary == "old:1")
+        first.cache._client.primary = "new:1"
+        await second.wait_for(Purge())
+
+
 async def test_a_replica_that_takes_over_without_the_last_purge_has_no_valid_entry(
     server: RedisServer,
 ) -> None:

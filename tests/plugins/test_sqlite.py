@@ -469,6 +469,15 @@ async def test_a_user_whose_values_are_not_text_is_broken(
         assert await backend.find(ByCard("04001")) is None
 
 
+async def test_a_nickname_that_became_a_number_with_a_sign_is_broken(tmp_path: Path) -> None:
+    path = tmp_path / "users.db"
+    run(path, "CREATE TABLE users (nickname, card_number, plan)")
+    run(path, "INSERT INTO users VALUES (-5, '4000', 'Free')")
+    async with serving(path) as backend:
+        with pytest.raises(Broken, match="nickname of a row is not text"):
+            await backend.find(ByNickname("-5"))
+
+
 async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(tmp_path: Path) -> None:
     """Python converts no text of 5,000 digits to an integer, and raises a ValueError."""
     path, huge = tmp_path / "users.db", "9" * 5000

@@ -156,8 +156,11 @@ def beside(path: Path, suffix: str) -> Path:
 async def test_a_removed_wal_file_makes_users_uncertain(
     wal: tuple[Path, sqlite3.Connection], suffixes: list[str]
 ) -> None:
+    """Also where a link leads to the file."""
     path, writer = wal
-    async with serving(path) as backend:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    async with serving(link) as backend:
         assert await backend.find(ByNickname("alice")) == ALICE
         assert await backend.find(ABSENT) is None
         writer.close()

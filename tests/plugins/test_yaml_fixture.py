@@ -116,6 +116,7 @@ def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
             "users:\n- {nickname: a, plan: b}", "2:3: users[0].card_number", "missing", id="no card"
         ),
         pytest.param(of_one(plan=""), "4:5: users[0].plan", "empty", id="plan empty"),
+        pytest.param(of_one(plan="'  '"), "4:5: users[0].plan", "empty", id="plan white space"),
         pytest.param(of_one(plan="[]"), "4:5: users[0].plan", "plain text", id="plan a list"),
         pytest.param(of_one(nickname=""), "2:5: users[0].nickname", "empty", id="no nickname"),
         pytest.param(of_one(nickname='"@"'), "2:5: users[0].nickname", "empty", id="@ alone"),
@@ -134,6 +135,8 @@ def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
         ),
         pytest.param(of_one(profile_url=""), "5:5: users[0].profile_url", "empty", id="no address"),
         pytest.param("count: two\nusers: []\n", "1:1: count", "a number", id="count a word"),
+        pytest.param("count: -1\nusers: []\n", "1:1: count", "a number", id="count negative"),
+        pytest.param("count: [1]\nusers: []\n", "1:1: count", "a number", id="count a list"),
         pytest.param(f"count: {'9' * 5000}\nusers: []\n", "1:1: count", "a number", id="huge"),
         pytest.param("count: 2\nusers: []\n", "1:1: count", "says 2, the users are 0", id="count"),
         pytest.param("count: 0\nusers: []", "1:1: count", "line break", id="last line unfinished"),
