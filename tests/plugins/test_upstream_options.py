@@ -234,20 +234,17 @@ def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
 
 
 FAIR = {
-    "a list": {"select": "data"},
     "a code of not found": {"found_when": "error != 'E_NOUSER'"},
     "a total": {"found_when": "total != `0`"},
-    "a total without an error": {"found_when": "!ok || total != `0`"},
     "an error or data": {
         "broken_when": "errors || !data || !contains(keys(data), 'found')",
         "found_when": "data.found",
     },
     "a list of GraphQL": {"broken_when": "errors || !data", "select": "data.found"},
     "a record that is disabled": {"not_known_when": "error == 'no user' || state == 'disabled'"},
+    "a filter on a record": {"not_known_when": "roles[?name == 'none']"},
     "a flag of a record": {"not_known_when": "active == `false`"},
     "a quoted name": {"broken_when": """"error-code" == 'BUSY'"""},
-    "a flag that is false": {"found_when": "exists != `false`"},
-    "a length": {"found_when": "length(hits) > `0`"},
     "the whole document": {"found_when": "@"},
 }
 PAGED = {"match": "echo", "select": "users"}

@@ -153,7 +153,6 @@ def test_message_of_every_response_that_is_no_user_is_read(
     ("cache_control", "seconds"),
     [
         ("max-age=60", 60),
-        ("public, max-age=60, must-revalidate", 60),
         ("MAX-AGE=60", 60),
         ('max-age="60"', 60),
         ("max-age=60, s-maxage=10", 10),
@@ -161,16 +160,11 @@ def test_message_of_every_response_that_is_no_user_is_read(
         ("max-age=0", 0),
         ("no-store", None),
         ("max-age=60, no-store", 60),
-        ("no-cache", None),
-        ("", None),
         ("max-age", None),
-        ("max-age=", None),
         ("max-age=-1", None),
-        ("max-age=1.5", None),
         ("max-age=\u0661", None),
         ("max-age=99999999999", None),
         ("x-max-age=5", None),
-        (",,;=", None),
     ],
 )
 def test_cache_control_limits_the_time_in_the_cache(

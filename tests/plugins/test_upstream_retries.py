@@ -239,13 +239,9 @@ WAITS: dict[str, tuple[Sequence[str], float]] = {
     "date by our clock": ([f"Retry-After: {date(NOON.replace(year=2999))}"], 60),
     "date without a zone": (["Retry-After: Fri, 01 Jan 2999 12:00:00 -0000"], 60),
     "date of the past": ([f"Retry-After: {date(NOON)}", f"Date: {date(NOON)}"], 0),
-    "date of the past by our clock": ([f"Retry-After: {date(NOON.replace(year=2000))}"], 0),
-    "none": ([], 0),
-    "zero": (["Retry-After: 0"], 0),
     "negative": (["Retry-After: -5"], 0),
     "other digits": (["Retry-After: ٣"], 0),
     "date of a strange zone": ([f"Retry-After: Fri, 01 Jan 2999 12:00:00 +{'9' * 20}"], 0),
-    "words": (["Retry-After: soon"], 0),
 }
 
 

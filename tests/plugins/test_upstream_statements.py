@@ -138,16 +138,11 @@ OLD = record(state="disabled", plan=None, id=1)
     [
         ({}, GONE, None),
         ({}, record(state="active"), ALICE),
-        ({}, record(state=None), ALICE),
         ({}, RECORD, ALICE),
         ({}, record(plan=None, state="disabled"), None),
-        ({"select": "user"}, {"user": GONE}, None),
         ({"select": "items"}, {"items": [GONE]}, None),
         ({"select": "items"}, {"items": [GONE, RECORD, OLD]}, ALICE),
-        ({"select": "items"}, {"items": [GONE, OLD]}, None),
         ({"select": "items", "pick": "first"}, {"items": [GONE, RECORD]}, ALICE),
-        ({"select": "items", "pick": "first"}, {"items": [RECORD, GONE]}, ALICE),
-        ({"select": "items", "found_when": "items"}, {"items": [GONE]}, None),
         (
             {"select": "items", "match": "echo"},
             {"items": [record(login="bob", card="9"), GONE, record(login="al", card="8")]},
