@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
 
 import uvloop
@@ -128,7 +128,9 @@ class Manager:
                 prepared: list[Connection] = []
                 reply: Message = {}
                 while "result" not in reply:
-                    new = await self._ready(but=asked)
+                    # The supervisor replaces those that do not serve yet.
+                    ready = [each for each in await self._workers() if each["phase"] == "ready"]
+                    new = [each for each in ready if each["pid"] not in asked]
                     asked |= {each["pid"] for each in new}
                     preparing = (_prepare_in(each, file.content, connections) for each in new)
                     async with asyncio.timeout(PREPARE_TIMEOUT):
@@ -189,11 +191,6 @@ class Manager:
     async def _workers(self) -> list[Message]:
         """Return the workers that may have cached something; raises `OperationFailed`."""
         return [each for each in (await self._overview())["workers"] if each["address"]]
-
-    async def _ready(self, *, but: Container[int]) -> list[Message]:
-        """Return the other workers that serve; the supervisor replaces those that do not yet."""
-        workers = await self._workers()
-        return [each for each in workers if each["phase"] == "ready" and each["pid"] not in but]
 
     async def _overview(self) -> Message:
         """Return the state of the service; raises `OperationFailed`."""
