@@ -61,6 +61,22 @@ def test_new_clients_are_served_while_authenticated_ones_pipeline(
     assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
 
 
+def test_an_iteration_is_short_however_many_clients_pipeline(make_harness: MakeHarness) -> None:
+    """What arrives meanwhile is read after a millisecond of their requests, not after all."""
+    harness = make_harness(fast_path=False, seconds_per_request=MS / 5)
+    busy = [harness.ask(ask_for("alice")) for _ in range(100)]
+    for each in busy:
+        each.socket.arrive(ask_for("alice") * PIPELINED)
+    for _ in range(3):  # until their first requests are answered
+        harness.loop.turn()
+    for _ in range(50):
+        before = harness.app.asked
+        harness.loop.turn()
+        assert 5 <= harness.app.asked - before <= 7
+    harness.loop.settle()
+    assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
+
+
 def test_a_flood_of_bad_keys_takes_half_of_the_time_at_most(make_harness: MakeHarness) -> None:
     harness = make_harness(fast_path=False, seconds_per_request=MS / 4)
     good = [harness.ask(ask_for("alice")) for _ in range(10)]

@@ -376,7 +376,7 @@ def test_same_bytes_of_different_clients_are_logged_with_their_own_addresses(
         ask_for("alice", b"X-Forwarded-For: " + ip) for ip in (b"192.0.2.1", b"192.0.2.2")
     )
     proxy, another = harness.call("127.0.0.1"), harness.call("192.0.2.9")
-    fields = [b"X-Forwarded-For: " + each for each in (b"192.0.2.3", b"127.0.0.1")]
+    fields = [b"X-Forwarded-For: " + each for each in (b"192.0.2.8", b"192.0.2.3", b"127.0.0.1")]
     for data in (first, second, first, first, second, ask_for("alice", *fields)):
         proxy.send(data)
         another.send(data)

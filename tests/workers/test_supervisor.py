@@ -511,7 +511,13 @@ def test_stop_gives_no_more_time_to_a_worker_that_drains_already(service: Simula
 def test_second_signal_kills_all_processes(
     service: Simulation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(os, "_exit", sys.exit)
+    killed: list[list[int]] = []
+
+    def exit_at_once(code: int) -> None:
+        killed.extend([*each.signals] for each in service.processes)
+        sys.exit(code)
+
+    monkeypatch.setattr(os, "_exit", exit_at_once)
     service.worker(1).ignored = service.worker(2).ignored = {"drain"}
     send_signal()
     service.advance(1.0)
@@ -524,7 +530,7 @@ def test_second_signal_kills_all_processes(
     assert aborted.message == "second signal: exiting now, requests in flight are aborted"
     assert (stopped.name, stopped.message) == ("tornado_idv.audit", "stopped")
     assert stopped.__dict__["drained"] is False
-    assert [each.signals[:1] for each in service.processes] == [[signal.SIGKILL]] * 3
+    assert killed == [[signal.SIGKILL]] * 3
 
 
 # The overview
