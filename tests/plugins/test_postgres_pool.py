@@ -121,6 +121,7 @@ async def test_connection_that_was_closed_meanwhile_is_not_used_again() -> None:
 
 
 async def test_connections_in_use_stay_when_idle_ones_are_dropped() -> None:
+    """Where all are replaced, until they are returned."""
     pool = Pool(Server().connect, 2)
     used, idle = await pool.acquire(), await pool.acquire()
     pool.release(idle)
@@ -129,6 +130,10 @@ async def test_connections_in_use_stay_when_idle_ones_are_dropped() -> None:
     pool.release(used)
     assert await pool.acquire() is used
     assert await pool.acquire() is not idle
+    pool.replace()
+    assert used.ended is None
+    pool.release(used)
+    assert used.ended == "terminated"
 
 
 async def test_close_ends_idle_connections_and_then_terminates_those_in_use() -> None:
