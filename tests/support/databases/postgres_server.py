@@ -389,6 +389,16 @@ def stopped(database: Database) -> Iterator[None]:
     database.server.start()
 
 
+@contextmanager
+def hanging(database: Database) -> Iterator[None]:
+    """Freeze the server of a database within."""
+    database.server.pause()
+    try:
+        yield
+    finally:
+        database.server.resume()
+
+
 def create_database(server: PostgresServer, name: str) -> Database:
     """Create a database, also where tests in another order had one of this name before."""
     name = f"{name}_{next(_numbers)}"
