@@ -28,6 +28,8 @@ class InvalidFormat(IdvError):
         "not_an_object": "the body must be a JSON object",
         "member_missing": "the body lacks the member that this operation reads",
         "member_not_a_string": "the value must be a JSON string",
+        "items_number": "items must be a list of 1 to 100",
+        "item_invalid": "each item must be an object with either input or card_number",
         "nickname_without_at": "a nickname must begin with @",
         "nickname_invalid": "the nickname has a length or characters that are not allowed",
         "not_an_identifier": "the value is neither @ and a nickname nor a profile URL",

@@ -16,7 +16,7 @@ from tornado_idv.client.errors import (
     Undetermined,
     Unexpected,
 )
-from tornado_idv.client.protocol import User
+from tornado_idv.client.protocol import Result, User
 from tornado_idv.client.synchronous import Client
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ __all__ = [
     "MissingScope",
     "NotFound",
     "RateLimited",
+    "Result",
     "Undetermined",
     "Unexpected",
     "User",

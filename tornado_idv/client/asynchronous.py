@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, Self
@@ -15,7 +15,9 @@ from tornado_idv.client.errors import Undetermined, Unexpected
 from tornado_idv.client.protocol import (
     MAX_IDLE_TIME,
     BaseClient,
+    Found,
     Lookup,
+    Result,
     StaleConnection,
     User,
 )
@@ -59,7 +61,19 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _run(self, call: Coroutine[Any, Any, User | None]) -> Any:
+    async def find_many(self, identifiers: Iterable[str]) -> AsyncIterator[Result]:
+        """Yield a result for each nickname or profile URL, in order; 100 are sent at a time."""
+        for items in self._batches("input", identifiers):
+            for each in await self._find_batch(items):
+                yield each
+
+    async def find_many_cards(self, numbers: Iterable[str]) -> AsyncIterator[Result]:
+        """Yield a result for each card number, as `find_many`."""
+        for items in self._batches("card_number", numbers):
+            for each in await self._find_batch(items):
+                yield each
+
+    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
         return call
 
     async def _pause(self, seconds: float) -> None:
@@ -79,7 +93,7 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
 
     async def _exchange(
         self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
-    ) -> User | None:
+    ) -> Found:
         if is_new:  # of its own: the common one may have been closed meanwhile
             opened: AbstractAsyncContextManager[aiohttp.ClientSession] = self._open()
         else:
@@ -105,7 +119,7 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
         except aiohttp.ClientError as error:
             raise Unexpected(f"not a response: {type(error).__name__}") from None
 
-    async def _read(self, lookup: Lookup, reply: aiohttp.ClientResponse) -> User | None:
+    async def _read(self, lookup: Lookup, reply: aiohttp.ClientResponse) -> Found:
         fields, body = reply.headers.getall, b""
         length = lookup.body_length(fields)
         if length is not None:

@@ -8,10 +8,10 @@ import random
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from tornado_idv import strict_json
 from tornado_idv.client.errors import (
@@ -32,8 +32,6 @@ _FoundT = TypeVar("_FoundT")
 _UserT = TypeVar("_UserT")
 Fields = Callable[[str, list[str]], list[str]]
 """Returns the values of a header field, one for each line that has it, or the second argument."""
-MAX_BODY = 64 * 1024
-"""Bytes of a response body that are read."""
 MAX_IDLE_TIME = 5.0
 """Seconds after which a kept connection is not used: the service closes it after 10 s."""
 _URL = re.compile(
@@ -45,10 +43,15 @@ _ID_FIELDS = ("X-Request-ID", "X-IDV-Request-ID")
 """A proxy may replace the first; the service knows the second since version 1.0."""
 _TEXT = re.compile(r"[ -~]+")
 _VISIBLE = re.compile(r"[!-~]+")
-_LENGTH = re.compile(r"[1-9][0-9]{0,4}")
+_LENGTH = re.compile(r"[1-9][0-9]{0,6}")
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
 _REASON = re.compile(r"[a-z_]{1,40}")
+_QUOTA = re.compile(r'"[a-z]+";q=([1-9][0-9]{0,8});w=[0-9]+', re.ASCII)
+_OPERATIONS = {"input": "url", "card_number": "card"}
 _FIRST_PAUSE = 0.1
+_MAX_ITEMS = 100
+_MAX_REQUEST = 15_000
+"""Bytes of the body of a batch: the service accepts 16 KiB by default."""
 _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 _REFUSED: dict[int, tuple[type[ClientError], str]] = {
@@ -68,8 +71,64 @@ class User:
     profile_url: str = field(repr=False, default="")
 
 
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An identifier that is looked up, and the member of a request that has it."""
+
+    member: str
+    identifier: str = field(repr=False)
+
+    @property
+    def body(self) -> bytes:
+        """The JSON object with it."""
+        return json.dumps({self.member: self.identifier}).encode()
+
+    def user(self, record: dict[str, Any]) -> User:
+        """Return the user of a record; raises `Unexpected` unless it is the one looked up."""
+        members: list[Any] = [record.get(name) for name in User.__slots__]
+        if not all(isinstance(each, str) for each in members):
+            raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
+        user = User(*members)
+        wanted, found = self.identifier, user.card_number
+        if self.member == "input":
+            wanted = "@" + wanted.removesuffix("/").rpartition("/")[2].removeprefix("@")
+            found = user.nickname
+        # The service may fold the case of a nickname, in ASCII: `str.lower` has more letters.
+        if found.encode().lower() != wanted.encode().lower():
+            raise Unexpected("the response is for another user than requested", HTTPStatus.OK)
+        return user
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result for one of many identifiers.
+
+    The user does not exist if ``user`` and ``error`` are both ``None``, and in no other case.
+    ``degraded`` is whether a backend of the service has failed within ten minutes before.
+    """
+
+    identifier: str = field(repr=False)
+    user: User | None
+    error: ClientError | None = None
+    degraded: bool = False
+
+
+Found = User | list[Result] | None
+"""What a response says: a user or none, or the results of a batch."""
+
+
 class StaleConnection(Undetermined):
     """A kept connection was closed before a response."""
+
+
+class NoSuchRoute(Unexpected):
+    """The service has no such path."""
+
+
+class QuotaExceeded(RateLimited):
+    """A rate limit allows fewer lookups at a time than a batch has: ``quota``."""
+
+    quota = 0
 
 
 class BaseClient(Generic[_FoundT, _UserT]):
@@ -116,6 +175,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
         self._traceparent = traceparent
         self._ssl = ssl_context
         self._clock, self._sleep, self._chance = clock, sleep, chance
+        self._max_items = _MAX_ITEMS
         self._prepare()
 
     def find(self, identifier: str) -> _FoundT:
@@ -123,25 +183,61 @@ class BaseClient(Generic[_FoundT, _UserT]):
 
         ``None`` means that the user does not exist. Raises `ClientError` for everything else.
         """
-        return cast("_FoundT", self._run(self._by_input(identifier)))
+        return cast("_FoundT", self._run(self._find(Item("input", identifier))))
 
     def find_card(self, number: str) -> _FoundT:
         """Return the user with a card number, as `find`."""
-        return cast("_FoundT", self._run(self._by_card(number)))
+        return cast("_FoundT", self._run(self._find(Item("card_number", number))))
 
     def get(self, identifier: str) -> _UserT:
         """Return the user as `find`; raises `NotFound` if it does not exist."""
-        return cast("_UserT", self._run(self._by_input(identifier, must_exist=True)))
+        return cast("_UserT", self._run(self._find(Item("input", identifier), must_exist=True)))
 
     def get_card(self, number: str) -> _UserT:
         """Return the user with a card number, as `get`."""
-        return cast("_UserT", self._run(self._by_card(number, must_exist=True)))
+        return cast("_UserT", self._run(self._find(Item("card_number", number), must_exist=True)))
+
+    def _batches(self, member: str, identifiers: Iterable[str]) -> Iterator[list[Item]]:
+        """Yield as many items at a time as a request may have."""
+        batch: list[Item] = []
+        size = 0
+        for each in identifiers:
+            item = Item(member, each)
+            if batch and (len(batch) >= self._max_items or size + len(item.body) > _MAX_REQUEST):
+                yield batch
+                batch, size = [], 0
+            batch.append(item)
+            size += len(item.body) + 1
+        if batch:
+            yield batch
+
+    async def _find_batch(self, items: list[Item]) -> list[Result]:
+        if self._max_items == 1:
+            return [await self._find_item(each) for each in items]
+        body = b'{"items":[%b]}' % b",".join([each.body for each in items])
+        try:
+            results = await self._look_up(Batch(f"{self._path}batch", body, items))
+        except NoSuchRoute:  # an older service
+            self._max_items = 1
+            return await self._find_batch(items)
+        except QuotaExceeded as error:
+            self._max_items = size = error.quota
+            return [*await self._find_batch(items[:size]), *await self._find_batch(items[size:])]
+        except ClientError as error:
+            return [Result(each.identifier, None, error) for each in items]
+        return cast("list[Result]", results)
+
+    async def _find_item(self, item: Item) -> Result:
+        try:
+            return Result(item.identifier, await self._find(item))
+        except ClientError as error:
+            return Result(item.identifier, None, error)
 
     def _prepare(self) -> None:
         """Set attributes of one client alone."""
 
     @abstractmethod
-    def _run(self, call: Coroutine[Any, Any, User | None]) -> Any: ...
+    def _run(self, call: Coroutine[Any, Any, Any]) -> Any: ...
 
     @abstractmethod
     async def _pause(self, seconds: float) -> None: ...
@@ -149,25 +245,17 @@ class BaseClient(Generic[_FoundT, _UserT]):
     @abstractmethod
     async def _exchange(
         self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
-    ) -> User | None:
+    ) -> Found:
         """Send a request, with ``is_new`` on a new connection, and read its response."""
 
-    async def _by_input(self, identifier: str, *, must_exist: bool = False) -> User | None:
-        nickname = "@" + identifier.removesuffix("/").rpartition("/")[2].removeprefix("@")
-        wanted = "nickname", nickname
-        return await self._look_up("url", {"input": identifier}, wanted, must_exist=must_exist)
+    async def _find(self, item: Item, *, must_exist: bool = False) -> User | None:
+        path = self._path + _OPERATIONS[item.member]
+        user = await self._look_up(Lookup(path, item.body, [item], must_exist))
+        return cast("User | None", user)
 
-    async def _by_card(self, number: str, *, must_exist: bool = False) -> User | None:
-        record = {"card_number": number}
-        return await self._look_up("card", record, *record.items(), must_exist=must_exist)
-
-    async def _look_up(
-        self, operation: str, record: dict[str, str], wanted: tuple[str, str], *, must_exist: bool
-    ) -> User | None:
+    async def _look_up(self, lookup: Lookup) -> Found:
         until = self._clock() + self._deadline
-        body = json.dumps(record).encode()
-        path = self._path + operation
-        lookup = Lookup(path, body, wanted, lambda: until - self._clock(), must_exist)
+        lookup.remaining = lambda: until - self._clock()
         pause = _FIRST_PAUSE
         try:
             while True:
@@ -175,7 +263,8 @@ class BaseClient(Generic[_FoundT, _UserT]):
                     return await self._attempt(lookup)
                 except Undetermined as error:
                     wait = max(error.retry_after or 0.0, pause) * (1 + self._chance() / 4)
-                    if error.status not in _RETRIED or wait >= lookup.remaining():
+                    is_retried = error.status in _RETRIED and not isinstance(error, QuotaExceeded)
+                    if not is_retried or wait >= lookup.remaining():
                         raise
                 pause *= 2
                 await self._pause(wait)
@@ -183,7 +272,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
             error.request_id = lookup.request_id
             raise
 
-    async def _attempt(self, lookup: Lookup) -> User | None:
+    async def _attempt(self, lookup: Lookup) -> Found:
         traceparent = self._traceparent() if self._traceparent else None
         fields = dict(self._fields)
         if traceparent and _VISIBLE.fullmatch(traceparent):
@@ -196,17 +285,19 @@ class BaseClient(Generic[_FoundT, _UserT]):
 
 @dataclass
 class Lookup:
-    """One lookup with all its attempts.
+    """One lookup with all its attempts; ``items`` has the one that is looked up.
 
     Each attempt has an id of its own, so that no response to an earlier one is taken for its own.
-    ``wanted`` is the member that a user must have, and its value; ``remaining`` returns seconds.
+    ``remaining`` returns seconds.
     """
 
+    max_body: ClassVar = 64 * 1024
+    """Bytes of a response body that are read."""
     path: str
     body: bytes = field(repr=False)
-    wanted: tuple[str, str] = field(repr=False)
-    remaining: Callable[[], float]
+    items: list[Item] = field(repr=False)
     must_exist: bool = False
+    remaining: Callable[[], float] = field(default=lambda: 0.0)
     call_id: str = field(default_factory=lambda: os.urandom(16).hex())
     attempts: int = 0
 
@@ -230,27 +321,23 @@ class Lookup:
         is_framed = len(length) == 1 and _LENGTH.fullmatch(length[0])
         if not is_framed or fields("transfer-encoding", []) or not self._is_echoed(fields):
             return None
-        return int(length[0]) if int(length[0]) <= MAX_BODY else None
+        return int(length[0]) if int(length[0]) <= self.max_body else None
 
-    def read(self, status: int, fields: Fields, body: bytes) -> User | None:
+    def read(self, status: int, fields: Fields, body: bytes) -> Found:
         """Return the user of a response, ``None`` if it says that there is none.
 
         Raises `ClientError` for every other response, and with ``must_exist`` for that one.
         """
         if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
-            failure = kind(f"the service could not determine the result: status {status}", status)
-            wait = "".join(fields("retry-after", []))
-            failure.retry_after = float(wait) if _SECONDS.fullmatch(wait) else None
-            raise failure
+            raise self._undetermined(status, fields)
         record = self._record(fields, body)
         code = record.get("code") if record.get("status") == "error" else None
-        if status == HTTPStatus.NOT_FOUND and code == "not_found":
+        if status == HTTPStatus.NOT_FOUND and code == "not_found" and not isinstance(self, Batch):
             if self.must_exist:
                 raise NotFound("the user does not exist", status)
             return None
         if status == HTTPStatus.OK and record.get("status") == "ok":
-            return self._user(record)
+            return self._found(record)
         if status in _REFUSED and isinstance(code, str) and code != "not_found":
             refusal, message = _REFUSED[status]
             reason = "".join(fields("x-error-reason", []))
@@ -261,8 +348,8 @@ class Lookup:
             raise error
         message = f"status {status} with a response that is not of this service"
         if code == "no_such_route":
-            message = "the service has no such path: check its URL"
-        elif not self._is_echoed(fields):
+            raise NoSuchRoute("the service has no such path: check its URL", status)
+        if not self._is_echoed(fields):
             names = ", ".join(fields("server", []) + fields("via", []))
             proxy = f"a proxy ({names[:100]})" if _TEXT.fullmatch(names) else "a proxy"
             message = (
@@ -271,19 +358,23 @@ class Lookup:
             )
         raise Unexpected(message, status)
 
+    def _undetermined(self, status: int, fields: Fields) -> Undetermined:
+        kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
+        quota = _QUOTA.fullmatch("".join(fields("ratelimit-policy", [])))
+        if quota and kind is RateLimited and int(quota[1]) < len(self.items):
+            kind = QuotaExceeded
+        error = kind(f"the service could not determine the result: status {status}", status)
+        wait = "".join(fields("retry-after", []))
+        error.retry_after = float(wait) if _SECONDS.fullmatch(wait) else None
+        if isinstance(error, QuotaExceeded) and quota:
+            error.quota = int(quota[1])
+        return error
+
     def _is_echoed(self, fields: Fields) -> bool:
         return any(fields(name, []) == [self.request_id] for name in _ID_FIELDS)
 
-    def _user(self, record: dict[str, Any]) -> User:
-        members: list[Any] = [record.get(name) for name in User.__slots__]
-        if not all(isinstance(each, str) for each in members):
-            raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
-        user = User(*members)
-        name, value = self.wanted
-        # The service may fold the case of a nickname, in ASCII: `str.lower` has more letters.
-        if getattr(user, name).encode().lower() != value.encode().lower():
-            raise Unexpected("the response is for another user than requested", HTTPStatus.OK)
-        return user
+    def _found(self, record: dict[str, Any]) -> Found:
+        return self.items[0].user(record)
 
     def _record(self, fields: Fields, body: bytes) -> dict[str, Any]:
         """Return the JSON object of a response, empty if it has none."""
@@ -296,3 +387,41 @@ class Lookup:
         except ValueError:
             return {}
         return record if isinstance(record, dict) else {}
+
+
+class Batch(Lookup):
+    """A lookup of many items, whose response has a record for each."""
+
+    max_body = 1024 * 1024
+
+    def _found(self, record: dict[str, Any]) -> Found:
+        records, degraded = record.get("results"), record.get("degraded")
+        if not isinstance(records, list) or len(records) != len(self.items):
+            raise Unexpected("the response has not one result for each item", HTTPStatus.OK)
+        return [
+            self._result(item, each, degraded=degraded is not False)
+            for item, each in zip(self.items, records, strict=True)
+        ]
+
+    def _result(self, item: Item, record: object, *, degraded: bool) -> Result:
+        user, error = None, None
+        try:
+            user = self._user_of(item, record if isinstance(record, dict) else {})
+        except ClientError as failure:
+            failure.request_id = self.request_id
+            error = failure
+        return Result(item.identifier, user, error, degraded)
+
+    def _user_of(self, item: Item, record: dict[str, Any]) -> User | None:
+        code = record.get("code") if record.get("status") == "error" else None
+        if record.get("status") == "ok":
+            return item.user(record)
+        if code == "not_found":
+            return None
+        if code == "insufficient_scope":
+            raise MissingScope(_REFUSED[403][1])
+        if code == "invalid_format":
+            raise InvalidFormat(_REFUSED[422][1])
+        if isinstance(code, str):
+            raise Undetermined(f"the service could not determine the result: {code}")
+        raise Unexpected("a result of the response is not of this service", HTTPStatus.OK)

@@ -8,7 +8,7 @@ import re
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from http.client import HTTPConnection, HTTPException
@@ -17,17 +17,16 @@ from typing import Any, Self
 
 from tornado_idv.client.errors import Undetermined, Unexpected
 from tornado_idv.client.protocol import (
-    MAX_BODY,
     MAX_IDLE_TIME,
     BaseClient,
+    Found,
     Lookup,
+    Result,
     StaleConnection,
     User,
 )
 
 _MAX_IDLE = 16
-_MAX_RESPONSE = 2 * MAX_BODY
-"""Bytes of a response with its head and the interim responses before it."""
 
 _FIELDS = rb"[\t -~\x80-\xff]*\r\n(?:[!#-'*+.0-9A-Z^-z|~-]+:[\t -~\x80-\xff]*\r\n)*\r\n"
 _HEADS = re.compile(rb"(?:HTTP/1\.1 100 %b)*HTTP/1\.[01] [2-5][0-9]{2} %b" % (_FIELDS, _FIELDS))
@@ -57,7 +56,17 @@ class Client(BaseClient[User | None, User]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, call: Coroutine[Any, Any, User | None]) -> Any:
+    def find_many(self, identifiers: Iterable[str]) -> Iterator[Result]:
+        """Yield a result for each nickname or profile URL, in order; 100 are sent at a time."""
+        for items in self._batches("input", identifiers):
+            yield from self._run(self._find_batch(items))
+
+    def find_many_cards(self, numbers: Iterable[str]) -> Iterator[Result]:
+        """Yield a result for each card number, as `find_many`."""
+        for items in self._batches("card_number", numbers):
+            yield from self._run(self._find_batch(items))
+
+    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
         try:
             while True:
                 call.send(None)
@@ -69,12 +78,12 @@ class Client(BaseClient[User | None, User]):
 
     async def _exchange(
         self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
-    ) -> User | None:
+    ) -> Found:
         kept = None if is_new else self._kept_socket()
         stream = None
         try:
             sock = kept or _connect(self._host, self._port, self._tls, lookup.remaining)
-            stream = _Stream(sock, lookup.remaining)
+            stream = _Stream(sock, lookup)
             return self._send(lookup, fields, stream)
         except (OSError, UnicodeError) as error:
             is_stale = kept and stream and not stream.received
@@ -84,7 +93,7 @@ class Client(BaseClient[User | None, User]):
         except HTTPException as error:
             raise Unexpected(f"not a response: {type(error).__name__}") from None
 
-    def _send(self, lookup: Lookup, fields: dict[str, str], stream: _Stream) -> User | None:
+    def _send(self, lookup: Lookup, fields: dict[str, str], stream: _Stream) -> Found:
         is_reusable, body = False, b""
         http: Any = HTTPConnection(self._host, self._port)
         http.sock = stream
@@ -120,9 +129,10 @@ class Client(BaseClient[User | None, User]):
 class _Stream(io.RawIOBase):
     """A socket for an `HTTPConnection`, where each step has the time left as its timeout."""
 
-    def __init__(self, sock: socket.socket, remaining: Callable[[], float]) -> None:
+    def __init__(self, sock: socket.socket, lookup: Lookup) -> None:
         self.socket = sock
-        self._remaining = remaining
+        self._remaining = lookup.remaining
+        self._size = 2 * lookup.max_body  # with the head and the interim responses before it
         self.received = bytearray()
 
     def sendall(self, data: bytes) -> None:
@@ -137,7 +147,7 @@ class _Stream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         length = _bounded(self.socket, self._remaining()).recv_into(buffer)
         self.received += buffer[:length]
-        if len(self.received) > _MAX_RESPONSE:
+        if len(self.received) > self._size:
             raise HTTPException
         return length
 

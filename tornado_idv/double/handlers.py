@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 from msgspec.structs import replace
@@ -13,10 +14,12 @@ from tornado_idv.http.exchange import Exchange
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.model import Query
 from tornado_idv.units import Rate
+from tornado_idv.web.authenticated import AuthenticatedHandler
+from tornado_idv.web.batch import BatchHandler
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.json_body import encode_user
-from tornado_idv.web.lookups import Services
+from tornado_idv.web.lookups import Services, result_of_error
 from tornado_idv.web.response import ECHOED, Result
 
 _PIECES_PER_SECOND = 20
@@ -29,8 +32,8 @@ _NO_RESPONSE = Result(
 )
 
 
-class DoubleHandler(IdentifyHandler):
-    """Looks up as usual, but for users and faults of the double."""
+class DoubleHandler(AuthenticatedHandler):
+    """Base of handlers that look up as usual, but for users and faults of the double."""
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)
@@ -40,37 +43,43 @@ class DoubleHandler(IdentifyHandler):
         """End a delay: the journal has a request when its client has gone, not an hour later."""
         self._disconnected.set_result(None)
 
-    async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
-        double: Double = self.settings["double"]
-        fault = double.take_fault(query, self.services.directory)
-        if fault is not None:
-            await asyncio.wait([self._disconnected], timeout=fault.delay)
-            if self._disconnected.done():
-                return _NO_RESPONSE
-            if fault.reset:
-                self._connection.reset()
-                return _NO_RESPONSE
-            if fault.status == ApiError.RATE_LIMITED.status:
-                raise rate_limited(_ONE_PER_SECOND)
-            if fault.status is not None:
-                raise ApiException(_ERRORS[fault.status], reason=_SIMULATED)
-            if fault.proxy_status is not None:
-                self.clear_header("X-Request-ID")
-                self.clear_header(ECHOED)
-                self.set_header("Content-Type", "text/html")
-                page = _PAGE.format(fault.proxy_status).encode()
-                return replace(_NO_RESPONSE, status=fault.proxy_status, body=page)
-        user = double.users.get(query)
-        if user is None:
-            result = await super()._look_up(query, limits)
-        else:
-            result = Result(200, encode_user(user, self.services.identifiers))
-        if fault is not None and (fault.cut or fault.drip):
-            return await self._send_in_pieces(result, fault)
-        return result
+    @property
+    def double(self) -> Double:
+        return cast("Double", self.settings["double"])
 
-    async def _send_in_pieces(self, result: Result, fault: Fault) -> Result:
+    def take_fault(self, query: Query) -> Fault | None:
+        """Return the fault of this lookup, and count it."""
+        return self.double.take_fault(query, self.services.directory)
+
+    def find_user(self, query: Query) -> Result | None:
+        """Return the result for a user of the double."""
+        user = self.double.users.get(query)
+        return None if user is None else Result(200, encode_user(user, self.services.identifiers))
+
+    async def simulate(self, fault: Fault) -> Result | None:
+        """Wait as the fault says, and return the response in place of the usual one."""
+        await asyncio.wait([self._disconnected], timeout=fault.delay)
+        if self._disconnected.done():
+            return _NO_RESPONSE
+        if fault.reset:
+            self._connection.reset()
+            return _NO_RESPONSE
+        if fault.status == ApiError.RATE_LIMITED.status:
+            raise rate_limited(_ONE_PER_SECOND)
+        if fault.status is not None:
+            raise ApiException(_ERRORS[fault.status], reason=_SIMULATED)
+        if fault.proxy_status is not None:
+            self.clear_header("X-Request-ID")
+            self.clear_header(ECHOED)
+            self.set_header("Content-Type", "text/html")
+            page = _PAGE.format(fault.proxy_status).encode()
+            return replace(_NO_RESPONSE, status=fault.proxy_status, body=page)
+        return None
+
+    async def send_in_pieces(self, result: Result, fault: Fault | None) -> Result:
         """Send the body in pieces, all but the last; or half of it, and close the connection."""
+        if fault is None or not (fault.cut or fault.drip):
+            return result
         body = result.body
         self.set_status(result.status)
         self.set_header("Content-Length", len(body))
@@ -92,12 +101,51 @@ class DoubleHandler(IdentifyHandler):
         return cast("Exchange", self.request.connection)
 
 
-class DoubleUrlHandler(DoubleHandler, IdentifyUrlHandler):
+class DoubleIdentifyHandler(DoubleHandler, IdentifyHandler):
+    """A single lookup."""
+
+    async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
+        fault = self.take_fault(query)
+        if fault is not None and (failed := await self.simulate(fault)) is not None:
+            return failed
+        result = self.find_user(query) or await super()._look_up(query, limits)
+        return await self.send_in_pieces(result, fault)
+
+
+class DoubleUrlHandler(DoubleIdentifyHandler, IdentifyUrlHandler):
     """Lookups by nickname or profile URL."""
 
 
-class DoubleCardHandler(DoubleHandler, IdentifyCardHandler):
+class DoubleCardHandler(DoubleIdentifyHandler, IdentifyCardHandler):
     """Lookups by card number."""
 
 
-HANDLERS = (DoubleUrlHandler, DoubleCardHandler)
+class DoubleBatchHandler(DoubleHandler, BatchHandler):
+    """A ``status`` of 500 or 503 is that of an item; other faults are those of the response."""
+
+    async def _look_up_all(
+        self, parsed: Sequence[Query | Result], limits: KeyLimits | None
+    ) -> Result:
+        results: dict[Query, Result] = {}
+        in_pieces: Fault | None = None
+        for query in dict.fromkeys(each for each in parsed if not isinstance(each, Result)):
+            fault = self.take_fault(query)
+            if (found := self.find_user(query)) is not None:
+                results[query] = found
+            if fault is None:
+                continue
+            try:
+                failed = await self.simulate(fault)
+            except ApiException as error:
+                if error.error is ApiError.RATE_LIMITED:
+                    raise
+                results[query] = result_of_error(error)
+            else:
+                if failed is not None:
+                    return failed
+                in_pieces = fault if fault.cut or fault.drip else in_pieces
+        parsed = [each if isinstance(each, Result) else results.get(each, each) for each in parsed]
+        return await self.send_in_pieces(await super()._look_up_all(parsed, limits), in_pieces)
+
+
+HANDLERS = (DoubleUrlHandler, DoubleCardHandler, DoubleBatchHandler)

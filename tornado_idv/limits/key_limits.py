@@ -48,9 +48,9 @@ class Limit:
         self.interval = rate.seconds / rate.count
         self.tolerance = self.interval * (rate.count - 1)
 
-    def exceeded(self, tat: float, now: float) -> Exceeded | None:
-        """Return by how much a further event would exceed the limit, if it would."""
-        wait = tat - self.tolerance - now
+    def exceeded(self, tat: float, now: float, events: int = 1) -> Exceeded | None:
+        """Return by how much further events would exceed the limit, if they would."""
+        wait = max(tat - now, 0.0) + (events - 1) * self.interval - self.tolerance
         return Exceeded(self, wait) if wait > 0 else None
 
 
@@ -92,21 +92,26 @@ class KeyLimits(Struct, eq=False):
         refusing = {"requests": self.requests, "misses": None if self.log_only else self.misses}
         return {name: format_rate(each.rate) if each else None for name, each in refusing.items()}
 
-    def acquire(self) -> Exceeded | None:
-        """Count a request and return ``None``, or return the limit that it exceeds."""
+    def acquire(self, lookups: int = 1) -> Exceeded | None:
+        """Count lookups and return ``None``, or return the limit that they exceed.
+
+        Each may turn out to be a miss, so there must be room for as many of these.
+        """
         now = self.clock()
         tats, at, requests, misses = self.tats, self.at, self.requests, self.misses
         tat = tats[at]
-        if (requests is not None and tat - now > requests.tolerance) or (
-            misses is not None and tats[at + 1] - now > misses.tolerance
+        if (
+            lookups > 1
+            or (requests is not None and tat - now > requests.tolerance)
+            or (misses is not None and tats[at + 1] - now > misses.tolerance)
         ):
-            exceeded = self._exceeded(now)
+            exceeded = self._exceeded(now, lookups)
             if exceeded is not None:
                 return exceeded
         if requests is not None:
-            tats[at] = (tat if tat > now else now) + requests.interval  # noqa: FURB136 - max is slower
+            tats[at] = (tat if tat > now else now) + lookups * requests.interval  # noqa: FURB136 - max is slower
             if self.uses is not None:
-                self.uses[self, requests] += 1
+                self.uses[self, requests] += lookups
         return None
 
     def bound_wait(self) -> None:
@@ -136,11 +141,11 @@ class KeyLimits(Struct, eq=False):
             return None
         return self.misses.exceeded(self.tats[self.at + 1], self.clock())
 
-    def _exceeded(self, now: float) -> Exceeded | None:
+    def _exceeded(self, now: float, lookups: int) -> Exceeded | None:
         """Return the limit for which the client has to wait longest."""
         tats, at = self.tats, self.at
-        requests = self.requests.exceeded(tats[at], now) if self.requests else None
-        misses = self.misses.exceeded(tats[at + 1], now) if self.misses else None
+        requests = self.requests.exceeded(tats[at], now, lookups) if self.requests else None
+        misses = self.misses.exceeded(tats[at + 1], now, lookups) if self.misses else None
         if misses is not None and self.log_only:
             if now >= self.logged_until:
                 self.logged_until = now + _LOG_INTERVAL

@@ -12,6 +12,7 @@ import pluggy
 from tornado_idv.errors import format_traceback
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
+from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.chain import Chain, Explanation
 from tornado_idv.lookup.guard import BackendCall, Guard
@@ -47,11 +48,15 @@ class Directory:
         shared: SharedAnswers | None = None,
     ) -> None:
         self.cache = cache
+        self.timeout = timeout
         self._shared = shared
         self.guards = [
             Guard(each, accepts, on_backend_result, ttl=cache.limits.ttl) for each in backends
         ]
         self.canaries = [canary for each in self.guards for canary in each.canaries.values()]
+        most = min((each.backend.options.max_concurrent for each in self.guards), default=1)
+        self.batch_slots = Bulkhead(max(1, most // 2))
+        """Lookups of batches at a time: single lookups find a free slot at each backend."""
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()

@@ -13,11 +13,12 @@ from tornado.web import Application
 from tornado_idv.http.serving import Reject
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import Request, RequestLog, record_response
-from tornado_idv.web.authenticated import KeyHandler
+from tornado_idv.web.authenticated import AuthenticatedHandler, KeyHandler
+from tornado_idv.web.batch import BatchHandler
 from tornado_idv.web.docs import File, FileHandler
 from tornado_idv.web.errors import BY_STATUS
 from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
-from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
+from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.response import Result, build_response, new_request_id
@@ -30,7 +31,7 @@ def make_api(
     base_path: str = "",
     health_path: str | None = None,
     docs: Mapping[str, File] = _NO_DOCS,
-    identify: Sequence[type[IdentifyHandler]] = (),
+    identify: Sequence[type[AuthenticatedHandler]] = (),
     *,
     known_heads: KnownHeads | None = None,
     **settings: Any,
@@ -40,7 +41,7 @@ def make_api(
     ``identify`` are handlers in place of those that look users up; ``known_heads`` learn from them.
     """
     root = f"{base_path}/api/v1"
-    identify = identify or (IdentifyUrlHandler, IdentifyCardHandler)
+    identify = identify or (IdentifyUrlHandler, IdentifyCardHandler, BatchHandler)
     routes: dict[str, type[ApiHandler]] = {f"{root}/{each.route}": each for each in identify}
     routes[f"{root}/key"] = KeyHandler
     if health_path is not None:

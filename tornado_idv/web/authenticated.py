@@ -44,10 +44,10 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
             raise ApiException(ApiError.SCOPE, _SCOPE_FIELD.format(scope))
         return key
 
-    def limits_within(self, key: ApiKey) -> KeyLimits | None:
-        """Return the limits of a key, if it has any, once this request is charged to them."""
+    def limits_within(self, key: ApiKey, lookups: int = 1) -> KeyLimits | None:
+        """Return the limits of a key, if it has any, once so many lookups are charged to them."""
         limits = self.services.key_limiter.of(key)
-        exceeded = limits.acquire() if limits else None
+        exceeded = limits.acquire(lookups) if limits else None
         if exceeded is not None:
             raise rate_limited(exceeded)
         return limits

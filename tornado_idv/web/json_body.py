@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from json.encoder import encode_basestring
+from typing import Any
 
 from tornado_idv import strict_json
 from tornado_idv.errors import InvalidFormat
@@ -15,11 +16,11 @@ _ABSENT = object()
 _quoted = encode_basestring  # what an encoder with ensure_ascii=False calls
 
 
-def parse_field(body: bytes, name: str) -> str:
-    """Return the text member ``name`` of the one JSON object in ``body``.
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Return the one JSON object in ``body``.
 
-    Strict UTF-8 and RFC 8259; no member twice, no NaN, no byte order mark. Other
-    members are ignored, whatever they hold, so numbers stay text (an integer of
+    Strict UTF-8 and RFC 8259; no member twice, no NaN, no byte order mark. Members that no
+    operation reads are ignored, whatever they hold, so numbers stay text (an integer of
     5,000 digits is an error to Python). Raises `InvalidFormat`.
     """
     try:
@@ -29,6 +30,11 @@ def parse_field(body: bytes, name: str) -> str:
         raise InvalidFormat("byte_order_mark" if has_mark else "not_json") from None
     if not isinstance(record, dict):
         raise InvalidFormat("not_an_object")
+    return record
+
+
+def text_member(record: dict[str, Any], name: str) -> str:
+    """Return the member ``name``, which is text; raises `InvalidFormat`."""
     value = record.get(name, _ABSENT)
     if type(value) is not str:
         raise InvalidFormat("member_missing" if value is _ABSENT else "member_not_a_string")

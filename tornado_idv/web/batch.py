@@ -1,0 +1,172 @@
+"""Many lookups in one request."""
+
+from __future__ import annotations
+
+import time
+from asyncio import Future, get_running_loop, wait
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from tornado_idv.errors import InvalidFormat, Unavailable
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.limits.key_limits import KeyLimits
+from tornado_idv.model import Answer, Query
+from tornado_idv.trace_context import RequestContext
+from tornado_idv.web.authenticated import AuthenticatedHandler
+from tornado_idv.web.content_negotiation import check_media_types
+from tornado_idv.web.errors import ApiError, ApiException
+from tornado_idv.web.json_body import parse_object, text_member
+from tornado_idv.web.lookups import (
+    IDENTIFY_CARD,
+    IDENTIFY_URL,
+    Lookup,
+    Operation,
+    find_cached,
+    result_of_error,
+    start_lookup,
+)
+from tornado_idv.web.response import Result
+
+MAX_ITEMS = 100
+DEGRADED_TIME = 600.0
+"""Seconds for which responses are ``degraded`` after a failure of a backend."""
+Item = tuple[Operation, dict[str, Any]]
+
+_OPERATIONS = (IDENTIFY_URL, IDENTIFY_CARD)
+_NO_SCOPE = Result(ApiError.SCOPE.status, ApiError.SCOPE.body)
+_TOO_LATE = Unavailable("no answer within the request's time")
+
+
+class BatchHandler(AuthenticatedHandler):
+    """``{"items": [{"input": "@nickname"}, {"card_number": "digits"}]}``, 1 to 100 items.
+
+    Each result is the record of the single operation, in the order of the items. The status is 200
+    also where some could not be determined.
+    """
+
+    allowed = ("POST",)
+    route = "identify/batch"
+
+    async def post(self) -> None:
+        key = self.accepted_key()
+        try:
+            check_media_types(self.request.headers)
+            items = parse_items(self.body)
+        except (ApiException, InvalidFormat) as error:
+            limits = self.limits_within(key)
+            if limits is not None and isinstance(error, InvalidFormat):
+                limits.charge_miss()
+            raise
+        limits = self.limits_within(key, len(items))
+        parsed = [self._parse(key, limits, *each) for each in items]
+        self.respond(await self._look_up_all(parsed, limits))
+
+    def _parse(
+        self, key: ApiKey, limits: KeyLimits | None, operation: Operation, record: dict[str, Any]
+    ) -> Query | Result:
+        """Return the query of an item, or the result of one that is not looked up."""
+        if operation.scope not in key.scopes:
+            return _NO_SCOPE
+        try:
+            return operation.parse(self.services.identifiers, text_member(record, operation.field))
+        except InvalidFormat as error:
+            if limits is not None:
+                limits.charge_miss()
+            return result_of_error(error)
+
+    async def _look_up_all(
+        self, parsed: Sequence[Query | Result], limits: KeyLimits | None
+    ) -> Result:
+        queries = Counter(each for each in parsed if not isinstance(each, Result))
+        found = await self._look_up(queries, limits)
+        for query, result in found.items():
+            if result.status == ApiError.RATE_LIMITED.status:
+                return result  # requests at the same time have used up what was left for this one
+            if limits is not None and result.status == ApiError.NOT_FOUND.status:
+                for _ in range(queries[query] - 1):
+                    limits.charge_miss()
+        return self._combined(
+            [each if isinstance(each, Result) else found[each] for each in parsed]
+        )
+
+    async def _look_up(
+        self, queries: Collection[Query], limits: KeyLimits | None
+    ) -> dict[Query, Result]:
+        """Look the queries up, as many at a time as batches may."""
+        services, slots = self.services, self.services.directory.batch_slots
+        context = RequestContext(self.request_id, self.trace)
+        loop = get_running_loop()
+        deadline = loop.time() + services.directory.timeout
+        results: dict[Query, Result] = {}
+        lookups: dict[Query, Lookup] = {}
+
+        def finish(future: Future[Answer]) -> None:
+            slots.release()
+            if not future.cancelled():
+                future.exception()  # else one that ends after the deadline is logged as lost
+
+        for query in queries:
+            cached = find_cached(services, query, limits)
+            if cached is not None:
+                results[query] = cached
+                continue
+            if not slots.try_acquire():
+                try:
+                    await slots.acquire(deadline)
+                except TimeoutError:
+                    continue
+            lookups[query] = lookup = start_lookup(services, query, limits, context)
+            lookup.future.add_done_callback(finish)
+        if lookups:
+            await wait([each.future for each in lookups.values()], timeout=deadline - loop.time())
+        done = {query: each for query, each in lookups.items() if each.future.done()}
+        results |= {query: each.result() for query, each in done.items()}
+        return {query: results.get(query) or result_of_error(_TOO_LATE) for query in queries}
+
+    def _combined(self, results: Sequence[Result]) -> Result:
+        counters = self.services.counters
+        for each in results:
+            if each.cache is not None:
+                counters.cache_lookups[each.cache] += 1
+        failed_after = time.time() - DEGRADED_TIME
+        guards = self.services.directory.guards
+        is_degraded = any(
+            counters.backends[each.name].last_error_at > failed_after for each in guards
+        )
+        return Result(200, encode_batch(results, degraded=is_degraded))
+
+
+def parse_items(body: bytes) -> list[Item]:
+    """Return the items of a batch, each with its operation; raises `InvalidFormat`."""
+    record = parse_object(body)
+    if "items" not in record:
+        raise InvalidFormat("member_missing")
+    items = record["items"]
+    if not isinstance(items, list) or not 1 <= len(items) <= MAX_ITEMS:
+        raise InvalidFormat("items_number")
+    return [(_operation_of(each), each) for each in items]
+
+
+def _operation_of(item: object) -> Operation:
+    found = [each for each in _OPERATIONS if isinstance(item, dict) and each.field in item]
+    if len(found) != 1:
+        raise InvalidFormat("item_invalid")
+    return found[0]
+
+
+def encode_batch(results: Sequence[Result], *, degraded: bool) -> bytes:
+    """Return the response body for the results of a batch."""
+    numbers = Counter(each.status for each in results)
+    found, missing, invalid = numbers[200], numbers[404], numbers[422]
+    return (
+        b'{"status":"ok","results":[%b],"summary":{"found":%d,"not_found":%d,"invalid":%d'
+        b',"undetermined":%d},"degraded":%b}'
+    ) % (
+        b",".join([each.body for each in results]),
+        found,
+        missing,
+        invalid,
+        len(results) - found - missing - invalid,
+        b"true" if degraded else b"false",
+    )
