@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import io
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TypeVar, cast
 
 import click
 
 from tornado_idv.errors import StartError
+
+T = TypeVar("T")
+DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
+"""What separates the fields of CSV, by its name on the command line."""
 
 
 def open_source(file: str, encoding: str = "utf-8") -> IO[str]:
@@ -58,3 +63,15 @@ def _require_regular(path: Path) -> None:
     """Raise `OSError` for what a rename must not replace: a device, a pipe or a folder."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file; name another", str(path))
+
+
+def rows_with_progress(rows: Iterator[T], source: IO[str], label: str) -> Generator[T]:
+    """Yield the rows; on a terminal show the share of a file that is read, and the time left."""
+    size = os.fstat(source.fileno()).st_size if sys.stderr.isatty() else 0  # 0 for a pipe
+    with click.progressbar(
+        length=size, label=label, file=sys.stderr, hidden=not size, width=20
+    ) as bar:
+        for number, row in enumerate(rows, start=1):
+            yield row
+            if size and number % 200 == 0:
+                bar.update(os.lseek(source.fileno(), 0, os.SEEK_CUR) - bar.pos)

@@ -22,11 +22,10 @@ from tornado_idv.cli.common import (
     report,
     show,
 )
-from tornado_idv.cli.files import open_source, replaced_file
+from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (
-    DELIMITERS,
     FIELDS,
     Format,
     format_of,
@@ -34,7 +33,7 @@ from tornado_idv.cli.users.formats import (
     read_rows,
     write_users,
 )
-from tornado_idv.cli.users.import_users import Import, with_progress
+from tornado_idv.cli.users.import_users import Import
 from tornado_idv.cli.users.rows import importable
 from tornado_idv.errors import StartError
 from tornado_idv.lookup.canary import canaries_of
@@ -191,7 +190,9 @@ def import_users(
         with (
             open_source(file, encoding) as text,
             closing(
-                with_progress(read_rows(text, form, job.source, columns, delimiter), text)
+                rows_with_progress(
+                    read_rows(text, form, job.source, columns, delimiter), text, "Importing"
+                )
             ) as rows,
         ):
             result, notes = job.run(rows, stores.identifiers, store)

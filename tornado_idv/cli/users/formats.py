@@ -20,6 +20,7 @@ import click
 
 from tornado_idv import strict_json, yaml_loader
 from tornado_idv.cli.common import RefusedError, counted
+from tornado_idv.cli.files import DELIMITERS
 from tornado_idv.errors import ConfigError
 from tornado_idv.interfaces.command_tools import printable
 from tornado_idv.model import User
@@ -41,8 +42,6 @@ Row = tuple[int, Fields | Unreadable]
 
 FIELDS = ("nickname", "card_number", "plan", "profile_url")
 REQUIRED = FIELDS[:3]
-DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
-"""What separates the fields of CSV, by its name on the command line."""
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
 _NOT_A_HEADER = (
     (re.compile(r"\Z"), "the file is empty"),

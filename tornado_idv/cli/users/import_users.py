@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
-from typing import IO, NamedTuple
-
-import click
+from typing import NamedTuple
 
 from tornado_idv.cli.common import RefusedError, counted
 from tornado_idv.cli.files import replaced_file
@@ -184,15 +180,3 @@ class Import:
         plans = staging.plans()
         listed = ", ".join(f"{plan} {count:,}" for plan, count in plans)
         yield f"Plans: {listed if len(plans) <= _LISTED_PLANS else f'{len(plans)} different ones'}."
-
-
-def with_progress(rows: Iterator[Row], source: IO[str]) -> Generator[Row]:
-    """Yield the rows; on a terminal show the share of a file that is read, and the time left."""
-    size = os.fstat(source.fileno()).st_size if sys.stderr.isatty() else 0  # 0 for a pipe
-    with click.progressbar(
-        length=size, label="Importing", file=sys.stderr, hidden=not size, width=20
-    ) as bar:
-        for number, row in enumerate(rows, start=1):
-            yield row
-            if size and number % 200 == 0:
-                bar.update(os.lseek(source.fileno(), 0, os.SEEK_CUR) - bar.pos)

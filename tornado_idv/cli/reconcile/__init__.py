@@ -1,0 +1,1 @@
+"""``tornado-idv reconcile``: the accounts of an application whose users do not exist."""

@@ -1,0 +1,196 @@
+"""The command ``tornado-idv reconcile``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from tornado_idv.cli.common import (
+    RefusedError,
+    examples,
+    exit_on_error,
+    failure,
+    json_option,
+    parsed_by,
+    print_json,
+)
+from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
+from tornado_idv.cli.reconcile.accounts import AccountReader, By, Format, Layout, format_of
+from tornado_idv.cli.reconcile.run import Bounds, Run, Share, UndeterminedError
+from tornado_idv.cli.reconcile.state import State
+from tornado_idv.cli.standard_streams import print_message
+from tornado_idv.client import Client
+from tornado_idv.errors import IdvError, StartError
+from tornado_idv.interfaces.command_tools import Exit, printable
+from tornado_idv.units import parse_duration
+
+_DEADLINE = 30.0
+"""Seconds of a request with its attempts: a rate limit may make it wait."""
+
+
+@click.command(
+    epilog=examples(
+        "reconcile accounts.csv --url https://idv.example --key-file key --column nickname"
+        " --state gone.json --output gone.csv",
+    )
+)
+@click.argument("accounts", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--url", required=True, envvar="TORNADO_IDV_URL", help="The service.")
+@click.option("--key-file", type=click.Path(path_type=Path), required=True, help="Has its key.")
+@click.option("--column", help="The column, or member, with the identifier.")
+@click.option(
+    "--by",
+    type=click.Choice(["input", "nickname", "card"]),
+    default="input",
+    show_default=True,
+    help="Identifiers: @nicknames and profile URLs, nicknames also without @, or card numbers.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "jsonl", "lines"]),
+    help="The format of ACCOUNTS.  [default: by its extension, or lines]",
+)
+@click.option(
+    "--delimiter",
+    type=click.Choice(list(DELIMITERS)),
+    default=",",
+    show_default=True,
+    help="Between the fields of CSV.",
+)
+@click.option("--state", "state_file", type=click.Path(path_type=Path), help="Kept between runs.")
+@click.option(
+    "--grace",
+    default="3d",
+    show_default=True,
+    callback=parsed_by(parse_duration),
+    help="Time for which a user must have been gone.",
+)
+@click.option(
+    "--max-gone",
+    default="5%",
+    show_default=True,
+    callback=parsed_by(Share.parse),
+    help="Accounts that may be gone at most, or a number.",
+)
+@click.option(
+    "--max-undetermined",
+    default="1%",
+    show_default=True,
+    callback=parsed_by(Share.parse),
+    help="Accounts that may be undetermined at most, or a number.",
+)
+@click.option("--must-exist", multiple=True, help="A user that must be found; may be repeated.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File for the rows.  [default: standard output]",
+)
+@json_option
+def reconcile(
+    *,
+    accounts: str,
+    url: str,
+    key_file: Path,
+    column: str | None,
+    by: By,
+    form: Format | None,
+    delimiter: str,
+    state_file: Path | None,
+    grace: float,
+    max_gone: Share,
+    max_undetermined: Share,
+    must_exist: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """List the accounts of an application whose users do not exist any more.
+
+    ACCOUNTS is CSV, JSON Lines, or a file with one identifier a line; - is standard input. The rows
+    of accounts that may be deleted are written: those whose users are gone now, and were in each
+    run since --grace ago, as --state remembers.
+
+    Exit codes: 0 the list is complete, even if it is empty; in every other case nothing is written:
+    1 more users are gone than --max-gone, one of --must-exist is not found, or --state is of
+    another list; 2 wrong use; 3 too many could not be determined, or a backend has failed.
+    """
+    form = form or format_of(accounts)
+    if form != "lines" and column is None:
+        raise click.UsageError("CSV and JSON Lines need --column")
+    if state_file is None and grace:
+        raise click.UsageError("--grace needs --state FILE, to know since when a user is gone")
+    if as_json and output is None:
+        raise click.UsageError("--json needs --output FILE for the rows")
+    bounds = Bounds(grace, max_gone, max_undetermined, must_exist)
+    layout = Layout(form, column or "", by, DELIMITERS[delimiter])
+    run: Run | None = None
+
+    def record(error: IdvError) -> dict[str, object]:
+        return {**failure(error), **(run.record() if run else {})}
+
+    codes = {RefusedError: Exit.NO, UndeterminedError: Exit.UNDETERMINED}
+    with exit_on_error(Exit.WRONG_USE, as_json=as_json, record=record, other_codes=codes):
+        with closing(_client(url, key_file)) as client, open_source(accounts) as source:
+            state = State.load(state_file, layout.column) if state_file else State()
+            reader = AccountReader(source, accounts, layout)
+            run = Run(client, state, bounds, is_card=by == "card", now=time.time())
+            run.require_users()
+            run.ask(rows_with_progress(iter(reader), source, "Asking"))
+            run.check()
+            run.require_users()
+        _write(run, reader.header, state_file, output)
+    _report(run, output, as_json=as_json)
+
+
+def _client(url: str, key_file: Path) -> Client:
+    try:
+        key = key_file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise StartError(f"{key_file}: cannot be read: {reason}") from None
+    try:
+        return Client(url, key, deadline=_DEADLINE)
+    except ValueError as error:
+        raise StartError(str(error)) from None
+
+
+def _write(run: Run, header: str, state_file: Path | None, output: Path | None) -> None:
+    """Write the rows, then the state: a run that is cut off lists the same accounts once more."""
+    if output is None:
+        for text in _rows(run, header):
+            click.echo(text, nl=False)
+    else:
+        with replaced_file(output) as file:
+            file.writelines(_rows(run, header))
+    if state_file is not None:
+        run.state.save(state_file)
+
+
+def _rows(run: Run, header: str) -> Iterator[str]:
+    yield header
+    yield from run.rows
+
+
+def _report(run: Run, output: Path | None, *, as_json: bool) -> None:
+    record = run.record()
+    if as_json:
+        print_json({"ok": True, **record})
+        return
+    lines = [
+        "{accounts:,} accounts: {found:,} found, {gone:,} gone, {invalid:,} invalid,"
+        " {undetermined:,} undetermined".format_map(record),
+        f"{record['deletable']:,} may be deleted" + (f": {output}" if output else ""),
+    ]
+    if waiting := record["waiting"]:
+        first = min(each["deletable_from"] for each in waiting)
+        lines.append(f"{len(waiting):,} wait for their grace, the first until {first}")
+    lines += [
+        "line {line}: not a valid identifier: {identifier}".format_map(each)
+        for each in record["invalid_identifiers"]
+    ]
+    for line in lines:
+        print_message(printable(line))
