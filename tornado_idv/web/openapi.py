@@ -45,6 +45,7 @@ _OF_KEY = [
     for error in _ADVICE
     if error not in {ApiError.SCOPE, ApiError.NOT_FOUND, ApiError.MEDIA_TYPE, ApiError.FORMAT}
 ]
+_OF_BATCH = [error for error in _ADVICE if error not in {ApiError.SCOPE, ApiError.NOT_FOUND}]
 _OF_HEALTH = [
     error
     for error in _OF_KEY
@@ -80,6 +81,7 @@ def describe_api(settings: Settings) -> Document:
     paths = {
         f"{root}/identify/url": {"post": forms.identify("Url", "url", "input")},
         f"{root}/identify/card": {"post": forms.identify("Card", "card", "card_number")},
+        f"{root}/identify/batch": {"post": forms.batch()},
         f"{root}/key": {"get": _describe_key()},
     }
     if server.health_path is not None:
@@ -98,7 +100,7 @@ def describe_api(settings: Settings) -> Document:
         "servers": [{"url": "/"}],
         "security": [{"key": []}],
         "tags": [
-            {"name": "Lookups", "description": "Find a user by one identifier."},
+            {"name": "Lookups", "description": "Find users by their identifiers."},
             {"name": "Service", "description": "The client's key, and the service itself."},
         ],
         "paths": paths,
@@ -171,6 +173,25 @@ class _Forms:
             "responses": _responses("The user.", _reference("User"), _ADVICE),
         }
 
+    def batch(self) -> Document:
+        """Return the operation that finds many users."""
+        return {
+            "tags": ["Lookups"],
+            "operationId": "identifyMany",
+            "summary": "Find many users",
+            "description": "1 to 100 items, each of which counts as one request of a limit. Each "
+            "result is the body of the operation for one user; `insufficient_scope` is that of an "
+            "item whose scope the key lacks.",
+            "requestBody": {
+                "required": True,
+                "description": "At most 16 KiB; members of other names are ignored.",
+                "content": {"application/json": {"schema": _reference("Items")}},
+            },
+            "responses": _responses(
+                "The results, in the order of the items.", _reference("Results"), _OF_BATCH
+            ),
+        }
+
     def schemas(self) -> Document:
         """Return the bodies of requests and responses."""
         user = {
@@ -187,6 +208,17 @@ class _Forms:
                 **_object(user),
                 **({"examples": [self._user]} if self._has_examples else {}),
             },
+            "Items": _object(
+                {
+                    "items": {
+                        "type": "array",
+                        "minItems": 1,
+                        "maxItems": 100,
+                        "items": {"oneOf": [_reference("ByUrl"), _reference("ByCard")]},
+                    }
+                }
+            ),
+            "Results": _results_schema(),
             "Key": _key_schema(),
             "Error": _object(
                 {
@@ -222,6 +254,31 @@ class _Forms:
 
 def _object(members: Document) -> Document:
     return {"type": "object", "required": list(members), "properties": members}
+
+
+def _results_schema() -> Document:
+    words = {
+        "found": "Users.",
+        "not_found": "Users that do not exist.",
+        "invalid": "Items whose value is not valid.",
+        "undetermined": "All others: nothing is known of these users.",
+    }
+    numbers: Document = {
+        word: {"type": "integer", "description": text} for word, text in words.items()
+    }
+    members = {
+        "status": {"const": "ok"},
+        "results": {
+            "type": "array",
+            "items": {"anyOf": [_reference("User"), _reference("Error")]},
+        },
+        "summary": _object(numbers),
+        "degraded": {
+            "type": "boolean",
+            "description": "Whether a backend has failed within ten minutes.",
+        },
+    }
+    return _object(members)
 
 
 def _key_schema() -> Document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,8 +29,8 @@ from tornado_idv.errors import IdvError, StartError
 from tornado_idv.interfaces.command_tools import Exit, printable
 from tornado_idv.units import parse_duration
 
-_DEADLINE = 30.0
-"""Seconds of a request with its attempts: a rate limit may make it wait."""
+
+_KEY = "TORNADO_IDV_KEY"
 
 
 @click.command(
@@ -40,7 +41,11 @@ _DEADLINE = 30.0
 )
 @click.argument("accounts", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--url", required=True, envvar="TORNADO_IDV_URL", help="The service.")
-@click.option("--key-file", type=click.Path(path_type=Path), required=True, help="Has its key.")
+@click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    help="Has its key.  [default: the key in $TORNADO_IDV_KEY]",
+)
 @click.option("--column", help="The column, or member, with the identifier.")
 @click.option(
     "--by",
@@ -84,6 +89,20 @@ _DEADLINE = 30.0
     callback=parsed_by(Share.parse),
     help="Accounts that may be undetermined at most, or a number.",
 )
+@click.option(
+    "--retries",
+    type=click.IntRange(0, 10),
+    default=3,
+    show_default=True,
+    help="How often accounts that could not be determined are asked again.",
+)
+@click.option(
+    "--deadline",
+    default="10s",
+    show_default=True,
+    callback=parsed_by(parse_duration),
+    help="Time of a request with what a rate limit makes it wait.",
+)
 @click.option("--must-exist", multiple=True, help="A user that must be found; may be repeated.")
 @click.option(
     "--output",
@@ -95,7 +114,7 @@ def reconcile(
     *,
     accounts: str,
     url: str,
-    key_file: Path,
+    key_file: Path | None,
     column: str | None,
     by: By,
     form: Format | None,
@@ -105,6 +124,8 @@ def reconcile(
     max_gone: Share,
     max_undetermined: Share,
     must_exist: tuple[str, ...],
+    retries: int,
+    deadline: float,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -134,26 +155,26 @@ def reconcile(
 
     codes = {RefusedError: Exit.NO, UndeterminedError: Exit.UNDETERMINED}
     with exit_on_error(Exit.WRONG_USE, as_json=as_json, record=record, other_codes=codes):
-        with closing(_client(url, key_file)) as client, open_source(accounts) as source:
+        with closing(_client(url, key_file, deadline)) as client, open_source(accounts) as source:
             state = State.load(state_file, layout.column) if state_file else State()
             reader = AccountReader(source, accounts, layout)
             run = Run(client, state, bounds, is_card=by == "card", now=time.time())
             run.require_users()
-            run.ask(rows_with_progress(iter(reader), source, "Asking"))
+            run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)
             run.check()
             run.require_users()
         _write(run, reader.header, state_file, output)
     _report(run, output, as_json=as_json)
 
 
-def _client(url: str, key_file: Path) -> Client:
+def _client(url: str, key_file: Path | None, deadline: float) -> Client:
     try:
-        key = key_file.read_text("utf-8").strip()
+        key = key_file.read_text("utf-8").strip() if key_file else os.environ.get(_KEY, "")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise StartError(f"{key_file}: cannot be read: {reason}") from None
     try:
-        return Client(url, key, deadline=_DEADLINE)
+        return Client(url, key, deadline=deadline)
     except ValueError as error:
         raise StartError(str(error)) from None
 

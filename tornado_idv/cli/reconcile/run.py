@@ -29,8 +29,8 @@ from tornado_idv.errors import IdvError
 from tornado_idv.log_format import format_time
 from tornado_idv.units import parse_percentage
 
-_PAUSES = (2.0, 10.0, 30.0)
-"""Seconds before accounts that could not be determined are asked again."""
+_FIRST_PAUSE = 2.0
+"""Seconds before accounts that could not be determined are asked again; then four times these."""
 _MAX_IN_A_ROW = 1000
 """Accounts in a row that could not be determined, after which a run ends."""
 _PAUSED_AFTER = 100
@@ -125,13 +125,13 @@ class Run:
                     " users; see what has changed there"
                 )
 
-    def ask(self, accounts: Iterable[Account]) -> None:
+    def ask(self, accounts: Iterable[Account], retries: int) -> None:
         """Ask for all accounts, and again for those that could not be determined."""
         left = self._ask(self._counted(accounts))
-        for pause in _PAUSES:
+        for number in range(retries):
             if not left.count or self._degraded:
                 break
-            self._pause(pause)
+            self._pause(_FIRST_PAUSE * 4**number)
             with closing(left):
                 left = self._ask(left)
         self._counts["undetermined"] = left.count
