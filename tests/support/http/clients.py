@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from support.http.scripted_server import REQUEST_ID, http
 from tornado_idv.client import AsyncClient, Client, User
-from tornado_idv.client.protocol import Lookup
+from tornado_idv.client.protocol import Item, Lookup
 
 Kind = Literal["synchronous", "asynchronous"]
 KINDS: tuple[Kind, ...] = ("synchronous", "asynchronous")
@@ -49,7 +49,7 @@ async def calling(kind: Kind, url: str, key: str = "k", **options: Any) -> Async
 
 def lookup_of(identifier: str) -> Lookup:
     """Return a lookup that no client sends."""
-    return Lookup("/unused", b"", ("nickname", identifier), lambda: 0.0)
+    return Lookup("/unused", b"", [Item("input", identifier)])
 
 
 def found(**members: object) -> bytes:

@@ -29,7 +29,6 @@ from tornado_idv.errors import IdvError, StartError
 from tornado_idv.interfaces.command_tools import Exit, printable
 from tornado_idv.units import parse_duration
 
-
 _KEY = "TORNADO_IDV_KEY"
 
 

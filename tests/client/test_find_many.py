@@ -1,0 +1,155 @@
+"""Many lookups by the client: a user, nothing for one that does not exist, or an error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.http.clients import ALICE, ECHO, KINDS, NOT_FOUND, UNAVAILABLE, Kind, error, found
+from support.http.scripted_server import Said, closed_port, http, serving
+from support.processes.service import CARDS_ONLY_KEY, CONFIG, FIXTURE, KEY, serving_yaml
+from support.processes.service import serving as serving_config
+from tornado_idv.client import (
+    AsyncClient,
+    Client,
+    ClientError,
+    InvalidFormat,
+    InvalidKey,
+    MissingScope,
+    RateLimited,
+    Result,
+    Undetermined,
+    Unexpected,
+)
+
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+GONE = {"status": "error", "code": "not_found", "message": "User not found"}
+USER = json.loads(found().partition(b"\r\n\r\n")[2])
+
+
+async def find_many(
+    kind: Kind, url: str, identifiers: Iterable[str], key: str = KEY, *, cards: bool = False
+) -> list[Result]:
+    method = "find_many_cards" if cards else "find_many"
+    if kind == "synchronous":
+        with Client(url, key, deadline=10.0) as client:
+            return await asyncio.to_thread(lambda: list(getattr(client, method)(identifiers)))
+    async with AsyncClient(url, key, deadline=10.0) as asynchronous:
+        return [each async for each in getattr(asynchronous, method)(identifiers)]
+
+
+def kinds(results: list[Result]) -> list[type[ClientError] | str]:
+    """Return what each result says: an error, a user or that there is none."""
+    return [
+        type(each.error) if each.error else "found" if each.user else "gone" for each in results
+    ]
+
+
+def batch(*records: object, degraded: object = False) -> bytes:
+    record = {"status": "ok", "results": records, "summary": {}, "degraded": degraded}
+    return http(200, json.dumps(record).encode(), ECHO)
+
+
+async def test_any_number_of_identifiers_in_order(kind: Kind, tmp_path: Path) -> None:
+    identifiers = [f"@u{number}" for number in range(230)]
+    identifiers[99] = identifiers[100] = identifiers[229] = "@alice"
+    identifiers[7] = "https://profiles.example/m/alice"
+    identifiers[8] = "bad"
+    with serving_yaml(tmp_path) as service:
+        results = await find_many(kind, service.url, (each for each in identifiers))
+        cards = await find_many(kind, service.url, ["4000123412341234", "00"], cards=True)
+    assert [each.identifier for each in results] == identifiers
+    found_at = [place for place, each in enumerate(results) if each.user == ALICE]
+    assert found_at == [7, 99, 100, 229]
+    assert kinds(results)[8] is InvalidFormat
+    assert kinds(results).count("gone") == 225
+    assert kinds(cards) == ["found", "gone"]
+    assert "alice" not in repr(results)
+
+
+async def test_key_without_the_scope(kind: Kind, tmp_path: Path) -> None:
+    with serving_yaml(tmp_path) as service:
+        results = await find_many(kind, service.url, ["@alice", "@bob"], CARDS_ONLY_KEY)
+        others = await find_many(kind, service.url, ["@alice"], "unknown")
+    assert kinds(results) == [MissingScope, MissingScope]
+    assert kinds(others) == [InvalidKey]
+    assert all(each.error and each.error.request_id for each in [*results, *others])
+
+
+async def test_long_identifiers_fit_into_requests(kind: Kind, tmp_path: Path) -> None:
+    with serving_yaml(tmp_path) as service:
+        results = await find_many(kind, service.url, ["é" * 1000] * 100)
+    assert set(kinds(results)) == {InvalidFormat}
+
+
+async def test_older_service_gets_single_lookups(kind: Kind) -> None:
+    answers = [error(404, "no_such_route"), found(), NOT_FOUND, NOT_FOUND]
+    async with serving(*map(Said, answers)) as server:
+        results = await find_many(kind, server.address, ["@alice", "@bob", "@carol"])
+    assert kinds(results) == ["found", "gone", "gone"]
+    assert [each.rpartition("/")[2] for each in server.targets] == ["batch", "url", "url", "url"]
+
+
+async def test_rate_limit_below_a_batch_makes_it_smaller(kind: Kind, tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    config = (
+        f"limits: {{requests: 40/second}}\n{CONFIG}  - {{name: u, kind: yaml, path: users.yaml}}\n"
+    )
+    with serving_config(config, tmp_path) as service:
+        results = await find_many(kind, service.url, ["@alice"] * 90)
+    assert kinds(results) == ["found"] * 90
+
+
+@pytest.mark.parametrize(
+    ("answer", "kinds_of_results"),
+    [
+        (batch(USER, GONE), ["found", "gone"]),
+        (batch(GONE, USER), ["gone", Unexpected]),  # another user than asked for
+        (batch(USER), [Unexpected, Unexpected]),
+        (batch(USER, GONE, GONE), [Unexpected, Unexpected]),
+        (batch(USER, {**GONE, "code": "backend_unavailable"}), ["found", Undetermined]),
+        (batch(USER, {**GONE, "code": "new_code"}), ["found", Undetermined]),
+        (batch(USER, {**GONE, "status": "ok"}), ["found", Unexpected]),
+        (batch(USER, {"code": "not_found"}), ["found", Unexpected]),
+        (batch(USER, None), ["found", Unexpected]),
+        (found(), [Unexpected, Unexpected]),
+        (NOT_FOUND, [Unexpected, Unexpected]),  # of a single lookup
+        (http(404, b"<p>Not found</p>"), [Unexpected, Unexpected]),
+        (http(413, b"", ECHO), [Unexpected, Unexpected]),
+        (error(401, "token_invalid_or_expired"), [InvalidKey, InvalidKey]),
+        (error(500, "internal"), [Undetermined, Undetermined]),
+        (batch(USER, GONE)[:-20], [Unexpected, Unexpected]),
+    ],
+)
+async def test_gone_is_said_by_a_whole_response_alone(
+    kind: Kind, answer: bytes, kinds_of_results: list[Any]
+) -> None:
+    async with serving(Said(answer, "close")) as server:
+        assert kinds(await find_many(kind, server.address, ["@alice", "@bob"])) == kinds_of_results
+
+
+@pytest.mark.parametrize(("value", "degraded"), [(False, False), (True, True), (None, True)])
+async def test_degraded_is_on_each_result(kind: Kind, value: object, degraded: bool) -> None:  # noqa: FBT001
+    async with serving(Said(batch(USER, GONE, degraded=value))) as server:
+        results = await find_many(kind, server.address, ["@alice", "@bob"])
+    assert [each.degraded for each in results] == [degraded, degraded]
+
+
+async def test_batch_is_sent_again_while_there_is_time(kind: Kind) -> None:
+    async with serving(Said(UNAVAILABLE), Said(batch(GONE))) as server:
+        assert kinds(await find_many(kind, server.address, ["@bob"])) == ["gone"]
+    assert kinds(await find_many(kind, f"http://127.0.0.1:{closed_port()}", ["@bob"])) == [
+        Undetermined
+    ]
+
+
+async def test_limit_that_is_used_up_is_an_error_of_each(kind: Kind) -> None:
+    fields = "Retry-After: 3600", 'RateLimit-Policy: "misses";q=60;w=3600'
+    async with serving(Said(error(429, "rate_limited", *fields))) as server:
+        results = await find_many(kind, server.address, ["@alice", "@bob"])
+    assert kinds(results) == [RateLimited, RateLimited]

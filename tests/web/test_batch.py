@@ -1,0 +1,207 @@
+"""Many lookups in one request: each result is that of the single lookup."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes.service import (
+    CARDS_ONLY_KEY,
+    CONFIG,
+    EXPIRED_KEY,
+    FIXTURE,
+    KEY,
+    Client,
+    Reply,
+    serving,
+)
+
+BATCH = "/api/v1/identify/batch"
+ITEMS = [
+    {"input": "@alice"},
+    {"card_number": "4000123412341234"},
+    {"input": "https://profiles.example/m/alice/"},
+    {"input": "@nobody"},
+    {"card_number": "0000"},
+    {"input": "alice"},
+    {"input": 5},
+    {"card_number": "12 34"},
+    {"input": "@alice", "other": [1]},
+]
+NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
+HALF = "max_concurrent: 8, confirm_not_found: false, timeout: 20s"
+DOWN = "{name: down, kind: upstream, base_url: 'http://127.0.0.1:1', breaker: {failures: 100}}"
+USERS = "{name: users, kind: yaml, path: users.yaml}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def client(folder: Path) -> Iterator[Client]:
+    with serving(f"{CONFIG}  - {USERS}\n", folder) as service:
+        yield Client(service.port)
+
+
+def batch(client: Client, items: object, key: str = KEY) -> Reply:
+    body = json.dumps({"items": items}).encode()
+    return client.post(BATCH, body, {"Authorization": f"Bearer {key}"})
+
+
+def single(client: Client, item: dict[str, Any], key: str = KEY) -> Reply:
+    path = "card" if "card_number" in item else "url"
+    headers = {"Authorization": f"Bearer {key}"}
+    return client.post(f"/api/v1/identify/{path}", json.dumps(item).encode(), headers)
+
+
+def test_results_are_the_bytes_of_single_lookups_in_order(client: Client) -> None:
+    for _ in range(2):  # past the cache, and from it
+        reply = batch(client, ITEMS)
+        bodies = [single(client, each).body for each in ITEMS]
+        summary = b'{"found":4,"not_found":2,"invalid":3,"undetermined":0}'
+        assert reply.body == (
+            b'{"status":"ok","results":[%b],"summary":%b,"degraded":false}'
+            % (b",".join(bodies), summary)
+        )
+        assert reply.status == 200
+        assert reply.headers["content-type"] == "application/json"
+
+
+def test_items_without_the_scope_of_the_key_are_undetermined(client: Client) -> None:
+    record = json.loads(batch(client, ITEMS[:2], CARDS_ONLY_KEY).body)
+    assert [each.get("code") for each in record["results"]] == ["insufficient_scope", None]
+    assert record["summary"] == {"found": 1, "not_found": 0, "invalid": 0, "undetermined": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("[", "not_json"),
+        ("[]", "not_an_object"),
+        ('{"items": [], "items": []}', "not_json"),
+        ("{}", "member_missing"),
+        ('{"items": {}}', "items_number"),
+        ('{"items": []}', "items_number"),
+        (json.dumps({"items": [{"input": "@a"}] * 101}), "items_number"),
+        ('{"items": ["@alice"]}', "item_invalid"),
+        ('{"items": [{"input": "@alice"}, {}]}', "item_invalid"),
+        ('{"items": [{"input": "@alice", "card_number": "1"}]}', "item_invalid"),
+    ],
+)
+def test_invalid_batches_are_422(client: Client, body: str, reason: str) -> None:
+    reply = client.post(BATCH, body.encode())
+    assert (reply.status, reply.code) == (422, "invalid_format")
+    assert reply.headers["x-error-reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Authorization": f"Bearer {EXPIRED_KEY}"}, 401),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Accept": "text/html"}, 406),
+    ],
+)
+def test_batch_is_refused_as_a_single_lookup(
+    client: Client, headers: dict[str, str], status: int
+) -> None:
+    assert client.post(BATCH, b'{"items": [{"input": "@alice"}]}', headers).status == status
+
+
+def test_only_what_is_not_known_is_undetermined(folder: Path) -> None:
+    """Users of the first backend are found, and all later responses say that another failed."""
+    with serving(f"{CONFIG}  - {USERS}\n  - {DOWN}\n", folder) as service:
+        client = Client(service.port)
+        before = json.loads(batch(client, [{"input": "@alice"}]).body)
+        record = json.loads(batch(client, [{"input": "@alice"}, {"input": "@bob"}] * 50).body)
+        after = json.loads(batch(client, [{"input": "@alice"}]).body)
+    assert [each["status"] for each in record["results"]] == ["ok", "error"] * 50
+    assert {each.get("code") for each in record["results"]} == {None, "backend_unavailable"}
+    assert record["summary"] == {"found": 50, "not_found": 0, "invalid": 0, "undetermined": 50}
+    assert [each["degraded"] for each in (before, record, after)] == [False, True, True]
+
+
+def test_limits_count_items(folder: Path) -> None:
+    """A batch that a limit cannot hold whole is refused, and costs nothing."""
+    items = [{"input": "@alice"}, {"input": "@alice"}, {"input": "@x!"}, {"input": "@nobody"}]
+    config = f"limits: {{requests: 10/hour}}\n{CONFIG}  - {USERS}\n"
+    with serving(config, folder) as service:
+        client = Client(service.port)
+        assert batch(client, [{"input": 1}] * 2).status == 200
+        statuses = [batch(client, items[:size]).status for size in (4, 3, 4, 1, 1)]
+        refused = batch(client, [{"input": "@alice"}] * 11)
+    assert statuses == [200, 200, 429, 200, 429]
+    assert refused.headers["ratelimit-policy"] == '"requests";q=10;w=3600'
+    assert refused.code == "rate_limited"
+
+
+def test_misses_count_items_and_equal_ones_too(folder: Path) -> None:
+    config = f"limits: {{misses: 6/hour}}\n{CONFIG}  - {USERS}\n"
+    with serving(config, folder) as service:
+        client = Client(service.port)
+        replies = [
+            batch(client, [{"input": "@alice"}] * 6).status,  # may be misses, and are not
+            batch(client, [{"input": "@alice"}] * 7).status,
+            batch(client, [{"input": "@nobody"}, {"input": "@nobody"}, {"input": "bad"}]).status,
+            batch(client, [{"input": "@alice"}] * 4).status,
+            batch(client, [{"input": "@a"}, {"input": "@b"}, {"input": "@c"}]).status,
+            client.by_input("@alice").status,
+        ]
+    assert replies == [200, 429, 200, 429, 200, 429]
+
+
+@contextmanager
+def counting_upstream(at_once: int) -> Iterator[tuple[int, list[int]]]:
+    """A service without users that responds to so many requests at a time.
+
+    Yields its port, and the numbers of requests that were waiting when each arrived.
+    """
+    barrier, waiting, lock = threading.Barrier(at_once, timeout=20), 0, threading.Lock()
+    numbers: list[int] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            nonlocal waiting
+            self.rfile.read(int(self.headers["Content-Length"]))
+            with lock:
+                waiting += 1
+                numbers.append(waiting)
+            barrier.wait()
+            with lock:
+                waiting -= 1
+            self.send_response(404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("X-Request-ID", self.headers["X-Request-ID"])
+            self.send_header("Content-Length", str(len(NOT_FOUND)))
+            self.end_headers()
+            self.wfile.write(NOT_FOUND)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server.server_address[1], numbers
+        server.shutdown()
+
+
+def test_equal_items_are_looked_up_once_and_batches_take_half_of_a_backend(folder: Path) -> None:
+    with counting_upstream(at_once=4) as (port, numbers):
+        backend = f"{{name: up, kind: upstream, base_url: 'http://127.0.0.1:{port}', {HALF}}}"
+        with serving(f"{CONFIG}  - {backend}\n", folder) as service:
+            items = [{"input": f"@u{i % 40}"} for i in range(100)]
+            record = json.loads(batch(Client(service.port), items).body)
+    assert record["summary"]["not_found"] == 100
+    assert (len(numbers), max(numbers)) == (40, 4)
