@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from time import sleep, time
 
 import click
 
@@ -153,16 +153,20 @@ def reconcile(
         return {**failure(error), **(run.record() if run else {})}
 
     codes = {RefusedError: Exit.NO, UndeterminedError: Exit.UNDETERMINED}
-    with exit_on_error(Exit.WRONG_USE, as_json=as_json, record=record, other_codes=codes):
-        with closing(_client(url, key_file, deadline)) as client, open_source(accounts) as source:
-            state = State.load(state_file, layout.column) if state_file else State()
-            reader = AccountReader(source, accounts, layout)
-            run = Run(client, state, bounds, is_card=by == "card", now=time.time())
+    with (
+        exit_on_error(Exit.WRONG_USE, as_json=as_json, record=record, other_codes=codes),
+        closing(_client(url, key_file, deadline)) as client,
+        open_source(accounts) as source,
+    ):
+        state = State.load(state_file, layout.column) if state_file else State()
+        reader = AccountReader(source, accounts, layout)
+        run = Run(client, state, bounds, is_card=by == "card", now=time(), pause=sleep)
+        with closing(run):
             run.require_users()
             run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)
             run.check()
             run.require_users()
-        _write(run, reader.header, state_file, output)
+            _write(run, reader.header, state_file, output)
     _report(run, output, as_json=as_json)
 
 

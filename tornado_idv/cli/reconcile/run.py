@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 from tornado_idv.cli.common import RefusedError
 from tornado_idv.cli.reconcile.accounts import Account
@@ -93,7 +92,7 @@ class Run:
         *,
         is_card: bool,
         now: float,
-        pause: Callable[[float], object] = time.sleep,
+        pause: Callable[[float], object],
     ) -> None:
         self._find_many = client.find_many_cards if is_card else client.find_many
         self._client = client
@@ -109,7 +108,15 @@ class Run:
         self._gone: dict[str, float] = {}
         self._waiting: list[str] = []
         self._invalid: list[Account] = []
-        self._deletable = _Spool()
+        self._open_spools = ExitStack()
+        self._deletable = self._spool()
+
+    def close(self) -> None:
+        """Delete the temporary files."""
+        self._open_spools.close()
+
+    def _spool(self) -> _Spool:
+        return _Spool(self._open_spools.enter_context(TemporaryFile("w+", encoding="utf-8")))
 
     def require_users(self) -> None:
         """Look up the users that must exist."""
@@ -132,10 +139,8 @@ class Run:
             if not left.count or self._degraded:
                 break
             self._pause(_FIRST_PAUSE * 4**number)
-            with closing(left):
-                left = self._ask(left)
+            left = self._ask(left)
         self._counts["undetermined"] = left.count
-        left.close()
 
     def check(self) -> None:
         """Check the result of the run against its bounds."""
@@ -201,7 +206,7 @@ class Run:
 
     def _ask(self, accounts: Iterable[Account]) -> _Spool:
         """Ask for these accounts; return those that could not be determined."""
-        left = _Spool()
+        left = self._spool()
         sent: deque[Account] = deque()
 
         def identifiers() -> Iterator[str]:
@@ -256,8 +261,8 @@ class Run:
 class _Spool:
     """Accounts in a temporary file."""
 
-    def __init__(self) -> None:
-        self._file = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
         self.count = 0
 
     def append(self, account: Account) -> None:
@@ -268,7 +273,3 @@ class _Spool:
     def __iter__(self) -> Iterator[Account]:
         self._file.seek(0)
         return (Account(*json.loads(line)) for line in self._file)
-
-    def close(self) -> None:
-        """Delete the file."""
-        self._file.close()

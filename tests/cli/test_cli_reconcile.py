@@ -1,0 +1,336 @@
+"""``tornado-idv reconcile``: no account is listed whose user exists, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from support.processes.process import Invoke
+from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from tornado_idv.client import User
+from tornado_idv.double import IdentityService
+
+DAY = 86400.0
+BARE = ("--by", "nickname")
+HEADER = "id,nickname,note\n"
+ALICE = '1,@alice,"two\nlines"\n'
+BOB = "2,@bob,\n"
+CAROL = "3,@carol,x\n"
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[IdentityService]:
+    with IdentityService.start() as double:
+        yield double
+
+
+@pytest.fixture
+def double(started: IdentityService) -> IdentityService:
+    """A service that knows @alice and @canary."""
+    started.reset()
+    started.add(User("Free", "4001", "@alice"))
+    started.add(User("Free", "9001", "@canary"))
+    return started
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the clock to so many days after the first run."""
+    first = time.time()
+
+    def to(days: float) -> None:
+        monkeypatch.setattr("tornado_idv.cli.reconcile.command.time", lambda: first + days * DAY)
+
+    to(0)
+    return to
+
+
+@pytest.fixture
+def reconcile(
+    invoke: Invoke, double: IdentityService, tmp_path: Path, now: Callable[[float], None]
+) -> Callable[..., Result]:
+    """Run the command in a folder with gone.json and gone.csv, on a list of accounts."""
+
+    def run(
+        accounts: str, *options: str, name: str = "accounts.csv", key: str = double.key
+    ) -> Result:
+        path = tmp_path / name
+        path.write_text(accounts, encoding="utf-8")
+        (tmp_path / "key").write_text(f"{key}\n", encoding="utf-8")
+        return invoke(
+            *("reconcile", path, "--url", double.url, "--key-file", tmp_path / "key"),
+            *("--state", tmp_path / "gone.json", "--output", tmp_path / "gone.csv", "--json"),
+            *("--column", "nickname", "--max-gone", "100%", "--retries", "0", *options),
+        )
+
+    return run
+
+
+def rows(folder: Path) -> str:
+    return (folder / "gone.csv").read_text(encoding="utf-8").removeprefix(HEADER)
+
+
+def counts(result: Result) -> dict[str, int]:
+    record: dict[str, Any] = json.loads(result.stdout)
+    names = ("accounts", "found", "gone", "invalid", "undetermined", "deletable")
+    return {name: record[name] for name in names if record[name]}
+
+
+def test_account_is_listed_once_it_was_gone_for_the_grace(
+    reconcile: Callable[..., Result], now: Callable[[float], None], tmp_path: Path
+) -> None:
+    listed = []
+    for day in (0, 1, 2.9, 3, 9):
+        now(day)
+        result = reconcile(HEADER + ALICE + BOB + CAROL)
+        assert result.exit_code == 0, result.output
+        listed.append(rows(tmp_path))
+    assert listed == ["", "", "", BOB + CAROL, BOB + CAROL]
+    assert counts(result) == {"accounts": 3, "found": 1, "gone": 2, "deletable": 2}
+
+
+def test_waiting_accounts_are_reported(
+    reconcile: Callable[..., Result], now: Callable[[float], None]
+) -> None:
+    result = reconcile(HEADER + BOB)
+    (waiting,) = json.loads(result.stdout)["waiting"]
+    assert waiting["identifier"] == "@bob"
+    assert waiting["gone_since"] < waiting["deletable_from"]
+
+
+@pytest.mark.parametrize("between", ["found", "undetermined", "not in the list"])
+def test_grace_begins_anew_for_an_account_that_was_not_gone_in_between(
+    reconcile: Callable[..., Result],
+    now: Callable[[float], None],
+    double: IdentityService,
+    tmp_path: Path,
+    between: str,
+) -> None:
+    others = "".join(f"{number},@user{number},\n" for number in range(200))
+    assert reconcile(HEADER + BOB + others).exit_code == 0
+    now(2)
+    if between == "found":
+        double.add(User("Free", "4002", "@bob"))
+    elif between == "undetermined":
+        double.fail("@bob", status=503)
+    accounts = others if between == "not in the list" else BOB + others
+    assert reconcile(HEADER + accounts).exit_code == 0
+    double.reset()
+    now(4)
+    assert reconcile(HEADER + BOB + others).exit_code == 0
+    assert BOB not in rows(tmp_path)
+    now(7)
+    assert reconcile(HEADER + BOB + others).exit_code == 0
+    assert BOB in rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ({"status": 503}, (), 3, "1 of 3 accounts could not be determined"),
+        ({"status": 503}, ("--max-undetermined", "50%"), 0, ""),
+        ({"status": 503}, ("--max-undetermined", "1"), 0, ""),
+        ({"reset": True}, (), 3, "3 of 3 accounts could not be determined"),
+        ({"cut": True}, (), 3, "not of this service"),
+        ({"proxy_status": 404}, (), 3, "not this service"),
+        ({"status": 429}, ("--deadline", "500ms"), 3, "1 of 3"),
+        ({"delay": "1h"}, ("--deadline", "500ms"), 3, "3 of 3"),
+        (None, ("--max-gone", "60%"), 1, "2 of 3 accounts are gone, more than --max-gone 60%"),
+        (None, ("--max-gone", "1"), 1, "2 of 3 accounts are gone, more than --max-gone 1"),
+        (None, ("--max-gone", "2"), 0, ""),
+        (None, ("--must-exist", "@canary"), 0, ""),
+        (None, ("--must-exist", "9001"), 0, ""),
+        (None, ("--must-exist", "@lost"), 1, "@lost of --must-exist is not found"),
+        (None, ("--must-exist", "@"), 3, "@ of --must-exist"),
+        (None, ("--grace", "3"), 2, "not a duration"),
+        (None, ("--max-gone", "x"), 2, "neither a number nor a percentage"),
+        (None, ("--column", "note"), 1, "its column is nickname"),
+        (None, ("--format", "jsonl"), 2, "not a JSON document"),
+        (None, ("--url", "ftp://x"), 2, "url must be like"),
+    ],
+)
+def test_exit_codes_and_files_that_stay(
+    reconcile: Callable[..., Result],
+    now: Callable[[float], None],
+    double: IdentityService,
+    tmp_path: Path,
+    case: tuple[dict[str, Any] | None, tuple[str, ...], int, str],
+) -> None:
+    fault, options, code, text = case
+    accounts = HEADER + ALICE + BOB + CAROL
+    assert reconcile(accounts).exit_code == 0
+    now(4)
+    before = [(tmp_path / name).read_bytes() for name in ("gone.json", "gone.csv")]
+    if fault is not None:
+        double.fail("@bob", **fault)
+    result = reconcile(accounts, *options)
+    after = [(tmp_path / name).read_bytes() for name in ("gone.json", "gone.csv")]
+    assert result.exit_code == code, result.output
+    assert text in result.output
+    assert (before == after) is (code != 0)
+    assert (CAROL in rows(tmp_path)) is (code == 0)
+
+
+@pytest.mark.parametrize("key", ["unknown-key", ""])
+def test_key_that_is_not_valid(reconcile: Callable[..., Result], key: str) -> None:
+    result = reconcile(HEADER + BOB, key=key)
+    assert (result.exit_code, "key" in result.output) == (3 if key else 2, True)
+
+
+def test_state_of_another_list_or_no_state(
+    reconcile: Callable[..., Result], tmp_path: Path
+) -> None:
+    first = HEADER + "".join(f"{number},@a{number},\n" for number in range(200))
+    assert reconcile(first, "--max-gone", "100%").exit_code == 0
+    half = HEADER + "".join(f"{number},@a{number},\n" for number in range(190))
+    assert reconcile(half, "--max-gone", "100%").exit_code == 0
+    other = HEADER + "".join(f"{number},@b{number},\n" for number in range(200))
+    result = reconcile(other, "--max-gone", "100%")
+    assert (result.exit_code, "another list" in result.output) == (1, True)
+    assert reconcile("@a1\n", "--column", "x", name="accounts.txt").exit_code == 1
+    for text in ("", "{}", "[]", '{"version": 9, "column": "nickname", "gone": {}, "sample": []}'):
+        (tmp_path / "gone.json").write_text(text, encoding="utf-8")
+        result = reconcile(first)
+        assert (result.exit_code, "no state of reconcile" in result.output) == (1, True)
+        assert (tmp_path / "gone.json").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("a.jsonl", '{"n": 1, "nickname": "@bob"}\n{"nickname": "@alice"}', (), "{0}\n"),
+        ("a.txt", "@bob\n\n@alice\nhttps://profiles.example/m/carol", (), "{0}\n{3}\n"),
+        ("a.csv", "nickname;x\n@alice;1\n\n@bob;2", ("--delimiter", ";"), "{0}\n{3}\n"),
+        (
+            "a.csv",
+            "\ufeffnickname\r\nbob\r\n@alice\r\n",
+            ("--by", "nickname"),
+            "nickname\r\nbob\r\n",
+        ),
+        ("a.csv", "card,nickname\n1,4001\n2,0042\n", ("--by", "card"), "{0}\n{2}\n"),
+    ],
+)
+def test_formats_keep_rows_as_they_are(
+    reconcile: Callable[..., Result],
+    tmp_path: Path,
+    case: tuple[str, str, tuple[str, ...], str],
+) -> None:
+    name, accounts, options, listed = case
+    result = reconcile(accounts, "--grace", "0s", *options, name=name)
+    assert result.exit_code == 0, result.output
+    expected = listed.format(*accounts.split("\n"))
+    assert (tmp_path / "gone.csv").read_bytes().decode() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "accounts", "line", "message"),
+    [
+        ("a.csv", "nickname,x\n@a,1\n@b\n", 3, "1 fields, and the header has 2"),
+        ("a.csv", 'nickname,x\n"@a" b,1\n', 2, "not CSV"),
+        ("a.csv", 'nickname,x\n@a,"open\n', 2, "not CSV"),
+        ("a.csv", "nickname,nickname\n", 1, "the header must have nickname once"),
+        ("a.csv", "name,x\n", 1, "the header must have nickname once; it has name, x"),
+        ("a.csv", "", 1, "the header must have nickname once"),
+        ("a.jsonl", '{"nickname": "@a"}\n{"nickname": 17}\n', 2, "a string nickname"),
+        ("a.jsonl", '{"nickname": "@a"}\n{"nick', 2, "not a JSON document"),
+    ],
+)
+def test_row_of_another_form_is_named(
+    reconcile: Callable[..., Result], name: str, accounts: str, line: int, message: str
+) -> None:
+    result = reconcile(accounts, name=name)
+    (problem,) = json.loads(result.stdout)["problems"]
+    assert (result.exit_code, Path(problem["file"]).name, problem["line"]) == (2, name, line)
+    assert message in problem["message"]
+
+
+def test_invalid_identifiers_are_listed_and_never_gone(
+    reconcile: Callable[..., Result], tmp_path: Path
+) -> None:
+    result = reconcile(HEADER + ALICE + "7,bob,\n8,,\n9,@a b,\n", "--grace", "0s")
+    record = json.loads(result.stdout)
+    assert counts(result) == {"accounts": 4, "found": 1, "invalid": 3}
+    assert [each["line"] for each in record["invalid_identifiers"]] == [4, 5, 6]
+    assert rows(tmp_path) == ""
+
+
+def test_undetermined_accounts_are_asked_again(
+    reconcile: Callable[..., Result], double: IdentityService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("tornado_idv.cli.reconcile.command.sleep", pauses.append)
+    double.fail("@bob", status=503, times=2)
+    result = reconcile(HEADER + BOB + ALICE, "--retries", "5")
+    assert (result.exit_code, counts(result)) == (0, {"accounts": 2, "found": 1, "gone": 1})
+    assert pauses == [2, 8]
+
+
+def test_run_ends_where_nothing_is_determined_for_long(
+    reconcile: Callable[..., Result], double: IdentityService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("tornado_idv.cli.reconcile.command.sleep", pauses.append)
+    double.fail(status=503)
+    accounts = "".join(f"{number},@u{number},\n" for number in range(3000))
+    result = reconcile(HEADER + accounts)
+    assert (result.exit_code, "1,000 accounts in a row" in result.output) == (3, True)
+    assert pauses == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_service_that_is_degraded_gets_no_list(invoke: Invoke, tmp_path: Path) -> None:
+    """A backend failed for another client; all accounts of this run were determined."""
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    (tmp_path / "accounts").write_text("@alice\n", encoding="utf-8")
+    (tmp_path / "key").write_text(KEY, encoding="utf-8")
+    backends = "  - {name: users, kind: yaml, path: users.yaml}\n"
+    backends += "  - {name: down, kind: upstream, base_url: 'http://127.0.0.1:1'}\n"
+    with serving(CONFIG + backends, tmp_path) as service:
+        options = ("--url", service.url, "--key-file", tmp_path / "key", "--grace", "0s")
+        results = [invoke("reconcile", tmp_path / "accounts", *options)]
+        assert Client(service.port).by_input("@bob").status == 503
+        results.append(invoke("reconcile", tmp_path / "accounts", *options))
+    assert [each.exit_code for each in results] == [0, 3]
+    assert "failed within the last ten minutes" in results[1].output
+
+
+def test_list_is_written_to_standard_output(
+    invoke: Invoke, double: IdentityService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORNADO_IDV_URL", double.url)
+    monkeypatch.setenv("TORNADO_IDV_KEY", double.key)
+    options = ("--grace", "0s", "--max-gone", "100%")
+    result = invoke("reconcile", "-", *options, stdin=b"@bob\n@alice\n")
+    assert (result.exit_code, result.stdout) == (0, "@bob\n")
+    assert "2 accounts: 1 found, 1 gone" in result.stderr
+    assert invoke("reconcile", "-", "--json", *options, stdin=b"").exit_code == 2
+    assert invoke("reconcile", "-", stdin=b"@bob\n").exit_code == 2
+    assert invoke("reconcile", "-", "--format", "csv", *options, stdin=b"").exit_code == 2
+
+
+@pytest.mark.slow
+def test_killed_run_leaves_the_old_state_or_the_new_one(
+    double: IdentityService, tmp_path: Path
+) -> None:
+    names = [f"@user{number}" for number in range(2000)]
+    (tmp_path / "accounts").write_text("\n".join(names), encoding="utf-8")
+    (tmp_path / "key").write_text(double.key, encoding="utf-8")
+    command = [sys.executable, "-m", "tornado_idv", "reconcile", "accounts", "--url", double.url]
+    command += ["--key-file", "key", "--state", "gone.json", "--max-gone", "100%"]
+    command += ["--output", "gone.csv"]
+    started = time.monotonic()
+    subprocess.run(command, cwd=tmp_path, check=True)
+    length = time.monotonic() - started
+    for part in (0.5, 0.7, 0.8, 0.9, 1.0):
+        with suppress(subprocess.TimeoutExpired):  # which kills it
+            subprocess.run(command, cwd=tmp_path, timeout=part * length, check=True)
+        record = json.loads((tmp_path / "gone.json").read_bytes())
+        assert set(record["gone"]) == set(names)
