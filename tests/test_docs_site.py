@@ -33,6 +33,7 @@ _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 CHECKED_HERE = {"console", "json", "sh", "yaml"}
 NO_CODE = {"mermaid", "text"}
 TESTS = {
+    ("docs/guide/deleting-accounts.md", "ini"): "test_docs_deleting_accounts.py",
     ("docs/guide/keys.md", "sql"): "keys/test_store_postgres.py",
     ("docs/guide/plugins.md", "python"): "test_docs.py",
     ("docs/guide/plugins.md", "toml"): "test_docs.py",

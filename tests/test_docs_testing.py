@@ -143,11 +143,18 @@ def test_double_has_users_and_faults_by_each_form_of_a_name() -> None:
 
 def test_client_of_the_reference_looks_up(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text((ROOT / "deploy/demo/users.yaml").read_text("utf-8"))
-    (script,) = blocks(CLIENT, "python")
+    script = "\n".join(blocks(CLIENT, "python"))
     with serving(f"demo: true\n{WITH_ADMIN}", tmp_path) as service:
         script = re.sub(r'http://127.0.0.1:8080", "\w+', f'{service.url}", "{KEY}', script)
         done = run([sys.executable, "-c", script], tmp_path)
-    assert (done.stdout, done.stderr) == ("Free\n", "")
+    assert (done.stdout, done.stderr) == ("Free\n@nobody does not exist\n", "")
+
+
+def test_drill_runs_reconcile_as_a_safe_caller() -> None:
+    page = (ROOT / "docs" / "guide" / "deleting-accounts.md").read_text(encoding="utf-8")
+    done = run(["sh", "-c", blocks(page, "sh")[-1]], ROOT)
+    assert done.returncode == 0, done.stdout
+    assert "passed  not found              gone" in done.stdout
 
 
 def test_every_public_name_is_documented() -> None:

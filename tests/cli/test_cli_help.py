@@ -20,8 +20,8 @@ from tornado_idv.registry import plugin_manager
 CONTEXT = click.Context(main)
 COMMANDS = [
     *("cache", "check", "drill", "explain", "health", "init", "keys", "lookup", "openapi"),
-    *("plugins", "postgres", "record", "reload", "schema", "serve", "status", "users"),
-    "verify-fixture",
+    *("plugins", "postgres", "reconcile", "record", "reload", "schema", "serve", "status"),
+    *("users", "verify-fixture"),
 ]
 
 

@@ -64,7 +64,7 @@ def reconcile(
         accounts: str, *options: str, name: str = "accounts.csv", key: str = double.key
     ) -> Result:
         path = tmp_path / name
-        path.write_text(accounts, encoding="utf-8")
+        path.write_text(accounts, encoding="utf-8", errors="surrogateescape")
         (tmp_path / "key").write_text(f"{key}\n", encoding="utf-8")
         return invoke(
             *("reconcile", path, "--url", double.url, "--key-file", tmp_path / "key"),
@@ -108,7 +108,7 @@ def test_waiting_accounts_are_reported(
 
 
 @pytest.mark.parametrize("between", ["found", "undetermined", "not in the list"])
-def test_grace_begins_anew_for_an_account_that_was_not_gone_in_between(
+def test_grace_begins_again_for_an_account_that_was_not_gone_in_between(
     reconcile: Callable[..., Result],
     now: Callable[[float], None],
     double: IdentityService,
@@ -239,6 +239,7 @@ def test_formats_keep_rows_as_they_are(
         ("a.csv", 'nickname,x\n@a,"open\n', 2, "not CSV"),
         ("a.csv", "nickname,nickname\n", 1, "the header must have nickname once"),
         ("a.csv", "name,x\n", 1, "the header must have nickname once; it has name, x"),
+        ("a.csv", "nickname,x\n@a,1\n@b,\udcff\n", 3, "not UTF-8"),
         ("a.csv", "", 1, "the header must have nickname once"),
         ("a.jsonl", '{"nickname": "@a"}\n{"nickname": 17}\n', 2, "a string nickname"),
         ("a.jsonl", '{"nickname": "@a"}\n{"nick', 2, "not a JSON document"),

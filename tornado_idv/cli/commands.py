@@ -33,7 +33,7 @@ _COMMANDS = {
     "lookup": ("lookup", "Look a user up in the configured backends."),
     "openapi": ("check", "Print the OpenAPI document of the API with this configuration."),
     "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
-    "reconcile": ("reconcile.command", "List the accounts whose users do not exist any more."),
+    "reconcile": ("reconcile.command", "List accounts whose users do not exist."),
     "record": ("fixtures.commands", "Write a fixture of users of a live directory."),
     "reload": ("running.operations", "Reload the configuration of the running service."),
     "schema": ("check", "Print the JSON Schema of config.yaml."),

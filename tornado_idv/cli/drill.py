@@ -86,13 +86,7 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
     )
 
 
-@click.command(
-    epilog=examples(
-        "drill -- python my_sync.py --dry-run",
-        "drill --gone '^@' --found '1 found' --"
-        " tornado-idv reconcile {list} --grace 0s --max-gone 1 --retries 0 --deadline 2s",
-    )
-)
+@click.command(epilog=examples("drill -- python my_sync.py --dry-run"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @_pattern_option(_FOUND)
 @_pattern_option(_GONE)

@@ -16,6 +16,11 @@ _ABSENT = object()
 _quoted = encode_basestring  # what an encoder with ensure_ascii=False calls
 
 
+def parse_field(body: bytes, name: str) -> str:
+    """Return the text member ``name`` of the one JSON object in ``body``."""
+    return text_member(parse_object(body), name)
+
+
 def parse_object(body: bytes) -> dict[str, Any]:
     """Return the one JSON object in ``body``.
 

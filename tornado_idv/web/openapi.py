@@ -214,7 +214,12 @@ class _Forms:
                         "type": "array",
                         "minItems": 1,
                         "maxItems": 100,
-                        "items": {"oneOf": [_reference("ByUrl"), _reference("ByCard")]},
+                        "items": {
+                            "type": "object",
+                            "description": "`input` as of `ByUrl`, or `card_number` as of "
+                            "`ByCard`; for another value the result is `invalid_format`.",
+                            "oneOf": [_object({"input": {}}), _object({"card_number": {}})],
+                        },
                     }
                 }
             ),

@@ -31,7 +31,7 @@ def format_of(name: str) -> Format:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the identifiers are: in a column of CSV, in a member of JSON Lines, or alone."""
+    """The place of the identifiers: a column of CSV, a member of JSON Lines, or a line."""
 
     form: Format
     column: str
@@ -53,11 +53,11 @@ class AccountReader:
 
     def __iter__(self) -> Iterator[Account]:
         read = {"csv": self._read_csv, "jsonl": self._read_json, "lines": self._read_lines}
-        try:
-            for line, value in read[self._layout.form]():
-                yield Account(line, self._identifier(value.strip()), self._lines.take())
-        except UnicodeDecodeError:
-            raise self._problem(self._lines.number + 1, "not UTF-8") from None
+        for line, value in read[self._layout.form]():
+            text = self._lines.take()
+            if not strict_json.is_unicode(text):
+                raise self._problem(line, "not UTF-8")
+            yield Account(line, self._identifier(value.strip()), text)
 
     def _identifier(self, value: str) -> str:
         is_bare = self._layout.by == "nickname" and value and not value.startswith("@")

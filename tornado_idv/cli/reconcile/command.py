@@ -34,8 +34,7 @@ _KEY = "TORNADO_IDV_KEY"
 
 @click.command(
     epilog=examples(
-        "reconcile accounts.csv --url https://idv.example --key-file key --column nickname"
-        " --state gone.json --output gone.csv",
+        "reconcile accounts.csv --url https://idv.example --key-file key --column nickname",
     )
 )
 @click.argument("accounts", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -43,7 +42,8 @@ _KEY = "TORNADO_IDV_KEY"
 @click.option(
     "--key-file",
     type=click.Path(path_type=Path),
-    help="Has its key.  [default: the key in $TORNADO_IDV_KEY]",
+    show_default="the key in $TORNADO_IDV_KEY",
+    help="The file with its key.",
 )
 @click.option("--column", help="The column, or member, with the identifier.")
 @click.option(
@@ -57,7 +57,8 @@ _KEY = "TORNADO_IDV_KEY"
     "--format",
     "form",
     type=click.Choice(["csv", "jsonl", "lines"]),
-    help="The format of ACCOUNTS.  [default: by its extension, or lines]",
+    show_default="by the extension, or lines",
+    help="The format of ACCOUNTS.",
 )
 @click.option(
     "--delimiter",
@@ -106,7 +107,8 @@ _KEY = "TORNADO_IDV_KEY"
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File for the rows.  [default: standard output]",
+    show_default="standard output",
+    help="The file for the rows.",
 )
 @json_option
 def reconcile(
@@ -128,7 +130,7 @@ def reconcile(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """List the accounts of an application whose users do not exist any more.
+    """List accounts whose users do not exist.
 
     ACCOUNTS is CSV, JSON Lines, or a file with one identifier a line; - is standard input. The rows
     of accounts that may be deleted are written: those whose users are gone now, and were in each

@@ -68,7 +68,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a run must not exceed; ``grace`` is in seconds, ``must_exist`` are identifiers."""
+    """Bounds of a run; ``grace`` is in seconds, ``must_exist`` are identifiers."""
 
     grace: float
     max_gone: Share
@@ -159,7 +159,7 @@ class Run:
         if self._sampler.is_other_list:
             raise RefusedError(
                 "--state is of another list: most of a sample of its accounts are not in this one;"
-                " see that the list is complete, or name another file to begin anew"
+                " see that the list is complete, or name another file"
             )
         if bounds.max_gone.is_exceeded(gone, total):
             raise RefusedError(
