@@ -62,6 +62,7 @@ _KEY = "TORNADO_IDV_KEY"
 )
 @click.option(
     "--delimiter",
+    metavar="CHARACTER",
     type=click.Choice(list(DELIMITERS)),
     default=",",
     show_default=True,
