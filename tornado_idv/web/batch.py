@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from asyncio import Future, get_running_loop, wait
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tornado_idv.errors import InvalidFormat, Unavailable
@@ -33,7 +33,6 @@ DEGRADED_TIME = 600.0
 """Seconds for which responses are ``degraded`` after a failure of a backend."""
 Item = tuple[Operation, dict[str, Any]]
 
-_OPERATIONS = (IDENTIFY_URL, IDENTIFY_CARD)
 _NO_SCOPE = Result(ApiError.SCOPE.status, ApiError.SCOPE.body)
 _TOO_LATE = Unavailable("no answer within the request's time")
 
@@ -78,8 +77,13 @@ class BatchHandler(AuthenticatedHandler):
     async def _look_up_all(
         self, parsed: Sequence[Query | Result], limits: KeyLimits | None
     ) -> Result:
-        queries = Counter(each for each in parsed if not isinstance(each, Result))
-        found = await self._look_up(queries, limits)
+        services = self.services
+        results = [
+            each if isinstance(each, Result) else find_cached(services, each, limits) or each
+            for each in parsed
+        ]
+        queries = Counter(each for each in results if not isinstance(each, Result))
+        found = await self._look_up(queries, limits) if queries else {}
         for query, result in found.items():
             if result.status == ApiError.RATE_LIMITED.status:
                 return result  # requests at the same time have used up what was left for this one
@@ -87,42 +91,37 @@ class BatchHandler(AuthenticatedHandler):
                 for _ in range(queries[query] - 1):
                     limits.charge_miss()
         return self._combined(
-            [each if isinstance(each, Result) else found[each] for each in parsed]
+            [each if isinstance(each, Result) else found[each] for each in results]
         )
 
     async def _look_up(
-        self, queries: Collection[Query], limits: KeyLimits | None
+        self, queries: Iterable[Query], limits: KeyLimits | None
     ) -> dict[Query, Result]:
         """Look the queries up, as many at a time as batches may."""
         services, slots = self.services, self.services.directory.batch_slots
         context = RequestContext(self.request_id, self.trace)
         loop = get_running_loop()
         deadline = loop.time() + services.directory.timeout
-        results: dict[Query, Result] = {}
         lookups: dict[Query, Lookup] = {}
+        results = dict.fromkeys(queries, result_of_error(_TOO_LATE))
 
         def finish(future: Future[Answer]) -> None:
             slots.release()
             if not future.cancelled():
                 future.exception()  # else one that ends after the deadline is logged as lost
 
-        for query in queries:
-            cached = find_cached(services, query, limits)
-            if cached is not None:
-                results[query] = cached
-                continue
+        for query in results:
             if not slots.try_acquire():
                 try:
                     await slots.acquire(deadline)
                 except TimeoutError:
-                    continue
+                    break
             lookups[query] = lookup = start_lookup(services, query, limits, context)
             lookup.future.add_done_callback(finish)
         if lookups:
             await wait([each.future for each in lookups.values()], timeout=deadline - loop.time())
         done = {query: each for query, each in lookups.items() if each.future.done()}
-        results |= {query: each.result() for query, each in done.items()}
-        return {query: results.get(query) or result_of_error(_TOO_LATE) for query in queries}
+        return results | {query: each.result() for query, each in done.items()}
 
     def _combined(self, results: Sequence[Result]) -> Result:
         counters = self.services.counters
@@ -149,10 +148,11 @@ def parse_items(body: bytes) -> list[Item]:
 
 
 def _operation_of(item: object) -> Operation:
-    found = [each for each in _OPERATIONS if isinstance(item, dict) and each.field in item]
-    if len(found) != 1:
-        raise InvalidFormat("item_invalid")
-    return found[0]
+    if isinstance(item, dict):
+        by_input = IDENTIFY_URL.field in item
+        if by_input != (IDENTIFY_CARD.field in item):
+            return IDENTIFY_URL if by_input else IDENTIFY_CARD
+    raise InvalidFormat("item_invalid")
 
 
 def encode_batch(results: Sequence[Result], *, degraded: bool) -> bytes:
