@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from click.testing import Result
 
 from support.processes.process import Invoke
 from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
-from tornado_idv.client import User
+from tornado_idv.client import Result as FoundResult
+from tornado_idv.client import Undetermined, User
 from tornado_idv.double import IdentityService
 
 DAY = 86400.0
@@ -154,7 +155,6 @@ def test_grace_begins_again_for_an_account_that_was_not_gone_in_between(
         (None, ("--grace", "3"), 2, "not a duration"),
         (None, ("--max-gone", "x"), 2, "neither a number nor a percentage"),
         (None, ("--column", "note"), 1, "its column is nickname"),
-        (None, ("--format", "jsonl"), 2, "not a JSON document"),
         (None, ("--url", "ftp://x"), 2, "url must be like"),
     ],
 )
@@ -208,8 +208,7 @@ def test_state_of_another_list_or_no_state(
     "case",
     [
         ("a.jsonl", '{"n": 1, "nickname": "@bob"}\n{"nickname": "@alice"}', (), "{0}\n"),
-        ("a.txt", "@bob\n\n@alice\nhttps://profiles.example/m/carol", (), "{0}\n{3}\n"),
-        ("a.csv", "nickname;x\n@alice;1\n\n@bob;2", ("--delimiter", ";"), "{0}\n{3}\n"),
+        ("a.csv", 'nickname;x\n@alice;1\n\n@bob;"2"', ("--delimiter", ";"), "{0}\n{3}\n"),
         (
             "a.csv",
             "\ufeffnickname\r\nbob\r\n@alice\r\n",
@@ -241,6 +240,10 @@ def test_formats_keep_rows_as_they_are(
         ("a.csv", "name,x\n", 1, "the header must have nickname once; it has name, x"),
         ("a.csv", "nickname,x\n@a,1\n@b,\udcff\n", 3, "not UTF-8"),
         ("a.csv", "", 1, "the header must have nickname once"),
+        ("a.csv", "x,nickname\n1,@alice\n2,@bo", 3, "ends within this row"),
+        ("a.csv", "nickname\n@bo", 2, "ends within this row"),
+        ("a.csv", 'x,nickname\n1,"@alice\n2,@bob\n', 2, "not CSV"),
+        ("a.csv", "x,nickn\udcffme\n1,@alice\n", 1, "not UTF-8"),
         ("a.jsonl", '{"nickname": "@a"}\n{"nickname": 17}\n', 2, "a string nickname"),
         ("a.jsonl", '{"nickname": "@a"}\n{"nick', 2, "not a JSON document"),
     ],
@@ -252,6 +255,73 @@ def test_row_of_another_form_is_named(
     (problem,) = json.loads(result.stdout)["problems"]
     assert (result.exit_code, Path(problem["file"]).name, problem["line"]) == (2, name, line)
     assert message in problem["message"]
+
+
+@pytest.mark.parametrize("statuses", [(None, 200), (200, None), (None, 200, None), (None, 503)])
+def test_account_with_two_rows_is_gone_in_both_or_waits(
+    reconcile: Callable[..., Result],
+    now: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    statuses: tuple[int | None, ...],
+) -> None:
+    """A user who is there, or not determined, in one row of a run begins again."""
+    users = {200: User("Free", "4002", "@bob")}
+    errors = {503: Undetermined("status 503", 503)}
+
+    def find_many(_: object, identifiers: Iterable[str]) -> Iterator[FoundResult]:
+        answers = iter(statuses)
+        for each in identifiers:
+            status = next(answers) if each == "@bob" else 200
+            yield FoundResult(each, users.get(status or 0), errors.get(status or 0))
+
+    accounts = HEADER + ALICE + BOB * len(statuses)
+    assert reconcile(HEADER + BOB + ALICE).exit_code == 0
+    now(2)
+    monkeypatch.setattr("tornado_idv.client.Client.find_many", find_many)
+    for grace in ("1d", "0s"):
+        result = reconcile(accounts, "--grace", grace, "--max-undetermined", "1")
+        assert (result.exit_code, rows(tmp_path)) == (0, "")
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("same", ["--state", "--output", "--key-file"])
+def test_files_must_be_different(
+    reconcile: Callable[..., Result], tmp_path: Path, same: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "accounts.csv")
+    result = reconcile(HEADER + BOB, same, str(tmp_path / "link"), "--grace", "0s")
+    assert (result.exit_code, "must be different files" in result.output) == (2, True)
+    assert (tmp_path / "accounts.csv").read_text(encoding="utf-8") == HEADER + BOB
+
+
+@pytest.mark.parametrize("name", ["--state", "--output"])
+def test_no_file_is_written_if_one_cannot_be(
+    reconcile: Callable[..., Result], tmp_path: Path, name: str
+) -> None:
+    result = reconcile(HEADER + BOB, name, str(tmp_path / "missing" / "file"))
+    assert (result.exit_code, "cannot be written" in result.output) == (2, True)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["accounts.csv", "key"]
+
+
+def test_nothing_determined_is_no_list_whatever_is_permitted(
+    reconcile: Callable[..., Result], double: IdentityService
+) -> None:
+    double.fail(status=503)
+    assert reconcile(HEADER + BOB, "--max-undetermined", "100%").exit_code == 3
+
+
+@pytest.mark.parametrize("since", ["2999-01-01T00:00:00Z", "x", "0001-01-01T00:00:00", 5])
+def test_state_of_the_future_waits_and_another_is_refused(
+    reconcile: Callable[..., Result], tmp_path: Path, since: object
+) -> None:
+    assert reconcile(HEADER + BOB).exit_code == 0
+    state = json.loads((tmp_path / "gone.json").read_bytes())
+    state["gone"]["@bob"] = since
+    (tmp_path / "gone.json").write_text(json.dumps(state), encoding="utf-8")
+    result = reconcile(HEADER + BOB)
+    assert result.exit_code == (0 if str(since).startswith("2999") else 1)
+    assert rows(tmp_path) == ""
 
 
 def test_invalid_identifiers_are_listed_and_never_gone(
@@ -314,7 +384,14 @@ def test_list_is_written_to_standard_output(
     assert "2 accounts: 1 found, 1 gone" in result.stderr
     assert invoke("reconcile", "-", "--json", *options, stdin=b"").exit_code == 2
     assert invoke("reconcile", "-", stdin=b"@bob\n").exit_code == 2
-    assert invoke("reconcile", "-", "--format", "csv", *options, stdin=b"").exit_code == 2
+    assert invoke("reconcile", "a.csv", *options).exit_code == 2
+    lines = b"@bob\n\n@alice\nhttps://profiles.example/m/carol\n"
+    result = invoke("reconcile", "-", *options, stdin=lines)
+    assert result.stdout == "@bob\nhttps://profiles.example/m/carol\n"
+    assert invoke("reconcile", "-", *options, stdin=b"@alice\n@bo").exit_code == 2
+    records = b'{"n": "@bob", "x": 1}\n{"n": "@alice"}'
+    result = invoke("reconcile", "-", "--column", "n", *options, stdin=records)
+    assert result.stdout == '{"n": "@bob", "x": 1}\n'
 
 
 @pytest.mark.slow
@@ -322,7 +399,7 @@ def test_killed_run_leaves_the_old_state_or_the_new_one(
     double: IdentityService, tmp_path: Path
 ) -> None:
     names = [f"@user{number}" for number in range(2000)]
-    (tmp_path / "accounts").write_text("\n".join(names), encoding="utf-8")
+    (tmp_path / "accounts").write_text("\n".join([*names, ""]), encoding="utf-8")
     (tmp_path / "key").write_text(double.key, encoding="utf-8")
     command = [sys.executable, "-m", "tornado_idv", "reconcile", "accounts", "--url", double.url]
     command += ["--key-file", "key", "--state", "gone.json", "--max-gone", "100%"]

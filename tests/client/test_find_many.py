@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,45 @@ async def test_rate_limit_below_a_batch_makes_it_smaller(kind: Kind, tmp_path: P
     assert kinds(results) == ["found"] * 90
 
 
+async def test_item_that_is_not_text_spoils_no_other(kind: Kind, tmp_path: Path) -> None:
+    with serving_yaml(tmp_path) as service:
+        results = await find_many(kind, service.url, ["@alice", "\ud800", "@bob"])
+    assert kinds(results) == ["found", InvalidFormat, "gone"]
+
+
+async def test_smaller_body_limit_makes_batches_smaller(kind: Kind, tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    config = f"{CONFIG}  - {{name: u, kind: yaml, path: users.yaml}}\n"
+    config = config.replace("server: {", "server: {max_body: 1KiB, ")
+    with serving_config(config, tmp_path) as service:
+        results = await find_many(kind, service.url, ["@alice", "@bob"] * 100)
+    assert kinds(results) == ["found", "gone"] * 100
+
+
+async def test_iterator_is_left_early_and_error_of_the_source_is_raised(
+    kind: Kind, tmp_path: Path
+) -> None:
+    def identifiers() -> Iterator[str]:
+        yield from ["@alice"] * 100
+        raise OSError("the list ends here")
+
+    seen: list[Result] = []
+    with serving_yaml(tmp_path) as service:
+        if kind == "synchronous":
+            with Client(service.url, KEY) as client:
+                first = next(client.find_many(["@alice"] * 150))
+                assert client.find("@alice") == first.user == ALICE
+                with pytest.raises(OSError, match="ends here"):
+                    seen.extend(client.find_many(identifiers()))
+        else:
+            async with AsyncClient(service.url, KEY) as asynchronous:
+                first = await anext(asynchronous.find_many(["@alice"] * 150))
+                assert await asynchronous.find("@alice") == first.user == ALICE
+                with pytest.raises(OSError, match="ends here"):
+                    [seen.append(each) async for each in asynchronous.find_many(identifiers())]
+    assert len(seen) in {0, 100}
+
+
 @pytest.mark.parametrize(
     ("answer", "kinds_of_results"),
     [
@@ -120,7 +159,6 @@ async def test_rate_limit_below_a_batch_makes_it_smaller(kind: Kind, tmp_path: P
         (found(), [Unexpected, Unexpected]),
         (NOT_FOUND, [Unexpected, Unexpected]),  # of a single lookup
         (http(404, b"<p>Not found</p>"), [Unexpected, Unexpected]),
-        (http(413, b"", ECHO), [Unexpected, Unexpected]),
         (error(401, "token_invalid_or_expired"), [InvalidKey, InvalidKey]),
         (error(500, "internal"), [Undetermined, Undetermined]),
         (batch(USER, GONE)[:-20], [Unexpected, Unexpected]),

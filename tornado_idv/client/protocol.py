@@ -121,16 +121,6 @@ class StaleConnection(Undetermined):
     """A kept connection was closed before a response."""
 
 
-class NoSuchRoute(Unexpected):
-    """The service has no such path."""
-
-
-class QuotaExceeded(RateLimited):
-    """A rate limit allows fewer lookups at a time than a batch has: ``quota``."""
-
-    quota = 0
-
-
 class BaseClient(Generic[_FoundT, _UserT]):
     """Arguments and methods of both clients; those of `AsyncClient` return awaitables.
 
@@ -215,17 +205,16 @@ class BaseClient(Generic[_FoundT, _UserT]):
         if self._max_items == 1:
             return [await self._find_item(each) for each in items]
         body = b'{"items":[%b]}' % b",".join([each.body for each in items])
+        lookup = Batch(f"{self._path}batch", body, items)
         try:
-            results = await self._look_up(Batch(f"{self._path}batch", body, items))
-        except NoSuchRoute:  # an older service
-            self._max_items = 1
-            return await self._find_batch(items)
-        except QuotaExceeded as error:
-            self._max_items = size = error.quota
-            return [*await self._find_batch(items[:size]), *await self._find_batch(items[size:])]
+            return cast("list[Result]", await self._look_up(lookup))
         except ClientError as error:
-            return [Result(each.identifier, None, error) for each in items]
-        return cast("list[Result]", results)
+            if isinstance(error, InvalidFormat):  # by an item that is not even valid text
+                return [await self._find_item(each) for each in items]
+            if lookup.max_items == 0:
+                return [Result(each.identifier, None, error) for each in items]
+        self._max_items = size = lookup.max_items
+        return [*await self._find_batch(items[:size]), *await self._find_batch(items[size:])]
 
     async def _find_item(self, item: Item) -> Result:
         try:
@@ -263,7 +252,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
                     return await self._attempt(lookup)
                 except Undetermined as error:
                     wait = max(error.retry_after or 0.0, pause) * (1 + self._chance() / 4)
-                    is_retried = error.status in _RETRIED and not isinstance(error, QuotaExceeded)
+                    is_retried = error.status in _RETRIED and lookup.max_items == 0
                     if not is_retried or wait >= lookup.remaining():
                         raise
                 pause *= 2
@@ -297,6 +286,8 @@ class Lookup:
     body: bytes = field(repr=False)
     items: list[Item] = field(repr=False)
     must_exist: bool = False
+    max_items: int = 0
+    """Of a batch of so many at most, if a response says that this one is too large."""
     remaining: Callable[[], float] = field(default=lambda: 0.0)
     call_id: str = field(default_factory=lambda: os.urandom(16).hex())
     attempts: int = 0
@@ -329,7 +320,11 @@ class Lookup:
         Raises `ClientError` for every other response, and with ``must_exist`` for that one.
         """
         if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise self._undetermined(status, fields)
+            kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
+            failure = kind(f"the service could not determine the result: status {status}", status)
+            wait = "".join(fields("retry-after", []))
+            failure.retry_after = float(wait) if _SECONDS.fullmatch(wait) else None
+            raise failure
         record = self._record(fields, body)
         code = record.get("code") if record.get("status") == "error" else None
         if status == HTTPStatus.NOT_FOUND and code == "not_found" and not isinstance(self, Batch):
@@ -348,8 +343,8 @@ class Lookup:
             raise error
         message = f"status {status} with a response that is not of this service"
         if code == "no_such_route":
-            raise NoSuchRoute("the service has no such path: check its URL", status)
-        if not self._is_echoed(fields):
+            message = "the service has no such path: check its URL"
+        elif not self._is_echoed(fields):
             names = ", ".join(fields("server", []) + fields("via", []))
             proxy = f"a proxy ({names[:100]})" if _TEXT.fullmatch(names) else "a proxy"
             message = (
@@ -357,18 +352,6 @@ class Lookup:
                 f" X-IDV-Request-ID: not this service, or {proxy} has changed both"
             )
         raise Unexpected(message, status)
-
-    def _undetermined(self, status: int, fields: Fields) -> Undetermined:
-        kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
-        quota = _QUOTA.fullmatch("".join(fields("ratelimit-policy", [])))
-        if quota and kind is RateLimited and int(quota[1]) < len(self.items):
-            kind = QuotaExceeded
-        error = kind(f"the service could not determine the result: status {status}", status)
-        wait = "".join(fields("retry-after", []))
-        error.retry_after = float(wait) if _SECONDS.fullmatch(wait) else None
-        if isinstance(error, QuotaExceeded) and quota:
-            error.quota = int(quota[1])
-        return error
 
     def _is_echoed(self, fields: Fields) -> bool:
         return any(fields(name, []) == [self.request_id] for name in _ID_FIELDS)
@@ -393,6 +376,17 @@ class Batch(Lookup):
     """A lookup of many items, whose response has a record for each."""
 
     max_body = 1024 * 1024
+
+    def read(self, status: int, fields: Fields, body: bytes) -> Found:
+        code = None if status == HTTPStatus.OK else self._record(fields, body).get("code")
+        quota = _QUOTA.fullmatch("".join(fields("ratelimit-policy", [])))
+        if code == "no_such_route":  # of an older service
+            self.max_items = 1
+        elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # of a proxy, too
+            self.max_items = max(1, len(self.items) // 2)
+        elif code == "rate_limited" and quota and int(quota[1]) < len(self.items):
+            self.max_items = int(quota[1])
+        return super().read(status, fields, body)
 
     def _found(self, record: dict[str, Any]) -> Found:
         records, degraded = record.get("results"), record.get("degraded")

@@ -43,20 +43,17 @@ class DoubleHandler(AuthenticatedHandler):
         """End a delay: the journal has a request when its client has gone, not an hour later."""
         self._disconnected.set_result(None)
 
-    @property
-    def double(self) -> Double:
-        return cast("Double", self.settings["double"])
+    async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
+        """Return the fault of a lookup, which is counted, and the result of it or of a user."""
+        double: Double = self.settings["double"]
+        fault = double.take_fault(query, self.services.directory)
+        failure = None if fault is None else await self._fail(fault)
+        user = double.users.get(query)
+        if failure is None and user is not None:
+            return fault, Result(200, encode_user(user, self.services.identifiers))
+        return fault, failure
 
-    def take_fault(self, query: Query) -> Fault | None:
-        """Return the fault of this lookup, and count it."""
-        return self.double.take_fault(query, self.services.directory)
-
-    def find_user(self, query: Query) -> Result | None:
-        """Return the result for a user of the double."""
-        user = self.double.users.get(query)
-        return None if user is None else Result(200, encode_user(user, self.services.identifiers))
-
-    async def simulate(self, fault: Fault) -> Result | None:
+    async def _fail(self, fault: Fault) -> Result | None:
         """Wait as the fault says, and return the response in place of the usual one."""
         await asyncio.wait([self._disconnected], timeout=fault.delay)
         if self._disconnected.done():
@@ -67,7 +64,7 @@ class DoubleHandler(AuthenticatedHandler):
         if fault.status == ApiError.RATE_LIMITED.status:
             raise rate_limited(_ONE_PER_SECOND)
         if fault.status is not None:
-            raise ApiException(_ERRORS[fault.status], reason=_SIMULATED)
+            return result_of_error(ApiException(_ERRORS[fault.status], reason=_SIMULATED))
         if fault.proxy_status is not None:
             self.clear_header("X-Request-ID")
             self.clear_header(ECHOED)
@@ -105,10 +102,8 @@ class DoubleIdentifyHandler(DoubleHandler, IdentifyHandler):
     """A single lookup."""
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
-        fault = self.take_fault(query)
-        if fault is not None and (failed := await self.simulate(fault)) is not None:
-            return failed
-        result = self.find_user(query) or await super()._look_up(query, limits)
+        fault, result = await self.simulate(query)
+        result = result or await super()._look_up(query, limits)
         return await self.send_in_pieces(result, fault)
 
 
@@ -129,21 +124,13 @@ class DoubleBatchHandler(DoubleHandler, BatchHandler):
         results: dict[Query, Result] = {}
         in_pieces: Fault | None = None
         for query in dict.fromkeys(each for each in parsed if not isinstance(each, Result)):
-            fault = self.take_fault(query)
-            if (found := self.find_user(query)) is not None:
-                results[query] = found
-            if fault is None:
-                continue
-            try:
-                failed = await self.simulate(fault)
-            except ApiException as error:
-                if error.error is ApiError.RATE_LIMITED:
-                    raise
-                results[query] = result_of_error(error)
-            else:
-                if failed is not None:
-                    return failed
-                in_pieces = fault if fault.cut or fault.drip else in_pieces
+            fault, result = await self.simulate(query)
+            if result is not None:
+                results[query] = result
+                if not result.body.startswith(b"{"):
+                    return result  # none at all, or the page of a proxy
+            if fault is not None and (fault.cut or fault.drip):
+                in_pieces = fault
         parsed = [each if isinstance(each, Result) else results.get(each, each) for each in parsed]
         return await self.send_in_pieces(await super()._look_up_all(parsed, limits), in_pieces)
 

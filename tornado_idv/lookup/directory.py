@@ -116,6 +116,9 @@ class Directory:
     async def join(self) -> None:
         """Wait until no lookup is running, also of canaries: their backends can be closed."""
         await self._single_flight.join()
+        while self.batch_slots.in_use:  # a batch that waits for one begins its next lookup
+            await asyncio.sleep(0)
+            await self._single_flight.join()
         while self._explanations:
             await asyncio.wait(self._explanations)
         while tasks := [each.task for each in self.canaries if each.task]:

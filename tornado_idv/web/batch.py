@@ -6,6 +6,7 @@ import time
 from asyncio import Future, get_running_loop, wait
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from tornado_idv.errors import InvalidFormat, Unavailable
@@ -124,16 +125,25 @@ class BatchHandler(AuthenticatedHandler):
         return results | {query: each.result() for query, each in done.items()}
 
     def _combined(self, results: Sequence[Result]) -> Result:
-        counters = self.services.counters
-        for each in results:
-            if each.cache is not None:
-                counters.cache_lookups[each.cache] += 1
-        failed_after = time.time() - DEGRADED_TIME
-        guards = self.services.directory.guards
-        is_degraded = any(
-            counters.backends[each.name].last_error_at > failed_after for each in guards
+        counters, failed_after = self.services.counters, time.time() - DEGRADED_TIME
+        backends = [counters.backends[each.name] for each in self.services.directory.guards]
+        for cache, number in Counter(map(attrgetter("cache"), results)).items():
+            if cache is not None:
+                counters.cache_lookups[cache] += number
+        numbers = Counter(map(attrgetter("status"), results))
+        found, missing, invalid = numbers[200], numbers[404], numbers[422]
+        body = (
+            b'{"status":"ok","results":[%b],"summary":{"found":%d,"not_found":%d,"invalid":%d'
+            b',"undetermined":%d},"degraded":%b}'
+        ) % (
+            b",".join([each.body for each in results]),
+            found,
+            missing,
+            invalid,
+            len(results) - found - missing - invalid,
+            b"true" if any(each.last_error_at > failed_after for each in backends) else b"false",
         )
-        return Result(200, encode_batch(results, degraded=is_degraded))
+        return Result(200, body)
 
 
 def parse_items(body: bytes) -> list[Item]:
@@ -153,20 +163,3 @@ def _operation_of(item: object) -> Operation:
         if by_input != (IDENTIFY_CARD.field in item):
             return IDENTIFY_URL if by_input else IDENTIFY_CARD
     raise InvalidFormat("item_invalid")
-
-
-def encode_batch(results: Sequence[Result], *, degraded: bool) -> bytes:
-    """Return the response body for the results of a batch."""
-    numbers = Counter(each.status for each in results)
-    found, missing, invalid = numbers[200], numbers[404], numbers[422]
-    return (
-        b'{"status":"ok","results":[%b],"summary":{"found":%d,"not_found":%d,"invalid":%d'
-        b',"undetermined":%d},"degraded":%b}'
-    ) % (
-        b",".join([each.body for each in results]),
-        found,
-        missing,
-        invalid,
-        len(results) - found - missing - invalid,
-        b"true" if degraded else b"false",
-    )

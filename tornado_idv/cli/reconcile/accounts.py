@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import PurePath
+from itertools import chain
 from typing import IO, Literal, NamedTuple
 
 from tornado_idv import strict_json
 from tornado_idv.errors import ConfigError, Problem
 
-Format = Literal["csv", "jsonl", "lines"]
 By = Literal["input", "nickname", "card"]
-_EXTENSIONS: dict[str, Format] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_CUT = (
+    "the file ends within this row, so that its identifier may be cut; if the row is complete, add "
+    "a line break"
+)
+_ENDS = ("\n", "\r", '"', "}")
+"""Of a row, after which no more of its identifier can follow."""
 
 
 class Account(NamedTuple):
@@ -24,113 +27,86 @@ class Account(NamedTuple):
     text: str
 
 
-def format_of(name: str) -> Format:
-    """Return the format that a file's extension stands for; by default ``lines``."""
-    return _EXTENSIONS.get(PurePath(name).suffix.lower(), "lines")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The place of the identifiers: a column of CSV, a member of JSON Lines, or a line."""
-
-    form: Format
-    column: str
-    by: By
-    delimiter: str = ","
-
-
 class AccountReader:
     """Reads accounts row by row from a file called ``name``; ``header`` is the text of that of CSV.
 
-    Iterating raises `ConfigError` with the line of a row that is not of the format.
+    The identifiers are in a column of CSV, or in a member of JSON Lines, if the file begins with
+    ``{``; without ``column`` they are lines. Iterating raises `ConfigError` for a row that is not
+    of the format.
     """
 
-    def __init__(self, source: IO[str], name: str, layout: Layout) -> None:
+    def __init__(
+        self, source: IO[str], name: str, column: str | None, by: By, delimiter: str = ","
+    ) -> None:
         self.header = ""
-        self._lines = _Lines(source)
-        self._name = name
-        self._layout = layout
+        self._source, self._name = source, name
+        self._column, self._by, self._delimiter = column, by, delimiter
+        self._taken: list[str] = []
 
     def __iter__(self) -> Iterator[Account]:
-        read = {"csv": self._read_csv, "jsonl": self._read_json, "lines": self._read_lines}
-        for line, value in read[self._layout.form]():
-            text = self._lines.take()
-            if not strict_json.is_unicode(text):
-                raise self._problem(line, "not UTF-8")
-            yield Account(line, self._identifier(value.strip()), text)
+        lines = self._lines()
+        first = next(lines, "")
+        lines = chain([first] if first else [], lines)
+        rows: Iterator[tuple[int, str]]
+        if self._column is None:
+            rows = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+        elif first.lstrip().startswith("{"):
+            rows = self._read_json(lines, self._column)
+        else:
+            rows = self._read_csv(lines, self._column)
+        for number, value in rows:
+            if not self._taken[-1].endswith(_ENDS):
+                raise self._problem(number, _CUT)
+            identifier, text = value.strip(), self._take()
+            if self._by == "nickname" and identifier and not identifier.startswith("@"):
+                identifier = f"@{identifier}"
+            yield Account(number, identifier, text)
 
-    def _identifier(self, value: str) -> str:
-        is_bare = self._layout.by == "nickname" and value and not value.startswith("@")
-        return f"@{value}" if is_bare else value
+    def _lines(self) -> Iterator[str]:
+        for number, line in enumerate(self._source, start=1):
+            if not strict_json.is_unicode(line):
+                raise self._problem(number, "not UTF-8")
+            self._taken.append(line)
+            yield line
 
-    def _read_csv(self) -> Iterator[tuple[int, str]]:
-        rows = csv.reader(self._lines, delimiter=self._layout.delimiter, strict=True)
-        line = 1
-        try:
-            names = next(rows, [])
-            column = self._layout.column
-            if names.count(column) != 1:
-                known = ", ".join(names)
-                raise self._problem(1, f"the header must have {column} once; it has {known}")
-            place = names.index(column)
-            self.header = self._lines.take()
-            while True:
-                line = self._lines.number + 1
-                row = next(rows, None)
-                if row is None:
-                    return
-                if not row:
-                    self._lines.take()
-                elif len(row) != len(names):
-                    what = f"{len(row)} fields, and the header has {len(names)}"
-                    raise self._problem(line, what)
-                else:
-                    yield line, row[place]
-        except csv.Error as error:
-            raise self._problem(line, f"not CSV: {error}") from None
-
-    def _read_json(self) -> Iterator[tuple[int, str]]:
-        for text in self._lines:
-            line = self._lines.number
-            try:
-                record = strict_json.loads(text)
-            except ValueError:
-                raise self._problem(line, "not a JSON document") from None
-            value = record.get(self._layout.column) if isinstance(record, dict) else None
-            if not isinstance(value, str):
-                raise self._problem(line, f"must be an object with a string {self._layout.column}")
-            yield line, value
-
-    def _read_lines(self) -> Iterator[tuple[int, str]]:
-        for text in self._lines:
-            if text.strip():
-                yield self._lines.number, text
-            else:
-                self._lines.take()
-
-    def _problem(self, line: int, message: str) -> ConfigError:
-        return ConfigError(Problem(self._name, line, 1, "", message))
-
-
-class _Lines:
-    """Lines of a file, of which those since the last `take` are kept."""
-
-    def __init__(self, source: IO[str]) -> None:
-        self._source = source
-        self._taken: list[str] = []
-        self.number = 0
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._source)
-        self.number += 1
-        self._taken.append(line)
-        return line
-
-    def take(self) -> str:
+    def _take(self) -> str:
         """Return the lines that were read since the last call, with a line break."""
         text = "".join(self._taken)
         self._taken.clear()
         return text if text.endswith(("\n", "\r")) else f"{text}\n"
+
+    def _read_csv(self, lines: Iterator[str], column: str) -> Iterator[tuple[int, str]]:
+        rows = csv.reader(lines, delimiter=self._delimiter, strict=True)
+        line = 1
+        try:
+            names = next(rows, [])
+            if names.count(column) != 1:
+                known = ", ".join(names)
+                raise self._problem(1, f"the header must have {column} once; it has {known}")
+            self.header = self._take()
+            line = rows.line_num + 1
+            for row in rows:
+                if row and len(row) != len(names):
+                    what = f"{len(row)} fields, and the header has {len(names)}"
+                    raise self._problem(line, what)
+                if row:
+                    yield line, row[names.index(column)]
+                else:
+                    self._taken.clear()
+                line = rows.line_num + 1
+        except csv.Error as error:
+            raise self._problem(line, f"not CSV: {error}") from None
+
+    def _read_json(self, lines: Iterator[str], column: str) -> Iterator[tuple[int, str]]:
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = strict_json.loads(line)
+            except ValueError:
+                raise self._problem(number, "not a JSON document") from None
+            value = record.get(column) if isinstance(record, dict) else None
+            if not isinstance(value, str):
+                raise self._problem(number, f"must be an object with a string {column}")
+            yield number, value
+
+    def _problem(self, line: int, message: str) -> ConfigError:
+        return ConfigError(Problem(self._name, line, 1, "", message))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import closing
+import sys
+from contextlib import closing, nullcontext
 from pathlib import Path
 from time import sleep, time
 
@@ -20,10 +20,10 @@ from tornado_idv.cli.common import (
     print_json,
 )
 from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
-from tornado_idv.cli.reconcile.accounts import AccountReader, By, Format, Layout, format_of
-from tornado_idv.cli.reconcile.run import Bounds, Run, Share, UndeterminedError
+from tornado_idv.cli.reconcile.accounts import AccountReader, By
+from tornado_idv.cli.reconcile.run import Run, Share, UndeterminedError
 from tornado_idv.cli.reconcile.state import State
-from tornado_idv.cli.standard_streams import print_message
+from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.client import Client
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.interfaces.command_tools import Exit, printable
@@ -45,20 +45,17 @@ _KEY = "TORNADO_IDV_KEY"
     show_default="the key in $TORNADO_IDV_KEY",
     help="The file with its key.",
 )
-@click.option("--column", help="The column, or member, with the identifier.")
+@click.option(
+    "--column",
+    show_default="each line is an identifier",
+    help="The column of CSV, or member of JSON Lines, with the identifier.",
+)
 @click.option(
     "--by",
     type=click.Choice(["input", "nickname", "card"]),
     default="input",
     show_default=True,
     help="Identifiers: @nicknames and profile URLs, nicknames also without @, or card numbers.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["csv", "jsonl", "lines"]),
-    show_default="by the extension, or lines",
-    help="The format of ACCOUNTS.",
 )
 @click.option(
     "--delimiter",
@@ -119,7 +116,6 @@ def reconcile(
     key_file: Path | None,
     column: str | None,
     by: By,
-    form: Format | None,
     delimiter: str,
     state_file: Path | None,
     grace: float,
@@ -141,15 +137,15 @@ def reconcile(
     1 more users are gone than --max-gone, one of --must-exist is not found, or --state is of
     another list; 2 wrong use; 3 too many could not be determined, or a backend has failed.
     """
-    form = form or format_of(accounts)
-    if form != "lines" and column is None:
+    if column is None and accounts.endswith((".csv", ".jsonl", ".ndjson")):
         raise click.UsageError("CSV and JSON Lines need --column")
     if state_file is None and grace:
         raise click.UsageError("--grace needs --state FILE, to know since when a user is gone")
     if as_json and output is None:
         raise click.UsageError("--json needs --output FILE for the rows")
-    bounds = Bounds(grace, max_gone, max_undetermined, must_exist)
-    layout = Layout(form, column or "", by, DELIMITERS[delimiter])
+    files = [os.path.realpath(each) for each in (accounts, key_file, state_file, output) if each]
+    if len(set(files)) < len(files):
+        raise click.UsageError("ACCOUNTS, --key-file, --state and --output must be different files")
     run: Run | None = None
 
     def record(error: IdvError) -> dict[str, object]:
@@ -161,21 +157,24 @@ def reconcile(
         closing(_client(url, key_file, deadline)) as client,
         open_source(accounts) as source,
     ):
-        state = State.load(state_file, layout.column) if state_file else State()
-        reader = AccountReader(source, accounts, layout)
-        run = Run(client, state, bounds, is_card=by == "card", now=time(), pause=sleep)
-        with closing(run):
-            run.require_users()
-            run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)
-            run.check()
-            run.require_users()
-            _write(run, reader.header, state_file, output)
+        before = State("", {}, ())
+        if state_file is not None:
+            before = State.load(state_file, column or "")
+        reader = AccountReader(source, accounts, column, by, DELIMITERS[delimiter])
+        run = Run(client, before, by_card=by == "card", grace=grace, now=time(), pause=sleep)
+        run.require_users(must_exist)
+        run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)
+        run.check(max_gone, max_undetermined)
+        run.require_users(must_exist)
+        _write(run, reader.header, state_file, output)
     _report(run, output, as_json=as_json)
 
 
 def _client(url: str, key_file: Path | None, deadline: float) -> Client:
+    if key_file is None and not os.environ.get(_KEY):
+        raise StartError(f"no key: name its file with --key-file, or set ${_KEY}")
     try:
-        key = key_file.read_text("utf-8").strip() if key_file else os.environ.get(_KEY, "")
+        key = key_file.read_text("utf-8").strip() if key_file else os.environ[_KEY]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise StartError(f"{key_file}: cannot be read: {reason}") from None
@@ -186,20 +185,25 @@ def _client(url: str, key_file: Path | None, deadline: float) -> Client:
 
 
 def _write(run: Run, header: str, state_file: Path | None, output: Path | None) -> None:
-    """Write the rows, then the state: a run that is cut off lists the same accounts once more."""
-    if output is None:
-        for text in _rows(run, header):
-            click.echo(text, nl=False)
-    else:
-        with replaced_file(output) as file:
-            file.writelines(_rows(run, header))
-    if state_file is not None:
-        run.state.save(state_file)
+    """Write the rows, then the state: a run that is cut off lists the same accounts once more.
 
-
-def _rows(run: Run, header: str) -> Iterator[str]:
-    yield header
-    yield from run.rows
+    Neither file is replaced before both are written.
+    """
+    with (
+        replaced_file(state_file) if state_file else nullcontext() as state,
+        replaced_file(output) if output else nullcontext(sys.stdout) as rows,
+    ):
+        if state is not None:
+            run.state.write(state)
+            state.flush()
+        try:
+            rows.writelines([header, *run.rows])
+            rows.flush()
+        except OSError as error:
+            if output is None:
+                discard_output()
+            name = output or "standard output"
+            raise StartError(f"{name}: cannot be written: {error.strerror}") from None
 
 
 def _report(run: Run, output: Path | None, *, as_json: bool) -> None:

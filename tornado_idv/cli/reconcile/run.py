@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 from tornado_idv.cli.common import RefusedError
 from tornado_idv.cli.reconcile.accounts import Account
@@ -34,93 +30,71 @@ _MAX_IN_A_ROW = 1000
 """Accounts in a row that could not be determined, after which a run ends."""
 _PAUSED_AFTER = 100
 _MAX_LISTED = 100
-_MAX_DIGITS = 9
 
 
 class UndeterminedError(IdvError):
     """The run could not determine enough to say which accounts may be deleted."""
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The largest part of all accounts: a percentage of them or a number."""
 
     text: str
-    percent: Decimal | None
-    number: int = 0
+    number: Decimal
+    is_percentage: bool
 
     @classmethod
     def parse(cls, text: str) -> Share:
         """Return the share of ``5%`` or ``100``; raises `ValueError`."""
-        if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
-            return cls(text, None, int(text))
         try:
-            return cls(text, parse_percentage(text))
+            if text.isascii() and text.isdigit():
+                return cls(text, Decimal(text), is_percentage=False)
+            return cls(text, parse_percentage(text), is_percentage=True)
         except ValueError:
             raise ValueError("neither a number nor a percentage such as 5%") from None
 
     def is_exceeded(self, count: int, total: int) -> bool:
         """Return whether ``count`` of ``total`` are more than this share."""
-        if self.percent is None:
-            return count > self.number
-        return count * 100 > self.percent * total
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Bounds of a run; ``grace`` is in seconds, ``must_exist`` are identifiers."""
-
-    grace: float
-    max_gone: Share
-    max_undetermined: Share
-    must_exist: Sequence[str]
+        return count * 100 > self.number * (total if self.is_percentage else 100)
 
 
 class Run:
-    """Asks for each account, and keeps the rows of those that may be deleted.
+    """Asks for each account, and keeps the rows of those whose users do not exist.
 
-    ``is_card`` is whether identifiers are card numbers; ``now`` is Unix time, and ``pause`` sleeps
-    for so many seconds. All of `ask`, `check` and `require_users` raise `RefusedError` or
-    `UndeterminedError`.
+    ``grace`` is in seconds, ``now`` is Unix time, and ``pause`` sleeps for so many seconds. All of
+    `ask`, `check` and `require_users` raise `RefusedError` or `UndeterminedError`.
     """
 
     def __init__(
         self,
         client: Client,
-        state: State,
-        bounds: Bounds,
+        before: State,
         *,
-        is_card: bool,
+        by_card: bool,
+        grace: float,
         now: float,
         pause: Callable[[float], object],
     ) -> None:
-        self._find_many = client.find_many_cards if is_card else client.find_many
+        self._find_many = client.find_many_cards if by_card else client.find_many
         self._client = client
-        self._before = state
-        self._bounds = bounds
+        self._before = before
+        self._grace = grace
         self._now = now
         self._pause = pause
-        self._sampler = Sampler(state.sample)
+        self._sampler = Sampler(before.sample)
         self._counts = Counter[str]()
         self._in_a_row = 0
         self._last_error = ""
         self._degraded = False
-        self._gone: dict[str, float] = {}
-        self._waiting: list[str] = []
+        self._gone: list[Account] = []
+        self._since: dict[str, float] = {}
+        self._others: set[str] = set()
+        """Without a grace, identifiers that were not gone in some row."""
         self._invalid: list[Account] = []
-        self._open_spools = ExitStack()
-        self._deletable = self._spool()
 
-    def close(self) -> None:
-        """Delete the temporary files."""
-        self._open_spools.close()
-
-    def _spool(self) -> _Spool:
-        return _Spool(self._open_spools.enter_context(TemporaryFile("w+", encoding="utf-8")))
-
-    def require_users(self) -> None:
+    def require_users(self, identifiers: Iterable[str]) -> None:
         """Look up the users that must exist."""
-        for each in self._bounds.must_exist:
+        for each in identifiers:
             find = self._client.find_card if each.isdigit() else self._client.find
             try:
                 user: User | None = find(each)
@@ -136,20 +110,22 @@ class Run:
         """Ask for all accounts, and again for those that could not be determined."""
         left = self._ask(self._counted(accounts))
         for number in range(retries):
-            if not left.count or self._degraded:
+            if not left or self._degraded:
                 break
             self._pause(_FIRST_PAUSE * 4**number)
             left = self._ask(left)
-        self._counts["undetermined"] = left.count
+        self._counts["undetermined"] = len(left)
+        for each in left:
+            self._begin_again(each.identifier)
 
-    def check(self) -> None:
+    def check(self, max_gone: Share, max_undetermined: Share) -> None:
         """Check the result of the run against its bounds."""
-        counts, bounds = self._counts, self._bounds
+        counts = self._counts
         total, gone, undetermined = counts["accounts"], counts["gone"], counts["undetermined"]
-        if bounds.max_undetermined.is_exceeded(undetermined, total):
+        if max_undetermined.is_exceeded(undetermined, total) or total == undetermined > 0:
             raise UndeterminedError(
                 f"{undetermined:,} of {total:,} accounts could not be determined, more than"
-                f" --max-undetermined {bounds.max_undetermined.text}; the last: {self._last_error}"
+                f" --max-undetermined {max_undetermined.text}; the last: {self._last_error}"
             )
         if self._degraded:
             raise UndeterminedError(
@@ -161,37 +137,37 @@ class Run:
                 "--state is of another list: most of a sample of its accounts are not in this one;"
                 " see that the list is complete, or name another file"
             )
-        if bounds.max_gone.is_exceeded(gone, total):
+        if max_gone.is_exceeded(gone, total):
             raise RefusedError(
                 f"{gone:,} of {total:,} accounts are gone, more than --max-gone"
-                f" {bounds.max_gone.text}; if that is right, raise it for this run"
+                f" {max_gone.text}; if that is right, raise it for this run"
             )
 
     @property
-    def rows(self) -> Iterator[str]:
+    def rows(self) -> list[str]:
         """The rows of the accounts that may be deleted."""
-        return (each.text for each in self._deletable)
+        return [each.text for each in self._gone if self._may_be_deleted(each.identifier)]
 
     @property
     def state(self) -> State:
         """The state for the next run."""
-        return State(self._before.column, self._gone, self._sampler.sample)
+        return State(self._before.column, self._since, self._sampler.sample)
 
     def record(self) -> dict[str, Any]:
         """Return the result for scripts."""
         names = ("accounts", "found", "gone", "invalid", "undetermined")
-        grace = self._bounds.grace
         return {
             **{name: self._counts[name] for name in names},
             "degraded": self._degraded,
-            "deletable": self._deletable.count,
+            "deletable": len(self.rows),
             "waiting": [
                 {
                     "identifier": each,
-                    "gone_since": format_time(self._gone[each]),
-                    "deletable_from": format_time(self._gone[each] + grace),
+                    "gone_since": format_time(since),
+                    "deletable_from": format_time(since + self._grace),
                 }
-                for each in self._waiting
+                for each, since in self._since.items()
+                if not self._may_be_deleted(each)
             ],
             "invalid_identifiers": [
                 {"line": each.line, "identifier": each.identifier} for each in self._invalid
@@ -204,9 +180,9 @@ class Run:
             self._sampler.add(each.identifier)
             yield each
 
-    def _ask(self, accounts: Iterable[Account]) -> _Spool:
+    def _ask(self, accounts: Iterable[Account]) -> list[Account]:
         """Ask for these accounts; return those that could not be determined."""
-        left = self._spool()
+        left: list[Account] = []
         sent: deque[Account] = deque()
 
         def identifiers() -> Iterator[str]:
@@ -226,21 +202,30 @@ class Run:
         return left
 
     def _keep(self, account: Account, result: Result) -> None:
+        identifier = account.identifier
         if result.error is not None:
             self._counts["invalid"] += 1
             if len(self._invalid) < _MAX_LISTED:
                 self._invalid.append(account)
-            return
-        if result.user is not None:
+        elif result.user is not None:
             self._counts["found"] += 1
-            return
-        self._counts["gone"] += 1
-        identifier = account.identifier
-        since = self._gone[identifier] = self._before.gone.get(identifier, self._now)
-        if self._now - since >= self._bounds.grace:
-            self._deletable.append(account)
+            self._begin_again(identifier)
         else:
-            self._waiting.append(identifier)
+            self._counts["gone"] += 1
+            self._gone.append(account)
+            self._since.setdefault(identifier, self._before.gone.get(identifier, self._now))
+
+    def _begin_again(self, identifier: str) -> None:
+        """Let the grace of a user begin again who was not gone in a row of this run."""
+        self._before.gone.pop(identifier, None)
+        self._since.pop(identifier, None)
+        if not self._grace:
+            self._others.add(identifier)
+
+    def _may_be_deleted(self, identifier: str) -> bool:
+        since = self._since.get(identifier)
+        is_gone = since is not None and self._now - since >= self._grace
+        return is_gone and identifier not in self._others
 
     def _fail(self, error: ClientError) -> None:
         """Count an account that could not be determined; end the run if it is of no use."""
@@ -256,20 +241,3 @@ class Run:
             )
         if self._in_a_row % _PAUSED_AFTER == 0:
             self._pause(self._in_a_row / _PAUSED_AFTER)
-
-
-class _Spool:
-    """Accounts in a temporary file."""
-
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        self.count = 0
-
-    def append(self, account: Account) -> None:
-        """Add an account."""
-        self._file.write(f"{json.dumps(account)}\n")
-        self.count += 1
-
-    def __iter__(self) -> Iterator[Account]:
-        self._file.seek(0)
-        return (Account(*json.loads(line)) for line in self._file)
