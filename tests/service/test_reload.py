@@ -140,6 +140,24 @@ async def test_request_in_flight_completes_in_its_configuration(tmp_path: Path) 
         assert [each.is_open for each in Gated.made] == [False, True]
 
 
+async def test_batch_in_flight_completes_in_its_configuration(tmp_path: Path) -> None:
+    """Its backend stays open for the items that wait for others."""
+    few = "{name: users, kind: gated, max_concurrent: 4}"
+    async with reloadable(tmp_path, config(few)) as harness, harness.connected() as client:
+        (old,) = Gated.made
+        old.gate.clear()
+        items = ", ".join(f'{{"input": "@{letter}"}}' for letter in "abcdefgh")
+        client.writer.write(post("").replace(b"/url", b"/batch").partition(b"Content-Length")[0])
+        body = f'{{"items": [{items}]}}'
+        client.writer.write(f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        await old.begun.wait()
+        await harness.reload(config(B))
+        old.gate.set()
+        results = (await client.read()).record["results"]
+        assert [each.get("plan") for each in results] == ["A"] * 8
+        await until(lambda: not old.is_open)
+
+
 async def test_fast_path_learns_nothing_from_a_request_before_the_reload(
     tmp_path: Path,
 ) -> None:

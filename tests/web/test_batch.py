@@ -160,6 +160,12 @@ def test_misses_count_items_and_equal_ones_too(folder: Path) -> None:
     assert replies == [200, 429, 200, 429, 200, 429]
 
 
+def test_other_methods_are_refused(client: Client) -> None:
+    for method in ("GET", "HEAD", "PUT"):
+        reply = client.send(method, BATCH, {"Authorization": f"Bearer {KEY}"})
+        assert (reply.status, reply.headers["allow"]) == (405, "POST")
+
+
 @contextmanager
 def counting_upstream(at_once: int) -> Iterator[tuple[int, list[int]]]:
     """A service without users that responds to so many requests at a time.

@@ -57,6 +57,8 @@ class Directory:
         most = min((each.backend.options.max_concurrent for each in self.guards), default=1)
         self.batch_slots = Bulkhead(max(1, most // 2))
         """Lookups of batches at a time: single lookups find a free slot at each backend."""
+        self.batch_turn = asyncio.Lock()
+        """Held by a batch that begins a lookup, until other events of the loop were handled."""
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from asyncio import Future, get_running_loop, wait
+from asyncio import Future, get_running_loop, sleep, wait
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -32,6 +32,8 @@ from tornado_idv.web.response import Result
 MAX_ITEMS = 100
 DEGRADED_TIME = 600.0
 """Seconds for which responses are ``degraded`` after a failure of a backend."""
+_GROUP, _PAUSE = 16, 0.001
+"""Lookups that all batches together begin, and seconds in which others are looked up."""
 Item = tuple[Operation, dict[str, Any]]
 
 _NO_SCOPE = Result(ApiError.SCOPE.status, ApiError.SCOPE.body)
@@ -119,6 +121,9 @@ class BatchHandler(AuthenticatedHandler):
                     break
             lookups[query] = lookup = start_lookup(services, query, limits, context)
             lookup.future.add_done_callback(finish)
+            if len(lookups) % _GROUP == 0:
+                async with services.directory.batch_turn:
+                    await sleep(_PAUSE)
         if lookups:
             await wait([each.future for each in lookups.values()], timeout=deadline - loop.time())
         done = {query: each for query, each in lookups.items() if each.future.done()}

@@ -46,6 +46,7 @@ _OF_KEY = [
     if error not in {ApiError.SCOPE, ApiError.NOT_FOUND, ApiError.MEDIA_TYPE, ApiError.FORMAT}
 ]
 _OF_BATCH = [error for error in _ADVICE if error not in {ApiError.SCOPE, ApiError.NOT_FOUND}]
+_SUMMARY = ("found", "not_found", "invalid", "undetermined")
 _OF_HEALTH = [
     error
     for error in _OF_KEY
@@ -81,7 +82,7 @@ def describe_api(settings: Settings) -> Document:
     paths = {
         f"{root}/identify/url": {"post": forms.identify("Url", "url", "input")},
         f"{root}/identify/card": {"post": forms.identify("Card", "card", "card_number")},
-        f"{root}/identify/batch": {"post": forms.batch()},
+        f"{root}/identify/batch": {"post": _describe_batch()},
         f"{root}/key": {"get": _describe_key()},
     }
     if server.health_path is not None:
@@ -156,40 +157,11 @@ class _Forms:
             examples["card number"] = {"value": {"card_number": self._user["card_number"]}}
         by = "profile URL or nickname" if name == "url" else "card number"
         return {
-            "tags": ["Lookups"],
             "operationId": f"identifyBy{schema}",
             "summary": f"Find a user by {by}",
             "description": f"The key needs the scope `identify:{name}`.",
-            "requestBody": {
-                "required": True,
-                "description": "At most 16 KiB; members of other names are ignored.",
-                "content": {
-                    "application/json": {
-                        "schema": _reference(f"By{schema}"),
-                        **({"examples": examples} if examples else {}),
-                    }
-                },
-            },
+            **_lookup(f"By{schema}", examples),
             "responses": _responses("The user.", _reference("User"), _ADVICE),
-        }
-
-    def batch(self) -> Document:
-        """Return the operation that finds many users."""
-        return {
-            "tags": ["Lookups"],
-            "operationId": "identifyMany",
-            "summary": "Find many users",
-            "description": "1 to 100 items, each of which counts as one request of a limit. Each "
-            "result is the body of the operation for one user; `insufficient_scope` is that of an "
-            "item whose scope the key lacks.",
-            "requestBody": {
-                "required": True,
-                "description": "At most 16 KiB; members of other names are ignored.",
-                "content": {"application/json": {"schema": _reference("Items")}},
-            },
-            "responses": _responses(
-                "The results, in the order of the items.", _reference("Results"), _OF_BATCH
-            ),
         }
 
     def schemas(self) -> Document:
@@ -223,7 +195,22 @@ class _Forms:
                     }
                 }
             ),
-            "Results": _results_schema(),
+            "Results": _object(
+                {
+                    "status": {"const": "ok"},
+                    "results": {
+                        "type": "array",
+                        "items": {"anyOf": [_reference("User"), _reference("Error")]},
+                    },
+                    "summary": _object(
+                        {name: {"type": "integer"} for name in _SUMMARY},
+                    ),
+                    "degraded": {
+                        "type": "boolean",
+                        "description": "Whether a backend has failed within ten minutes.",
+                    },
+                }
+            ),
             "Key": _key_schema(),
             "Error": _object(
                 {
@@ -261,29 +248,32 @@ def _object(members: Document) -> Document:
     return {"type": "object", "required": list(members), "properties": members}
 
 
-def _results_schema() -> Document:
-    words = {
-        "found": "Users.",
-        "not_found": "Users that do not exist.",
-        "invalid": "Items whose value is not valid.",
-        "undetermined": "All others: nothing is known of these users.",
-    }
-    numbers: Document = {
-        word: {"type": "integer", "description": text} for word, text in words.items()
-    }
-    members = {
-        "status": {"const": "ok"},
-        "results": {
-            "type": "array",
-            "items": {"anyOf": [_reference("User"), _reference("Error")]},
-        },
-        "summary": _object(numbers),
-        "degraded": {
-            "type": "boolean",
-            "description": "Whether a backend has failed within ten minutes.",
+def _lookup(schema: str, examples: Document) -> Document:
+    """Return the parts that operations of lookups have in common."""
+    content = {"schema": _reference(schema), **({"examples": examples} if examples else {})}
+    return {
+        "tags": ["Lookups"],
+        "requestBody": {
+            "required": True,
+            "description": "At most 16 KiB; members of other names are ignored.",
+            "content": {"application/json": content},
         },
     }
-    return _object(members)
+
+
+def _describe_batch() -> Document:
+    return {
+        "operationId": "identifyMany",
+        "summary": "Find many users",
+        "description": "1 to 100 items, each of which counts as one request of a limit. Each "
+        "result is the body of the operation for one user; `insufficient_scope` is that of an item "
+        "whose scope the key lacks. `undetermined` counts all results but users, `not_found` and "
+        "`invalid_format`.",
+        **_lookup("Items", {}),
+        "responses": _responses(
+            "The results, in the order of the items.", _reference("Results"), _OF_BATCH
+        ),
+    }
 
 
 def _key_schema() -> Document:

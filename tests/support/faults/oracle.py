@@ -45,6 +45,10 @@ from support.processes.service import KEY
 
 BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12x", "٤٠", "")
 _CLIENTS = 8
+_BATCHES = 0.2
+"""The share of requests that are batches."""
+_BATCH_SIZES = (1, 2, 5, 20, 50)
+_STATUSES = {"ok": 200, "not_found": 404, "invalid_format": 422, "backend_unavailable": 503}
 _RECOVERY = 5.0
 """Seconds within which the effects of a lifted fault must end: less than the TTL."""
 _PROPAGATION = 1.0
@@ -72,7 +76,10 @@ class Load:
 
     async def _call(self, until: float, pause: float) -> None:
         while time.monotonic() < until:
-            await self.ask(*self._random_request())
+            if self._random.random() < _BATCHES:
+                await self._ask_many()
+            else:
+                await self.ask(*self._random_request())
             await asyncio.sleep(pause * self._random.uniform(0.5, 1.5))
 
     def _random_request(self) -> tuple[str, Person | None]:
@@ -102,24 +109,56 @@ class Load:
         episode = self._site.episode
         port = port or self._random.choice(self._site.ports)
         request = Request(text, person, time.monotonic(), port)
-        response = await self._send(text, port)
+        path = "card" if _is_card(text) else "url"
+        response = await self._send(path, _item(text), port)
+        self._judge(request, response, episode)
+        return response
+
+    async def _ask_many(self) -> None:
+        """Send a batch; check and count each of its results like a response."""
+        episode, port = self._site.episode, self._random.choice(self._site.ports)
+        asked = [self._random_request() for _ in range(self._random.choice(_BATCH_SIZES))]
+        requests = [Request(text, person, time.monotonic(), port) for text, person in asked]
+        items = [_item(text) for text, _ in asked]
+        response = await self._send("batch", {"items": items}, port)
+        responses = [response] * len(requests)
+        if response.status == 200:
+            responses = [
+                _as_single(each, response) for each in json.loads(response.body)["results"]
+            ]
+        for request, each in zip(requests, responses, strict=True):
+            self._judge(request, each, episode)
+
+    def _judge(self, request: Request, response: Response, episode: Episode | None) -> None:
         outcome = self._site.checker.outcome(request, response)
         row = episode.scenario.name if episode else QUIET
         self._site.tallies[row].add(outcome, response.ended - request.begun)
         if outcome == "wrong":
-            self._site.violations.append(f"{self._site.name}: {row}: {text} -> {response}")
-        return response
+            self._site.violations.append(f"{self._site.name}: {row}: {request.text} -> {response}")
 
-    async def _send(self, text: str, port: int) -> Response:
-        card = text[:1].isdigit() or not text
-        path, member = ("card", "card_number") if card else ("url", "input")
+    async def _send(self, path: str, record: object, port: int) -> Response:
         url = f"http://127.0.0.1:{port}/api/v1/identify/{path}"
         status, body, retry_after = 0, b"", None
         with suppress(aiohttp.ClientError, TimeoutError):
-            async with self._session.post(url, json={member: text}) as response:
+            async with self._session.post(url, json=record) as response:
                 body = await response.read()
                 status, retry_after = response.status, response.headers.get("Retry-After")
         return Response(status, body, retry_after, time.monotonic())
+
+
+def _is_card(text: str) -> bool:
+    return text[:1].isdigit() or not text
+
+
+def _item(text: str) -> dict[str, str]:
+    return {"card_number" if _is_card(text) else "input": text}
+
+
+def _as_single(record: dict[str, str], batch: Response) -> Response:
+    """Return the response of a single lookup that has this record."""
+    status = _STATUSES.get(record.get("code", record["status"]), 0)
+    body = json.dumps(record, separators=(",", ":")).encode()
+    return Response(status, body, "1" if status == 503 else None, batch.ended)
 
 
 class FaultInjector:
