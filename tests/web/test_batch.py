@@ -131,6 +131,17 @@ def test_only_what_is_not_known_is_undetermined(folder: Path) -> None:
     assert [each["degraded"] for each in (before, record, after)] == [False, True, True]
 
 
+def test_nothing_is_not_found_while_a_canary_is_missing(folder: Path) -> None:
+    users = USERS.replace("}", ", canary: {nickname: '@canary'}}")
+    with serving(f"{CONFIG}  - {users}\n", folder) as service:
+        client = Client(service.port)
+        records = [json.loads(batch(client, ITEMS).body) for _ in range(2)]
+    for record in records:
+        codes = [each.get("code") for each in record["results"]]
+        assert codes[:5] == [None, None, None, "backend_unavailable", "not_found"]  # no card of it
+        assert record["degraded"] is True
+
+
 def test_limits_count_items(folder: Path) -> None:
     """A batch that a limit cannot hold whole is refused, and costs nothing."""
     items = [{"input": "@alice"}, {"input": "@alice"}, {"input": "@x!"}, {"input": "@nobody"}]
@@ -161,9 +172,11 @@ def test_misses_count_items_and_equal_ones_too(folder: Path) -> None:
 
 
 def test_other_methods_are_refused(client: Client) -> None:
-    for method in ("GET", "HEAD", "PUT"):
-        reply = client.send(method, BATCH, {"Authorization": f"Bearer {KEY}"})
-        assert (reply.status, reply.headers["allow"]) == (405, "POST")
+    for method in ("GET", "DELETE"):
+        one, many = (
+            client.send(method, path, {"Host": "x"}) for path in (BATCH, "/api/v1/identify/url")
+        )
+        assert (one.status, one.headers["allow"]) == (many.status, many.headers["allow"])
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from tornado_idv.web.response import Result
 
 MAX_ITEMS = 100
 DEGRADED_TIME = 600.0
-"""Seconds for which responses are ``degraded`` after a failure of a backend."""
+"""Seconds for which responses are ``degraded`` after a failure of a backend or its canary."""
 _GROUP, _PAUSE = 16, 0.001
 """Lookups that all batches together begin, and seconds in which others are looked up."""
 Item = tuple[Operation, dict[str, Any]]
@@ -130,8 +130,11 @@ class BatchHandler(AuthenticatedHandler):
         return results | {query: each.result() for query, each in done.items()}
 
     def _combined(self, results: Sequence[Result]) -> Result:
-        counters, failed_after = self.services.counters, time.time() - DEGRADED_TIME
-        backends = [counters.backends[each.name] for each in self.services.directory.guards]
+        counters, directory = self.services.counters, self.services.directory
+        failed_after = time.time() - DEGRADED_TIME
+        is_degraded = any(each.problem for each in directory.canaries) or any(
+            counters.backends[each.name].last_error_at > failed_after for each in directory.guards
+        )
         for cache, number in Counter(map(attrgetter("cache"), results)).items():
             if cache is not None:
                 counters.cache_lookups[cache] += number
@@ -146,7 +149,7 @@ class BatchHandler(AuthenticatedHandler):
             missing,
             invalid,
             len(results) - found - missing - invalid,
-            b"true" if any(each.last_error_at > failed_after for each in backends) else b"false",
+            b"true" if is_degraded else b"false",
         )
         return Result(200, body)
 
