@@ -50,7 +50,9 @@ class Limit:
 
     def exceeded(self, tat: float, now: float, events: int = 1) -> Exceeded | None:
         """Return by how much further events would exceed the limit, if they would."""
-        wait = max(tat - now, 0.0) + (events - 1) * self.interval - self.tolerance
+        wait = (events - 1) * self.interval - self.tolerance
+        if tat > now:
+            wait = tat + wait - now
         return Exceeded(self, wait) if wait > 0 else None
 
 
