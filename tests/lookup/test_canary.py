@@ -139,6 +139,31 @@ async def test_source_that_comes_back_before_the_canary_is_asked_again(max_age: 
     assert answer.user == ALICE
 
 
+async def test_source_that_comes_back_during_a_lookup_is_asked_again() -> None:
+    """The canary was found in time, but not before the lookup began: it was empty for long."""
+    gate = asyncio.Event()
+
+    class Slow(Users):
+        async def find(self, query: Query) -> User | BackendResult | None:
+            found = await super().find(query)
+            if query == ByNickname("alice"):
+                await gate.wait()
+            return found
+
+    ticker = Ticker()
+    users = Slow(canary=BY_NICKNAME)
+    asking = guard(users, ticker)
+    waiting = asyncio.create_task(ask(asking, ByNickname("alice")))
+    await settle()
+    ticker.now += 1
+    users.by_nickname = {"alice": ALICE, "idv-canary": BIRD}
+    assert await is_believed(asking)
+    gate.set()
+    answer = await waiting
+    assert answer is not None
+    assert answer.user == ALICE
+
+
 async def test_lost_canary_makes_absent_users_unavailable_and_leaves_the_others_found() -> None:
     users = Users(ALICE, canary=BY_NICKNAME)
     asking = guard(users)

@@ -63,13 +63,16 @@ class Canary:
         self.task: asyncio.Task[None] | None = None
         self._found_at = -inf
         """When the last lookup that found them began."""
+        self._found_by = -inf
+        """When it ended."""
         self._began = -inf
         self._running: asyncio.Future[LookupFailed | None] | None = None
         self._next: asyncio.Future[LookupFailed | None] | None = None
 
     def share_state_of(self, other: Canary) -> None:
         """Continue with what is known of the same canaries."""
-        self.problem, self._found_at, self._began = other.problem, other._found_at, other._began
+        self.problem, self._began = other.problem, other._began
+        self._found_at, self._found_by = other._found_at, other._found_by
 
     @property
     def found(self) -> bool:
@@ -81,9 +84,12 @@ class Canary:
         """The canaries that were found, for the operator."""
         return f"{', '.join(self._queries)} found {self._timer() - self._found_at:.1f} s ago"
 
-    def is_fresh(self, ended: float) -> bool:
-        """Return whether they were found in time for a lookup that ended then."""
-        return self._covers(self._found_at, ended)
+    def is_fresh(self, ended: float, began: float = inf) -> bool:
+        """Return whether they were found in time for a lookup that ended then, before it began.
+
+        Otherwise the source may have been empty when the lookup began, for whatever time.
+        """
+        return self._found_by <= began and self._covers(self._found_at, ended)
 
     async def confirm(self, ended: float, deadline: float) -> None:
         """Have the canaries found for a lookup that ended then; raises `Unavailable`.
@@ -147,5 +153,5 @@ class Canary:
                 return Unavailable(problem)
         if self.problem is not None:
             _log.info("backend %s: %s found again", self._options.name, ", ".join(self._queries))
-        self.problem, self._found_at = None, self._began
+        self.problem, self._found_at, self._found_by = None, self._began, self._timer()
         return None

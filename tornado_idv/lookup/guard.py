@@ -148,13 +148,13 @@ class Guard:
         """Look the query up in the backend, by ``deadline`` (seconds of the loop's clock)."""
         if self._match is not None and not self._match(query.text) and not canary:
             return _EXCLUDED
-        started = 0.0 if self._on_result is None else self._timer()
+        started = self._timer()
         outcome = "client disconnected"
         result: CallResult = "cancelled"
         try:
             answer = await self._find(query, deadline)
             if self.canaries and (answer is None or not answer.found) and not canary:
-                answer = await self._trusted(query, answer, deadline)
+                answer = await self._trusted(query, answer, started, deadline)
             outcome, result = outcome_of(answer)
             if self._failing and self._timer() >= self._next_recovery:
                 self._failing = False
@@ -172,7 +172,9 @@ class Guard:
                 self._on_result(BackendCall(self.name, outcome, self._timer() - started, result))
         return answer
 
-    async def _trusted(self, query: Query, answer: Answer | None, deadline: float) -> Answer | None:
+    async def _trusted(
+        self, query: Query, answer: Answer | None, started: float, deadline: float
+    ) -> Answer | None:
         """Return "not known here" if the canaries of the kind of query are found.
 
         Called without a place in the bulkhead, which their lookup needs.
@@ -180,7 +182,7 @@ class Guard:
         canary = self.canaries.get(type(query))
         if canary is None:
             return answer
-        if not canary.is_fresh(self._timer()):
+        if not canary.is_fresh(self._timer(), started):
             await canary.confirm(self._timer(), deadline)
             # The source may have been empty until just before the canaries were found.
             answer = await self._find(query, deadline)
