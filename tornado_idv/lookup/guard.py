@@ -156,7 +156,8 @@ class Guard:
             if self.canaries and (answer is None or not answer.found) and not canary:
                 answer = await self._trusted(query, answer, started, deadline)
             outcome, result = outcome_of(answer)
-            if self._failing and self._timer() >= self._next_recovery:
+            recovers = self._failing and self._timer() >= self._next_recovery
+            if recovers and not any(each.problem for each in self.canaries.values()):
                 self._failing = False
                 self._next_recovery = self._timer() + _RECOVERY_INTERVAL
                 _log.info("backend %s: available again", self.name)
