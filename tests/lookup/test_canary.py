@@ -418,6 +418,32 @@ async def test_loss_and_return_are_logged_once_without_card_numbers(
     assert "9001" not in caplog.text
 
 
+async def test_backend_is_available_again_when_its_canary_is_found(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not while only lookups of users who are found, and of the canary itself, succeed."""
+    caplog.set_level(logging.INFO, "tornado_idv.lookup.guard")
+    ticker = Ticker()
+    users = Users(ALICE, canary=BY_NICKNAME)
+    asking = guard(users, ticker)
+    for _ in range(3):
+        assert not await is_believed(asking)
+        await ask(asking, ByNickname("alice"))
+        ticker.now += 20
+    assert "available again" not in caplog.text
+    users.by_nickname["idv-canary"] = BIRD
+    assert await is_believed(asking)
+    assert caplog.text.count("backend crm: available again") == 1
+
+
+@pytest.mark.parametrize("absent", [None, BackendResult(None, ttl=9.0)])
+async def test_explanation_shows_the_canary(absent: BackendResult | None) -> None:
+    users = Users(BIRD, canary=BY_NICKNAME)
+    users.absent = absent
+    (call,) = (await make_directory(users).explain(ABSENT)).calls
+    assert call.outcome == "not known here; canary @idv-canary found 0.0 s ago"
+
+
 async def test_steps_of_a_lookup_show_the_canary() -> None:
     asking = guard(Users(BIRD, canary=BY_NICKNAME))
     steps = asking.record_steps()

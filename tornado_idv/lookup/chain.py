@@ -143,7 +143,7 @@ class Chain:
                 end = error
             outcome, result = outcome_of(end)
             canary = self._canaries.get(name, {}).get(type(query))
-            if canary is not None and end is None:
+            if canary is not None and outcome == "not known here":
                 outcome = f"{outcome}; {canary.summary}"
             calls.append(BackendCall(name, outcome, self._timer() - started, result))
             if isinstance(end, LookupFailed):
