@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
@@ -66,12 +67,20 @@ def _require_regular(path: Path) -> None:
 
 
 def rows_with_progress(rows: Iterator[T], source: IO[str], label: str) -> Generator[T]:
-    """Yield the rows; on a terminal show the share of a file that is read, and the time left."""
-    size = os.fstat(source.fileno()).st_size if sys.stderr.isatty() else 0  # 0 for a pipe
+    """Yield the rows; on a terminal show the share of a file that is read, or their number."""
+    hidden = not sys.stderr.isatty()
+    size = 0 if hidden else os.fstat(source.fileno()).st_size  # 0 for a pipe
     with click.progressbar(
-        length=size, label=label, file=sys.stderr, hidden=not size, width=20
+        repeat(None),
+        size or None,
+        label,
+        show_pos=not size,
+        width=20,
+        file=sys.stderr,
+        hidden=hidden,
     ) as bar:
         for number, row in enumerate(rows, start=1):
             yield row
-            if size and number % 200 == 0:
-                bar.update(os.lseek(source.fileno(), 0, os.SEEK_CUR) - bar.pos)
+            if number % 200 == 0:
+                done = os.lseek(source.fileno(), 0, os.SEEK_CUR) if size else number
+                bar.update(done - bar.pos)
