@@ -5,7 +5,8 @@ one. A place is never given to another key id. When the table is full (262,144 k
 start), a further key id has a place outside of it: its limits then apply in each process
 separately.
 
-Where other machines have the same limits (`exchange.py`), each process also counts what keys use.
+Where other machines have the same limits (`limit_exchange.py`), each process also counts what keys
+use.
 """
 
 from __future__ import annotations
