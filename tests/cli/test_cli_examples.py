@@ -30,7 +30,7 @@ def test_help_has_examples_of_the_command_that_are_valid(
     invoke: Invoke, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their options and arguments are; backends need not exist."""
-    for file in ("users.csv", "members.csv", "keys.jsonl"):
+    for file in ("users.csv", "members.csv", "keys.jsonl", "accounts.csv"):
         (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path)
     examples = re.findall(

@@ -36,6 +36,8 @@ WITH_JSON = [
     if any("--json" in each.opts for each in command.params)
 ]
 
+WITHOUT_CONFIG = {"plugins", "drill", "reconcile"}
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -48,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("text", [None, "backends: [", "admin: 1\nauth: 1\n"])
-@pytest.mark.parametrize("name", [each for each in WITH_JSON if each not in {"plugins", "drill"}])
+@pytest.mark.parametrize("name", [each for each in WITH_JSON if each not in WITHOUT_CONFIG])
 def test_errors_are_json(invoke: Invoke, folder: Path, name: str, text: str | None) -> None:
     """A missing file, one that is not YAML, and one with invalid settings."""
     if text is not None:

@@ -283,7 +283,9 @@ async def test_lookups_go_back_to_a_standby_only_when_it_follows(
             add(database, "new")
             await asyncio.sleep(BEHIND)
             await eventually(backend, "new", "found")  # on the primary
-            await until(lambda: backend.servers == [(primary, "primary")])
+            async with asyncio.timeout(30):
+                while backend.servers != [(primary, "primary")]:
+                    assert await outcome(backend) == "found"
             for _ in range(75):  # for two attempts to go back
                 await asyncio.sleep(0.02)
                 assert backend.servers == [(primary, "primary")]

@@ -8,6 +8,7 @@ from support.processes.service import EXPIRED_KEY, KEY
 
 URL = "/api/v1/identify/url"
 CARD = "/api/v1/identify/card"
+BATCH = "/api/v1/identify/batch"
 SITE = "https://profiles.example"
 
 GOOD_BODIES = {
