@@ -35,7 +35,6 @@ from support.processes.shell_commands import shell_commands
 from tornado_idv import BackendOptions, testing
 from tornado_idv.admin.handlers import ROUTES
 from tornado_idv.cli import main
-from tornado_idv.cli.keys.commands import keys
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import Settings
 from tornado_idv.http.connection_table import State
@@ -314,13 +313,6 @@ def test_documented_table_of_users_is_served(
     assert invoke("check").exit_code == 0
     done = invoke("lookup", "@alice")
     assert (done.exit_code, "4000123412341234" in done.stdout) == (0, True)
-
-
-def test_every_command_for_keys_is_documented_with_its_options() -> None:
-    commands = {name: keys.commands[name] for name in keys.list_commands(click.Context(keys))}
-    assert {f"keys {name}" for name in commands} == {
-        " ".join(cell.split()[:2]) for cell in first_cells(KEYS) if cell.startswith("keys ")
-    }
 
 
 @pytest.fixture
