@@ -47,6 +47,20 @@ def test_example_of_a_kind_passes_check(invoke: Invoke, tmp_path: Path, kind: st
     assert "not resolved" not in done.stdout
 
 
+@pytest.mark.parametrize("kind", ["postgres", "ldap", "upstream"])
+def test_example_of_a_directory_proposes_a_canary(
+    invoke: Invoke, tmp_path: Path, kind: str
+) -> None:
+    """The line is valid once it is no comment."""
+    invoke("init", "--from", kind, tmp_path)
+    config = tmp_path / "config.yaml"
+    for name in re.findall(r"\$\{file:(.*?)\}", config.read_text()):
+        (tmp_path / name).write_text("postgresql://db.example.org/people")
+    assert "# canary: {" in config.read_text()
+    config.write_text(config.read_text().replace("# canary: {", "canary: {"))
+    assert invoke("check", "--config-only", "--config", config).exit_code == 0
+
+
 def test_printed_import_fills_the_example_of_sqlite(invoke: Invoke, tmp_path: Path) -> None:
     output = invoke("init", "--from", "sqlite", tmp_path).stdout
     (line,) = re.findall(r"^  tornado-idv (users import .*)$", output, re.MULTILINE)
