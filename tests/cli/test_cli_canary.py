@@ -37,6 +37,16 @@ def test_check_fails_without_the_canary(invoke: Invoke, config: Config, folder: 
     assert invoke("check", "-c", file, "--config-only").exit_code == 0
 
 
+def test_check_fails_where_the_canary_protects_nothing(invoke: Invoke, config: Config) -> None:
+    by_card = "by_card: {url: /cards, query: {n: '{card_number}'}}"
+    response = "response: {nickname: name, card_number: card, plan: plan}"
+    upstream = "name: crm, kind: upstream, base_url: 'http://127.0.0.1:1'"
+    file = config(f"{upstream}, {by_card}, {response}, canary: {{nickname: '@bird'}}")
+    done = invoke("check", "-c", file)
+    assert done.exit_code == 1
+    assert "canary @bird: the backend serves no lookups by nickname" in done.stderr
+
+
 def test_check_recommends_a_canary_for_sources_that_others_run(
     invoke: Invoke, config: Config
 ) -> None:

@@ -224,6 +224,13 @@ async def test_all_canaries_of_a_list_must_be_found(missing: User) -> None:
         await ask(asking, ABSENT)
 
 
+async def test_each_card_of_a_list_is_looked_up() -> None:
+    """Also where two entries have one nickname."""
+    users = Users(BIRD, canary=[BOTH, {**BOTH, "card_number": "9002"}])
+    with pytest.raises(Unavailable, match=r"canary 2 \(by card number\) is not found"):
+        await ask(guard(users), ABSENT_CARD)
+
+
 async def test_another_user_than_the_canary_is_not_the_canary() -> None:
     users = Users(BIRD, canary=BY_NICKNAME)
     users.by_nickname["idv-canary"] = ALICE

@@ -42,6 +42,7 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.record import EMPTY
 from tornado_idv.keys.store_file import locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
+from tornado_idv.lookup.canary import KINDS, canaries_of
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import BackendResult, ByNickname, Query
 from tornado_idv.registry import (
@@ -173,6 +174,9 @@ class DryRun:
 
 async def _check_canaries(backend: AnyBackend, settings: Settings) -> None:
     """Look the canaries of a backend up; raises `LookupFailed` unless all are found."""
+    for name, query in canaries_of(backend.options).items():
+        if type(query) not in backend.serves:
+            raise Broken(f"{name}: the backend serves no lookups by {KINDS[type(query)]}")
     guard = Guard(backend, settings.make_identifiers().accepts)
     with _logged_warnings():  # they say what the error says
         for canary in guard.canaries.values():

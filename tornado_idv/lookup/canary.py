@@ -33,7 +33,10 @@ def canaries_of(options: BackendOptions) -> dict[str, Query]:
         if each.nickname:
             found[name] = ByNickname(each.nickname)
         if each.card_number:
-            found[f"{name} (by card number)"] = ByCard(each.card_number)
+            by_card = f"{name} (by card number)"
+            if by_card in found:
+                by_card = f"canary {number} (by card number)"
+            found[by_card] = ByCard(each.card_number)
     return found
 
 
