@@ -39,7 +39,9 @@ def test_nightly_job_deletes_accounts_that_are_gone_alone(
     """With a grace of no time: after outages and wrong exports, the job deletes nothing."""
     job = re.findall(r"```sh\n(#!/bin/sh.*?)```", PAGE, re.DOTALL)[0]
     job = job.replace("cd /var/lib/my-app", f"cd {tmp_path}").replace("--grace 3d", "--grace 0s")
-    job = job.replace("https://idv.example", double.url).replace("--output", "--retries 0 --output")
+    job = job.replace("https://idv.example", double.url).replace(
+        "--output", "--retries 0 --confirm-after 0s --output"
+    )
     application = '#!/bin/sh\n[ "$1" = export-accounts ] && cat export || cp "$2" deleted\n'
     for name, text in {"job": job, "my-app": application, "key": double.key}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")

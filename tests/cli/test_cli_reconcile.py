@@ -70,7 +70,8 @@ def reconcile(
         return invoke(
             *("reconcile", path, "--url", double.url, "--key-file", tmp_path / "key"),
             *("--state", tmp_path / "gone.json", "--output", tmp_path / "gone.csv", "--json"),
-            *("--column", "nickname", "--max-gone", "100%", "--retries", "0", *options),
+            *("--column", "nickname", "--max-gone", "100%", "--retries", "0"),
+            *("--confirm-after", "0s", *options),
         )
 
     return run
@@ -345,6 +346,38 @@ def test_undetermined_accounts_are_asked_again(
     assert pauses == [2, 8]
 
 
+@pytest.mark.parametrize(
+    ("meanwhile", "code", "listed"),
+    [("nothing", 0, BOB + CAROL), ("bob is back", 0, CAROL), ("an outage", 3, None)],
+)
+def test_users_are_looked_up_once_more_before_their_accounts_are_listed(
+    reconcile: Callable[..., Result],
+    double: IdentityService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    meanwhile: str,
+    code: int,
+    listed: str | None,
+) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if meanwhile == "bob is back":
+            double.add(User("Free", "4002", "@bob"))
+        elif meanwhile == "an outage":
+            double.fail(status=503)
+
+    monkeypatch.setattr("tornado_idv.cli.reconcile.command.sleep", pause)
+    accounts = HEADER + BOB + ALICE + CAROL
+    result = reconcile(accounts, "--grace", "0s", "--confirm-after", "40s")
+    assert (result.exit_code, pauses) == (code, [40.0])
+    assert (rows(tmp_path) if code == 0 else None) == listed
+    gone = {"nothing": 2, "bob is back": 1}.get(meanwhile, 0)
+    assert counts(result).get("gone", 0) == gone
+
+
 def test_run_ends_where_nothing_is_determined_for_long(
     reconcile: Callable[..., Result], double: IdentityService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +399,7 @@ def test_service_that_is_degraded_gets_no_list(invoke: Invoke, tmp_path: Path) -
     backends += "  - {name: down, kind: upstream, base_url: 'http://127.0.0.1:1'}\n"
     with serving(CONFIG + backends, tmp_path) as service:
         options = ("--url", service.url, "--key-file", tmp_path / "key", "--grace", "0s")
+        options += ("--confirm-after", "0s")
         results = [invoke("reconcile", tmp_path / "accounts", *options)]
         assert Client(service.port).by_input("@bob").status == 503
         results.append(invoke("reconcile", tmp_path / "accounts", *options))
@@ -378,7 +412,7 @@ def test_list_is_written_to_standard_output(
 ) -> None:
     monkeypatch.setenv("TORNADO_IDV_URL", double.url)
     monkeypatch.setenv("TORNADO_IDV_KEY", double.key)
-    options = ("--grace", "0s", "--max-gone", "100%")
+    options = ("--grace", "0s", "--max-gone", "100%", "--confirm-after", "0s")
     result = invoke("reconcile", "-", *options, stdin=b"@bob\n@alice\n")
     assert (result.exit_code, result.stdout) == (0, "@bob\n")
     assert "2 accounts: 1 found, 1 gone" in result.stderr

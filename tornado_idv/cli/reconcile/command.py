@@ -27,7 +27,7 @@ from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.client import Client
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.interfaces.command_tools import Exit, printable
-from tornado_idv.units import parse_duration
+from tornado_idv.units import format_duration, parse_duration
 
 _KEY = "TORNADO_IDV_KEY"
 
@@ -95,6 +95,13 @@ _KEY = "TORNADO_IDV_KEY"
     help="How often accounts that could not be determined are asked again.",
 )
 @click.option(
+    "--confirm-after",
+    default="40s",
+    show_default=True,
+    callback=parsed_by(parse_duration),
+    help="Time after which users are looked up once more before their accounts are listed.",
+)
+@click.option(
     "--deadline",
     default="10s",
     show_default=True,
@@ -123,6 +130,7 @@ def reconcile(
     max_undetermined: Share,
     must_exist: tuple[str, ...],
     retries: int,
+    confirm_after: float,
     deadline: float,
     output: Path | None,
     as_json: bool,
@@ -131,7 +139,7 @@ def reconcile(
 
     ACCOUNTS is CSV, JSON Lines, or a file with one identifier a line; - is standard input. The rows
     of accounts that may be deleted are written: those whose users are gone now, and were in each
-    run since --grace ago, as --state remembers.
+    run since --grace ago, as --state remembers. These are looked up twice.
 
     Exit codes: 0 the list is complete, even if it is empty; in every other case nothing is written:
     1 more users are gone than --max-gone, one of --must-exist is not found, or --state is of
@@ -164,6 +172,10 @@ def reconcile(
         run = Run(client, before, by_card=by == "card", grace=grace, now=time(), pause=sleep)
         run.require_users(must_exist)
         run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)
+        run.check(max_gone, max_undetermined)
+        if confirm_after and run.rows and sys.stderr.isatty():
+            print_message(f"{len(run.rows):,} users: once more in {format_duration(confirm_after)}")
+        run.confirm(confirm_after, retries)
         run.check(max_gone, max_undetermined)
         run.require_users(must_exist)
         _write(run, reader.header, state_file, output)

@@ -108,13 +108,29 @@ class Run:
 
     def ask(self, accounts: Iterable[Account], retries: int) -> None:
         """Ask for all accounts, and again for those that could not be determined."""
-        left = self._ask(self._counted(accounts))
+        self._determine(self._counted(accounts), retries)
+
+    def confirm(self, after: float, retries: int) -> None:
+        """Ask once more for the accounts that may be deleted, so many seconds later.
+
+        A source that was empty for a moment is believed until its canary is looked up again, and
+        what it said is cached.
+        """
+        listed = [each for each in self._gone if self._may_be_deleted(each.identifier)]
+        if listed and after:
+            self._gone = [each for each in self._gone if not self._may_be_deleted(each.identifier)]
+            self._counts["gone"] -= len(listed)
+            self._pause(after)
+            self._determine(listed, retries)
+
+    def _determine(self, accounts: Iterable[Account], retries: int) -> None:
+        left = self._ask(accounts)
         for number in range(retries):
             if not left or self._degraded:
                 break
             self._pause(_FIRST_PAUSE * 4**number)
             left = self._ask(left)
-        self._counts["undetermined"] = len(left)
+        self._counts["undetermined"] += len(left)
         for each in left:
             self._begin_again(each.identifier)
 
