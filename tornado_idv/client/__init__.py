@@ -16,7 +16,7 @@ from tornado_idv.client.errors import (
     Undetermined,
     Unexpected,
 )
-from tornado_idv.client.protocol import Result, User
+from tornado_idv.client.lookup import Result, User
 from tornado_idv.client.synchronous import Client
 
 if TYPE_CHECKING:

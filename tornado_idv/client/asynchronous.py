@@ -12,15 +12,8 @@ import aiohttp
 from yarl import URL
 
 from tornado_idv.client.errors import Undetermined, Unexpected
-from tornado_idv.client.protocol import (
-    MAX_IDLE_TIME,
-    BaseClient,
-    Found,
-    Lookup,
-    Result,
-    StaleConnection,
-    User,
-)
+from tornado_idv.client.lookup import Found, Lookup, Result, StaleConnection, User
+from tornado_idv.client.protocol import MAX_IDLE_TIME, BaseClient
 
 _CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 

@@ -16,15 +16,8 @@ from time import sleep
 from typing import Any, Self
 
 from tornado_idv.client.errors import Undetermined, Unexpected
-from tornado_idv.client.protocol import (
-    MAX_IDLE_TIME,
-    BaseClient,
-    Found,
-    Lookup,
-    Result,
-    StaleConnection,
-    User,
-)
+from tornado_idv.client.lookup import Found, Lookup, Result, StaleConnection, User
+from tornado_idv.client.protocol import MAX_IDLE_TIME, BaseClient
 
 _MAX_IDLE = 16
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from support.http.scripted_server import REQUEST_ID, http
 from tornado_idv.client import AsyncClient, Client, User
-from tornado_idv.client.protocol import Item, Lookup
+from tornado_idv.client.lookup import Item, Lookup
 
 Kind = Literal["synchronous", "asynchronous"]
 KINDS: tuple[Kind, ...] = ("synchronous", "asynchronous")

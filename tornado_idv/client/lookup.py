@@ -1,0 +1,248 @@
+"""Lookups of both clients and what their responses say, without I/O."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from tornado_idv import strict_json
+from tornado_idv.client.errors import (
+    ClientError,
+    InvalidFormat,
+    InvalidKey,
+    MissingScope,
+    NotFound,
+    RateLimited,
+    Undetermined,
+    Unexpected,
+)
+
+Fields = Callable[[str, list[str]], list[str]]
+"""Returns the values of a header field, one for each line that has it, or the second argument."""
+_ID_FIELDS = ("X-Request-ID", "X-IDV-Request-ID")
+"""A proxy may replace the first; the service knows the second since version 1.0."""
+_TEXT = re.compile(r"[ -~]+")
+_LENGTH = re.compile(r"[1-9][0-9]{0,6}")
+_SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
+_REASON = re.compile(r"[a-z_]{1,40}")
+_QUOTA = re.compile(r'"[a-z]+";q=([1-9][0-9]{0,8});w=[0-9]+', re.ASCII)
+_TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_REFUSED: dict[int, tuple[type[ClientError], str]] = {
+    401: (InvalidKey, "the key is not valid"),
+    403: (MissingScope, "the key lacks the scope of this lookup"),
+    422: (InvalidFormat, "the value is in no valid format"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user; ``nickname`` begins with ``@``. Its repr shows the plan alone."""
+
+    plan: str
+    card_number: str = field(repr=False)
+    nickname: str = field(repr=False)
+    profile_url: str = field(repr=False, default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An identifier that is looked up, and the member of a request that has it."""
+
+    member: str
+    identifier: str = field(repr=False)
+
+    @property
+    def body(self) -> bytes:
+        """The JSON object with it."""
+        return json.dumps({self.member: self.identifier}).encode()
+
+    def user(self, record: dict[str, Any]) -> User:
+        """Return the user of a record; raises `Unexpected` unless it is the one looked up."""
+        members: list[Any] = [record.get(name) for name in User.__slots__]
+        if not all(isinstance(each, str) for each in members):
+            raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
+        user = User(*members)
+        wanted, found = self.identifier, user.card_number
+        if self.member == "input":
+            wanted = "@" + wanted.removesuffix("/").rpartition("/")[2].removeprefix("@")
+            found = user.nickname
+        # The service may fold the case of a nickname, in ASCII: `str.lower` has more letters.
+        if found.encode().lower() != wanted.encode().lower():
+            raise Unexpected("the response is for another user than requested", HTTPStatus.OK)
+        return user
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result for one of many identifiers.
+
+    The user does not exist if ``user`` and ``error`` are both ``None``, and in no other case.
+    ``degraded`` is whether a backend of the service has failed within ten minutes before.
+    """
+
+    identifier: str = field(repr=False)
+    user: User | None
+    error: ClientError | None = None
+    degraded: bool = False
+
+
+Found = User | list[Result] | None
+"""What a response says: a user or none, or the results of a batch."""
+
+
+class StaleConnection(Undetermined):
+    """A kept connection was closed before a response."""
+
+
+@dataclass
+class Lookup:
+    """One lookup with all its attempts; ``items`` has the one that is looked up.
+
+    Each attempt has an id of its own, so that no response to an earlier one is taken for its own.
+    ``remaining`` returns seconds.
+    """
+
+    max_body: ClassVar = 64 * 1024
+    """Bytes of a response body that are read."""
+    path: str
+    body: bytes = field(repr=False)
+    items: list[Item] = field(repr=False)
+    must_exist: bool = False
+    max_items: int = 0
+    """Of a batch of so many at most, if a response says that this one is too large."""
+    remaining: Callable[[], float] = field(default=lambda: 0.0)
+    call_id: str = field(default_factory=lambda: os.urandom(16).hex())
+    attempts: int = 0
+
+    @property
+    def request_id(self) -> str:
+        """The id of the present attempt."""
+        return f"{self.call_id}-{self.attempts}"
+
+    def next_ids(self) -> dict[str, str]:
+        """Begin an attempt; return the header fields with its id."""
+        self.attempts += 1
+        return dict.fromkeys(_ID_FIELDS, self.request_id)
+
+    def body_length(self, fields: Fields) -> int | None:
+        """Return the length of a body that is to be read, ``None`` if the response is discarded.
+
+        Only a response with the id of this request can be one to it, and not a late one to another.
+        Its body must have one length, so that a cut one is detected.
+        """
+        length = fields("content-length", [])
+        is_framed = len(length) == 1 and _LENGTH.fullmatch(length[0])
+        if not is_framed or fields("transfer-encoding", []) or not self._is_echoed(fields):
+            return None
+        return int(length[0]) if int(length[0]) <= self.max_body else None
+
+    def read(self, status: int, fields: Fields, body: bytes) -> Found:
+        """Return the user of a response, ``None`` if it says that there is none.
+
+        Raises `ClientError` for every other response, and with ``must_exist`` for that one.
+        """
+        if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
+            failure = kind(f"the service could not determine the result: status {status}", status)
+            wait = "".join(fields("retry-after", []))
+            failure.retry_after = float(wait) if _SECONDS.fullmatch(wait) else None
+            raise failure
+        record = self._record(fields, body)
+        code = record.get("code") if record.get("status") == "error" else None
+        if status == HTTPStatus.NOT_FOUND and code == "not_found" and not isinstance(self, Batch):
+            if self.must_exist:
+                raise NotFound("the user does not exist", status)
+            return None
+        if status == HTTPStatus.OK and record.get("status") == "ok":
+            return self._found(record)
+        if status in _REFUSED and isinstance(code, str) and code != "not_found":
+            refusal, message = _REFUSED[status]
+            reason = "".join(fields("x-error-reason", []))
+            if refusal is not InvalidFormat or not _REASON.fullmatch(reason):
+                raise refusal(message, status)
+            error = InvalidFormat(f"{message}: {reason}", status)
+            error.reason = reason
+            raise error
+        message = f"status {status} with a response that is not of this service"
+        if code == "no_such_route":
+            message = "the service has no such path: check its URL"
+        elif not self._is_echoed(fields):
+            names = ", ".join(fields("server", []) + fields("via", []))
+            proxy = f"a proxy ({names[:100]})" if _TEXT.fullmatch(names) else "a proxy"
+            message = (
+                f"status {status} without the X-Request-ID of the request, and without its"
+                f" X-IDV-Request-ID: not this service, or {proxy} has changed both"
+            )
+        raise Unexpected(message, status)
+
+    def _is_echoed(self, fields: Fields) -> bool:
+        return any(fields(name, []) == [self.request_id] for name in _ID_FIELDS)
+
+    def _found(self, record: dict[str, Any]) -> Found:
+        return self.items[0].user(record)
+
+    def _record(self, fields: Fields, body: bytes) -> dict[str, Any]:
+        """Return the JSON object of a response, empty if it has none."""
+        types = [each.partition(";")[0].strip() for each in fields("content-type", [])]
+        is_plain = types == ["application/json"] and not fields("content-encoding", [])
+        if not is_plain or len(body) != self.body_length(fields):
+            return {}
+        try:
+            record = strict_json.loads(body)
+        except ValueError:
+            return {}
+        return record if isinstance(record, dict) else {}
+
+
+class Batch(Lookup):
+    """A lookup of many items, whose response has a record for each."""
+
+    max_body = 1024 * 1024
+
+    def read(self, status: int, fields: Fields, body: bytes) -> Found:
+        code = None if status == HTTPStatus.OK else self._record(fields, body).get("code")
+        quota = _QUOTA.fullmatch("".join(fields("ratelimit-policy", [])))
+        if code == "no_such_route":  # of an older service
+            self.max_items = 1
+        elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # of a proxy, too
+            self.max_items = max(1, len(self.items) // 2)
+        elif code == "rate_limited" and quota and int(quota[1]) < len(self.items):
+            self.max_items = int(quota[1])
+        return super().read(status, fields, body)
+
+    def _found(self, record: dict[str, Any]) -> Found:
+        records, degraded = record.get("results"), record.get("degraded")
+        if not isinstance(records, list) or len(records) != len(self.items):
+            raise Unexpected("the response has not one result for each item", HTTPStatus.OK)
+        return [
+            self._result(item, each, degraded=degraded is not False)
+            for item, each in zip(self.items, records, strict=True)
+        ]
+
+    def _result(self, item: Item, record: object, *, degraded: bool) -> Result:
+        user, error = None, None
+        try:
+            user = self._user_of(item, record if isinstance(record, dict) else {})
+        except ClientError as failure:
+            failure.request_id = self.request_id
+            error = failure
+        return Result(item.identifier, user, error, degraded)
+
+    def _user_of(self, item: Item, record: dict[str, Any]) -> User | None:
+        code = record.get("code") if record.get("status") == "error" else None
+        if record.get("status") == "ok":
+            return item.user(record)
+        if code == "not_found":
+            return None
+        if code == "insufficient_scope":
+            raise MissingScope(_REFUSED[403][1])
+        if code == "invalid_format":
+            raise InvalidFormat(_REFUSED[422][1])
+        if isinstance(code, str):
+            raise Undetermined(f"the service could not determine the result: {code}")
+        raise Unexpected("a result of the response is not of this service", HTTPStatus.OK)
