@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.http.threaded_server import serving_in_thread
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
@@ -210,10 +211,8 @@ def counting_upstream(at_once: int) -> Iterator[tuple[int, list[int]]]:
         def log_message(self, *_: object) -> None:
             """Print nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with serving_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield server.server_address[1], numbers
-        server.shutdown()
 
 
 def test_equal_items_are_looked_up_once_and_batches_take_half_of_a_backend(folder: Path) -> None:

@@ -180,37 +180,7 @@ class _Forms:
                 **_object(user),
                 **({"examples": [self._user]} if self._has_examples else {}),
             },
-            "Items": _object(
-                {
-                    "items": {
-                        "type": "array",
-                        "minItems": 1,
-                        "maxItems": 100,
-                        "items": {
-                            "type": "object",
-                            "description": "`input` as of `ByUrl`, or `card_number` as of "
-                            "`ByCard`; for another value the result is `invalid_format`.",
-                            "oneOf": [_object({"input": {}}), _object({"card_number": {}})],
-                        },
-                    }
-                }
-            ),
-            "Results": _object(
-                {
-                    "status": {"const": "ok"},
-                    "results": {
-                        "type": "array",
-                        "items": {"anyOf": [_reference("User"), _reference("Error")]},
-                    },
-                    "summary": _object(
-                        {name: {"type": "integer"} for name in _SUMMARY},
-                    ),
-                    "degraded": {
-                        "type": "boolean",
-                        "description": "Whether a backend has failed within ten minutes.",
-                    },
-                }
-            ),
+            **_batch_schemas(),
             "Key": _key_schema(),
             "Error": _object(
                 {
@@ -272,6 +242,42 @@ def _describe_batch() -> Document:
         **_lookup("Items", {}),
         "responses": _responses(
             "The results, in the order of the items.", _reference("Results"), _OF_BATCH
+        ),
+    }
+
+
+def _batch_schemas() -> Document:
+    return {
+        "Items": _object(
+            {
+                "items": {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": 100,
+                    "items": {
+                        "type": "object",
+                        "description": "`input` as of `ByUrl`, or `card_number` as of "
+                        "`ByCard`; for another value the result is `invalid_format`.",
+                        "oneOf": [_object({"input": {}}), _object({"card_number": {}})],
+                    },
+                }
+            }
+        ),
+        "Results": _object(
+            {
+                "status": {"const": "ok"},
+                "results": {
+                    "type": "array",
+                    "items": {"anyOf": [_reference("User"), _reference("Error")]},
+                },
+                "summary": _object(
+                    {name: {"type": "integer"} for name in _SUMMARY},
+                ),
+                "degraded": {
+                    "type": "boolean",
+                    "description": "Whether a backend has failed within ten minutes.",
+                },
+            }
         ),
     }
 

@@ -151,9 +151,7 @@ def reconcile(
         raise click.UsageError("--grace needs --state FILE, to know since when a user is gone")
     if as_json and output is None:
         raise click.UsageError("--json needs --output FILE for the rows")
-    files = [os.path.realpath(each) for each in (accounts, key_file, state_file, output) if each]
-    if len(set(files)) < len(files):
-        raise click.UsageError("ACCOUNTS, --key-file, --state and --output must be different files")
+    _require_different_files(accounts, key_file, state_file, output)
     run: Run | None = None
 
     def record(error: IdvError) -> dict[str, object]:
@@ -165,9 +163,7 @@ def reconcile(
         closing(_client(url, key_file, deadline)) as client,
         open_source(accounts) as source,
     ):
-        before = State("", {}, ())
-        if state_file is not None:
-            before = State.load(state_file, column or "")
+        before = State.load(state_file, column or "") if state_file else State("", {}, ())
         reader = AccountReader(source, accounts, column, by, DELIMITERS[delimiter])
         run = Run(client, before, by_card=by == "card", grace=grace, now=time(), pause=sleep)
         run.require_users(must_exist)
@@ -180,6 +176,12 @@ def reconcile(
         run.require_users(must_exist)
         _write(run, reader.header, state_file, output)
     _report(run, output, as_json=as_json)
+
+
+def _require_different_files(*names: str | Path | None) -> None:
+    files = [os.path.realpath(each) for each in names if each]
+    if len(set(files)) < len(files):
+        raise click.UsageError("ACCOUNTS, --key-file, --state and --output must be different files")
 
 
 def _client(url: str, key_file: Path | None, deadline: float) -> Client:
