@@ -92,6 +92,10 @@ class Unavailable(LookupFailed):
     """The backend cannot be asked just now: time-out, connection, lock, 5xx."""
 
 
+class Untrusted(Unavailable):
+    """The backend does not find the user, and does not find its canary either."""
+
+
 class Broken(LookupFailed):
     """The backend answered with something that cannot be right."""
 

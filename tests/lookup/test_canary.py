@@ -9,7 +9,7 @@ import pytest
 
 from support.fakes.clock_and_backends import Ticker
 from support.fakes.directories import directory as make_directory
-from tornado_idv.errors import LookupFailed, Unavailable
+from tornado_idv.errors import LookupFailed, Unavailable, Untrusted
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.lookup.canary import Canary
 from tornado_idv.lookup.guard import BackendCall, Guard
@@ -168,7 +168,7 @@ async def test_lost_canary_makes_absent_users_unavailable_and_leaves_the_others_
     users = Users(ALICE, canary=BY_NICKNAME)
     asking = guard(users)
     for _ in range(2):
-        with pytest.raises(Unavailable, match=LOST):
+        with pytest.raises(Untrusted, match=LOST):
             await ask(asking, ABSENT)
     answer = await ask(asking, ByNickname("alice"))
     assert answer is not None
@@ -234,8 +234,9 @@ async def test_each_card_of_a_list_is_looked_up() -> None:
 async def test_another_user_than_the_canary_is_not_the_canary() -> None:
     users = Users(BIRD, canary=BY_NICKNAME)
     users.by_nickname["idv-canary"] = ALICE
-    with pytest.raises(Unavailable, match="canary: returned another user"):
+    with pytest.raises(Unavailable, match="canary: returned another user") as failed:
         await ask(guard(users), ABSENT)
+    assert not isinstance(failed.value, Untrusted)  # which is that it is not found
 
 
 async def test_canary_is_an_ordinary_user_to_clients() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from math import inf
 from typing import Any
 
-from tornado_idv.errors import LookupFailed, Unavailable
+from tornado_idv.errors import LookupFailed, Unavailable, Untrusted
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
@@ -153,7 +153,7 @@ class Canary:
                 if self.problem is None:
                     _log.error("backend %s: %s", self._options.name, problem)
                 self.problem, self._found_at = problem, -inf
-                return Unavailable(problem)
+                return Untrusted(problem)
         if self.problem is not None:
             _log.info("backend %s: %s found again", self._options.name, ", ".join(self._queries))
         self.problem, self._found_at, self._found_by = None, self._began, self._timer()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from heapq import merge
 from itertools import groupby, islice
@@ -17,23 +17,22 @@ import click
 from tornado_idv.cli.backends import Stores, reporting
 from tornado_idv.cli.common import Record, config_option, examples, json_option, show
 from tornado_idv.errors import Broken
-from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.command_tools import Exit
+from tornado_idv.lookup.comparison import Comparison, ComparisonResult
+from tornado_idv.lookup.comparison import compare as compare_users
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import ByCard, ByNickname, User
 from tornado_idv.registry import build_backends, open_backends
 
 _LISTED = 100
 """Users that are listed for each kind of difference; the others are only counted."""
-_TITLES = {
-    "only_in_first": "only in {first}",
-    "only_in_second": "only in {second}",
-    "different": "different",
+_TITLES: Mapping[ComparisonResult, str] = {
+    "missing": "missing from {second}",
+    "extra": "extra in {second}",
+    "differs": "differs",
 }
-"""Kinds of difference."""
-Pair = dict[int, User]
-"""A user of the first backend, of the second one, or of both, by 0 and 1."""
+"""The results that are differences."""
 
 
 @click.command(epilog=examples("users compare old new --sample 1000"))
@@ -52,8 +51,8 @@ def compare(
 ) -> None:
     """Report what differs between the users of two backends.
 
-    All users are compared, as responses would show them. The users that differ are listed, up to
-    100 for each kind of difference.
+    All users are compared, as responses would show them. Users are missing if only FIRST has
+    them, extra if only SECOND has them, or differ in some fields. Up to 100 of each are listed.
 
     Exit codes: 0 no difference; 1 differences; 2 wrong use; 3 could not be determined.
     """
@@ -65,32 +64,31 @@ def compare(
                 for side, name in enumerate((first, second))
             ]
             rows = groupby(merge(*sides, key=itemgetter(0)), key=itemgetter(0))
-            pairs: Iterable[Pair] = ({row[1]: row[2] for row in same_key} for _, same_key in rows)
+            pairs = ({row[1]: row[2] for row in same_key} for _, same_key in rows)
+            differences = stores.identifiers.differences
+            results: Iterable[Comparison] = (
+                compare_users(pair.get(0), pair.get(1), differences) for pair in pairs
+            )
         else:
             chosen = _sample(opened.enter_context(stores.records(first)), sample)
-            pairs = asyncio.run(_look_up(stores, chosen, second))
-        record = {"first": first, "second": second, **_differences(pairs, stores.identifiers)}
+            results = asyncio.run(_look_up(stores, chosen, second))
+        record = {"first": first, "second": second, **_differences(results)}
     show(record, _lines(record), as_json=as_json)
     sys.exit(Exit.NO if any(record[kind] for kind in _TITLES) else Exit.DONE)
 
 
-def _differences(pairs: Iterable[Pair], identifiers: Identifiers) -> Record:
+def _differences(results: Iterable[Comparison]) -> Record:
     """Count the differences, and list the first of each kind by nickname."""
     record: Record = {"compared": 0, **dict.fromkeys(_TITLES, 0), "users": {}}
-    for pair in pairs:
+    for each in results:
         record["compared"] += 1
-        names: list[str] = []
-        if len(pair) == 1:
-            kind = "only_in_first" if 0 in pair else "only_in_second"
-        elif names := identifiers.differences(pair[0], pair[1]):
-            kind = "different"
-        else:
+        if each.result not in _TITLES or each.user is None:
             continue
-        record[kind] += 1
-        if record[kind] <= _LISTED:
-            (nickname, *_) = (f"@{user.nickname}" for user in pair.values())
-            text = f"{nickname}: {', '.join(names)}" if names else nickname
-            record["users"].setdefault(kind, []).append(text)
+        record[each.result] += 1
+        if record[each.result] <= _LISTED:
+            nickname = f"@{each.user.nickname}"
+            text = f"{nickname}: {', '.join(each.fields)}" if each.fields else nickname
+            record["users"].setdefault(each.result, []).append(text)
     return record
 
 
@@ -117,26 +115,22 @@ def _in_order(stores: Stores, name: str, side: int) -> Generator[tuple[bytes, in
             yield key, side, user
 
 
-async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Pair]:
+async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Comparison]:
     """Look users up in a backend by nickname and by card number, as the service does."""
     options: BackendOptions = stores.options(name)
-    loop, pairs = asyncio.get_running_loop(), []
+    loop, results = asyncio.get_running_loop(), []
     async with open_backends(build_backends(stores.kinds, [options])) as (backend,):
         guard = Guard(backend, stores.identifiers.accepts)
         for user in users:
-            found: list[User | None] = []
+            result = Comparison("match", user=user)
             nickname, card_number, *_ = stores.identifiers.shown(user)
             for query in (ByNickname(nickname), ByCard(card_number)):
-                if guard.serves(query):
+                if guard.serves(query) and result.result == "match":
                     answer = await guard.find(query, loop.time() + options.timeout + 1)
-                    found.append(None if answer is None else answer.user)
-            # The query that finds another user, or none, counts.
-            others = (
-                each for each in found if each is None or stores.identifiers.differences(user, each)
-            )
-            other = next(others, user)
-            pairs.append({0: user} if other is None else {0: user, 1: other})
-    return pairs
+                    found = None if answer is None else answer.user
+                    result = compare_users(user, found, stores.identifiers.differences)
+            results.append(result)
+    return results
 
 
 def _sample(users: Iterator[User], size: int) -> list[User]:

@@ -1,0 +1,60 @@
+"""Comparison of the outcomes of a lookup in two sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from tornado_idv.errors import LookupFailed, Untrusted
+from tornado_idv.model import User
+
+ComparisonResult = Literal[
+    "match", "missing", "extra", "differs", "unverified", "source_failed", "target_failed"
+]
+"""``missing`` is found in the source, and not in the target; ``extra`` is the reverse."""
+
+
+class Comparison(Struct, frozen=True):
+    """The result for one query.
+
+    ``fields`` are those of a user who ``differs``. ``user`` is that of the source, or of the
+    target if only that found one.
+    """
+
+    result: ComparisonResult
+    fields: tuple[str, ...] = ()
+    user: User | None = None
+
+    def __repr__(self) -> str:
+        return f"Comparison(result={self.result!r}, fields={self.fields!r})"
+
+
+def compare(
+    source: User | LookupFailed | None,
+    target: User | LookupFailed | None,
+    differences: Callable[[User, User], Sequence[str]],
+) -> Comparison:
+    """Compare the outcomes of two lookups, of which ``None`` is "not found".
+
+    A failure outranks `Untrusted`, and that outranks a difference. ``differences`` gives the fields
+    in which two users differ.
+    """
+    user = source if isinstance(source, User) else target if isinstance(target, User) else None
+    result: ComparisonResult
+    fields: tuple[str, ...] = ()
+    if isinstance(source, LookupFailed) and not isinstance(source, Untrusted):
+        result = "source_failed"
+    elif isinstance(target, LookupFailed) and not isinstance(target, Untrusted):
+        result = "target_failed"
+    elif isinstance(source, Untrusted) or isinstance(target, Untrusted):
+        result = "unverified"
+    elif source is not None and target is not None:
+        fields = tuple(differences(source, target))
+        result = "differs" if fields else "match"
+    elif source is not None:
+        result = "missing"
+    else:
+        result = "match" if target is None else "extra"
+    return Comparison(result, fields, user)
