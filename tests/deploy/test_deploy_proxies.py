@@ -23,7 +23,14 @@ from support.http.load import loaded
 from support.http.threaded_server import serving_in_thread
 from support.processes.ports import free_port, listens
 from support.processes.process import ServiceProcess, eventually, running
-from support.processes.proxies import find_tool, nginx_command, running_program
+from support.processes.proxies import (
+    RIGHTS,
+    connect,
+    find_tool,
+    nginx_command,
+    running_program,
+    substitute,
+)
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY
 from tornado_idv.client import Unexpected
 from tornado_idv.web.errors import ApiError
@@ -62,15 +69,6 @@ FIELDS = [
 ]
 Reply = tuple[int, dict[str, str | None], bytes]
 Proxy = Callable[..., AbstractContextManager[int]]
-RIGHTS = ("    user haproxy\n", "    group haproxy\n", "    chroot /var/lib/haproxy\n")
-
-
-def substitute(text: str, values: Mapping[str, str]) -> str:
-    """Return a file with other ports and paths; each occurs once."""
-    for old, new in values.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
 
 
 @contextmanager
@@ -141,14 +139,6 @@ def send(connection: http.client.HTTPConnection, name: str) -> Reply:
     if received["X-Request-ID"] != "a-1":  # rejected before it was parsed
         received["X-Request-ID"] = "new"
     return response.status, received, response.read()
-
-
-def connect(port: int, ip: str = "127.0.0.1") -> closing[http.client.HTTPSConnection]:
-    context = ssl.create_default_context(cadata=SELF_SIGNED)
-    connection = http.client.HTTPSConnection(
-        "127.0.0.1", port, timeout=10, source_address=(ip, 0), context=context
-    )
-    return closing(connection)
 
 
 def send_alone(port: int, name: str) -> Reply:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
+import ssl
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from support.http.certificate import SELF_SIGNED
 from support.processes.ports import listens
 from support.processes.process import eventually
 
+RIGHTS = ("    user haproxy\n", "    group haproxy\n", "    chroot /var/lib/haproxy\n")
+"""Lines of haproxy's files that only root can have."""
 SEARCH_PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/usr/local/sbin"))
 
 
@@ -58,3 +62,20 @@ def nginx_command(site: str, folder: Path, processes: str = "master_process off"
         f"http {{ access_log off; include {folder}/site.conf;\n{folders}}}\n"
     )
     return [find_tool("nginx"), "-c", str(config), "-e", str(folder / "error.log")]
+
+
+def substitute(text: str, values: Mapping[str, str]) -> str:
+    """Return a file with other ports and paths; each occurs once."""
+    for old, new in values.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def connect(port: int, ip: str = "127.0.0.1") -> closing[http.client.HTTPSConnection]:
+    """Return a connection to a proxy on loopback, with TLS."""
+    context = ssl.create_default_context(cadata=SELF_SIGNED)
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1", port, timeout=10, source_address=(ip, 0), context=context
+    )
+    return closing(connection)
