@@ -30,6 +30,7 @@ class InvalidFormat(IdvError):
         "member_not_a_string": "the value must be a JSON string",
         "items_number": "items must be a list of 1 to 100",
         "item_invalid": "each item must be an object with either input or card_number",
+        "identifier_header": "exactly one of X-Idv-Input and X-Idv-Card must be sent, once",
         "nickname_without_at": "a nickname must begin with @",
         "nickname_invalid": "the nickname has a length or characters that are not allowed",
         "not_an_identifier": "the value is neither @ and a nickname nor a profile URL",

@@ -79,6 +79,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "base_path": "",
             "health_path": None,
             "docs": False,
+            "verify": False,
             "max_body": 16384,
             "idle_timeout": 10.0,
             "body_timeout": 5.0,

@@ -13,7 +13,7 @@ import pytest
 from support.http.certificate import SELF_SIGNED
 from support.http.http_server import until
 from support.processes.reloads import GATED, A, B, Gated, config, post, reloadable
-from support.processes.service import make_database
+from support.processes.service import KEY, Client, make_database
 from tornado_idv.admin.status import health
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
@@ -43,6 +43,17 @@ async def test_everything_is_switched_on_an_open_connection(tmp_path: Path) -> N
         after = await client.ask("@alice", path=path, key=OTHER_KEY)
         assert (after.status, after.record["plan"]) == (200, "B")
         assert after.record["profile_url"] == "https://b.example/m/alice"
+
+
+async def test_verify_is_switched(tmp_path: Path) -> None:
+    fields = {"Host": "x", "Authorization": f"Bearer {KEY}", "X-Idv-Input": "@alice"}
+    async with reloadable(tmp_path, config()) as harness:
+        client, statuses = Client(harness.service.port), []
+        for server in ("verify: true", "verify: false"):
+            assert (await harness.reload(config(server=server))).needs_restart == ()
+            reply = await asyncio.to_thread(client.send, "GET", "/api/v1/verify", fields)
+            statuses.append(reply.status)
+    assert statuses == [200, 404]
 
 
 async def test_limits_of_the_listener_are_switched_on_an_open_connection(tmp_path: Path) -> None:

@@ -15,7 +15,12 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
 
-_OPERATIONS = {"identify/url": "url", "identify/card": "card", "identify/batch": "batch"}
+_OPERATIONS = {
+    "identify/url": "url",
+    "identify/card": "card",
+    "identify/batch": "batch",
+    "verify": "verify",
+}
 FAILURES = ("backend_unavailable", "internal", "overloaded")
 """Codes of responses with a status of 500 or more."""
 _SOON = 14 * 86400.0

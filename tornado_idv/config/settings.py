@@ -97,6 +97,8 @@ class ServerSettings(Options):
     """The path of a health check for load balancers, such as ``/healthz``."""
     docs: bool = False
     """Whether ``GET /docs`` and ``/openapi.json``, below ``base_path``, describe the API."""
+    verify: bool = False
+    """Whether ``GET /api/v1/verify`` looks users up for proxies, in header fields alone."""
     max_body: BodyLimit = 16 * 1024
     """The maximum size of a request body; at most 1MiB."""
     idle_timeout: Timeout = 10.0

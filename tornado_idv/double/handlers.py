@@ -17,10 +17,12 @@ from tornado_idv.units import Rate
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.batch import BatchHandler
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
+from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import Services, result_of_error
 from tornado_idv.web.response import ECHOED, Result
+from tornado_idv.web.verify import VerifyHandler
 
 _PIECES_PER_SECOND = 20
 _ERRORS = {500: ApiError.INTERNAL, 503: ApiError.UNAVAILABLE}
@@ -113,6 +115,20 @@ class DoubleUrlHandler(DoubleIdentifyHandler, IdentifyUrlHandler):
 
 class DoubleCardHandler(DoubleIdentifyHandler, IdentifyCardHandler):
     """Lookups by card number."""
+
+
+class DoubleVerifyHandler(DoubleHandler, VerifyHandler):
+    """Lookups for proxies, which have no body that could be slow or cut."""
+
+    async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
+        _, result = await self.simulate(query)
+        return result or await super()._look_up(query, limits)
+
+    def respond(self, result: Result) -> None:
+        if result.body.startswith(b"<"):
+            ApiHandler.respond(self, result)  # the page of a proxy has no fields of ours
+        else:
+            super().respond(result)
 
 
 class DoubleBatchHandler(DoubleHandler, BatchHandler):

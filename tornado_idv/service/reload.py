@@ -231,6 +231,7 @@ _APPLIED = {
     "server.packet_cache",
     "server.request_timeout",
     "server.trusted_proxies",
+    "server.verify",
     "server.watch_config",
 }
 """Settings that a reload applies; any other needs a restart, also one that is added here never."""

@@ -15,7 +15,7 @@ import pluggy
 from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.double.handlers import HANDLERS
+from tornado_idv.double.handlers import HANDLERS, DoubleVerifyHandler
 from tornado_idv.double.state import Double
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
@@ -44,6 +44,7 @@ from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.docs import make_docs
 from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
+from tornado_idv.web.verify import VerifyHandler
 
 _MIN_DRAIN = 0.1
 """Seconds in which a service without requests in flight can stop, whatever is configured."""
@@ -170,6 +171,7 @@ def make_http(
     docs = make_docs(settings) if server.docs else {}
     double = shared.double
     handlers = HANDLERS if double else ()
+    verify = DoubleVerifyHandler if double else VerifyHandler
     excludes = partial(double.concerns, directory) if double else None
     heads = KnownHeads(services, server.max_body, excludes)
     known_heads = heads if server.packet_cache and not stopping else None
@@ -179,6 +181,7 @@ def make_http(
         server.health_path,
         docs,
         handlers,
+        verify=verify if server.verify else None,
         known_heads=known_heads,
         double=double,
     )

@@ -22,6 +22,7 @@ from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.response import Result, build_response, new_request_id
+from tornado_idv.web.verify import VerifyHandler
 
 _NO_DOCS: Mapping[str, File] = MappingProxyType({})
 
@@ -33,12 +34,14 @@ def make_api(
     docs: Mapping[str, File] = _NO_DOCS,
     identify: Sequence[type[AuthenticatedHandler]] = (),
     *,
+    verify: type[VerifyHandler] | None = None,
     known_heads: KnownHeads | None = None,
     **settings: Any,
 ) -> Application:
     """Return the API and ``docs`` below ``base_path``, and ``health_path``.
 
     ``identify`` are handlers in place of those that look users up; ``known_heads`` learn from them.
+    Without ``verify`` there is no such route.
     """
     root = f"{base_path}/api/v1"
     identify = identify or (IdentifyUrlHandler, IdentifyCardHandler, BatchHandler)
@@ -49,8 +52,12 @@ def make_api(
     files = {f"{base_path}/{path}": file for path, file in docs.items()}
     routes |= dict.fromkeys(files, FileHandler)
     arguments = {"services": services}
+    rules = [(re.escape(path), handler, arguments) for path, handler in routes.items()]
+    if verify is not None:
+        # The path may go on: Envoy appends that of its client.
+        rules.append((re.escape(f"{root}/{verify.route}") + "(?:/.*)?", verify, arguments))
     return Application(
-        [(re.escape(path), handler, arguments) for path, handler in routes.items()],
+        rules,
         default_handler_class=NoSuchRouteHandler,
         default_handler_args=arguments,
         log_function=lambda _: None,

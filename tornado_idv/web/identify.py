@@ -17,7 +17,34 @@ from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation, answ
 from tornado_idv.web.response import Result
 
 
-class IdentifyHandler(AuthenticatedHandler):
+class LookupHandler(AuthenticatedHandler):
+    """Looks a user up within the limits of a key."""
+
+    def parse_query(self) -> Query:
+        """Return the query of the request; raise `InvalidFormat`."""
+        raise NotImplementedError
+
+    async def look_up(self, limits: KeyLimits | None) -> None:
+        """Respond to the query; one that is not valid is charged as a miss."""
+        try:
+            query = self.query = self.parse_query()
+        except InvalidFormat:
+            if limits is not None:
+                limits.charge_miss()
+            raise
+        self.respond(await self._look_up(query, limits))
+
+    async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
+        context = RequestContext(self.request_id, self.trace)
+        result = answer(self.services, query, limits, context)
+        if isinstance(result, Result):
+            return result
+        with suppress(Exception):
+            await result.future
+        return result.result()
+
+
+class IdentifyHandler(LookupHandler):
     """Checks the key and its limits, then the media types, then the body, then looks up."""
 
     allowed = ("POST",)
@@ -31,13 +58,10 @@ class IdentifyHandler(AuthenticatedHandler):
         key = self.accepted_key(self.operation.scope)
         limits = self.limits_within(key)
         check_media_types(self.request.headers)
-        try:
-            query = self.query = self.operation.query(self.body, self.services.identifiers)
-        except InvalidFormat:
-            if limits is not None:
-                limits.charge_miss()
-            raise
-        self.respond(await self._look_up(query, limits))
+        await self.look_up(limits)
+
+    def parse_query(self) -> Query:
+        return self.operation.query(self.body, self.services.identifiers)
 
     def on_finish(self) -> None:
         """Let the fast path learn what was accepted."""
@@ -46,15 +70,6 @@ class IdentifyHandler(AuthenticatedHandler):
         connection = self.request.connection
         if heads and self.query and self.key_id and isinstance(connection, Exchange):
             heads.learn(connection.head, self.key_id, self.operation)
-
-    async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
-        context = RequestContext(self.request_id, self.trace)
-        result = answer(self.services, query, limits, context)
-        if isinstance(result, Result):
-            return result
-        with suppress(Exception):
-            await result.future
-        return result.result()
 
 
 class IdentifyUrlHandler(IdentifyHandler):

@@ -12,6 +12,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.model import User
 from tornado_idv.web.errors import REASONS, ApiError
 from tornado_idv.web.json_body import encode_user
+from tornado_idv.web.verify import CODE_FIELD, REQUEST_FIELDS, USER_FIELDS, VerifyHandler
 
 Document = dict[str, Any]
 
@@ -85,6 +86,8 @@ def describe_api(settings: Settings) -> Document:
         f"{root}/identify/batch": {"post": _describe_batch()},
         f"{root}/key": {"get": _describe_key()},
     }
+    if server.verify:
+        paths[f"{root}/{VerifyHandler.route}"] = {"get": _describe_verify()}
     if server.health_path is not None:
         paths[server.health_path] = {"get": _describe_health()}
     return {
@@ -308,6 +311,34 @@ def _describe_key() -> Document:
         "summary": "Describe the key of this request",
         "description": "Its id, scopes, expiry and limits. No backend is queried.",
         "responses": _responses("The key.", _reference("Key"), _OF_KEY),
+    }
+
+
+def _describe_verify() -> Document:
+    text: Document = {"schema": {"type": "string"}}
+    statuses = {error.status for error in _ADVICE if error.status not in {406, 415}}
+    errors = {str(status): _describe_errors(status) for status in sorted(statuses)}
+    for response in errors.values():
+        del response["content"]
+        response["headers"][CODE_FIELD] = {"description": "The code of the error.", **text}
+    member = "A member of the user, as in RFC 8187 where it is not plain ASCII."
+    found = _headers(["X-Request-ID"]) | {CODE_FIELD: {"description": "`ok`", **text}}
+    found |= {name: {"description": member, **text} for name in USER_FIELDS.values()}
+    return {
+        "tags": ["Lookups"],
+        "operationId": "verify",
+        "summary": "Find a user, for a proxy",
+        "description": "Exactly one of the header fields is needed. No response has a body.",
+        "parameters": [
+            {
+                "name": name,
+                "in": "header",
+                "description": f"`{operation.field}`; needs the scope `{operation.scope}`.",
+                **text,
+            }
+            for name, operation in REQUEST_FIELDS.items()
+        ],
+        "responses": {"200": {"description": "The user.", "headers": found}, **errors},
     }
 
 

@@ -41,6 +41,7 @@ from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
+from tornado_idv.web.verify import VerifyHandler
 
 HIGH_WATER = 16 * 1024
 """Bytes of responses that may be unsent before a connection is to pause."""
@@ -325,7 +326,9 @@ class Harness:
         services = Services(self.directory, IDENTIFIERS, self.keys, log, limiter, self._failed_auth)
         self.counters = services.counters
         self.fast_path = KnownHeads(services) if self._fast_path else None
-        self.app = Counted(self._app or make_api(services, known_heads=self.fast_path))
+        self.app = Counted(
+            self._app or make_api(services, verify=VerifyHandler, known_heads=self.fast_path)
+        )
         connect = self.fast_path.connect if self.fast_path else None
         self.server = HttpServer(
             Serving(self.app, make_reject(log), self._limits, connect, self._proxies),

@@ -1,0 +1,87 @@
+"""Lookups for proxies, which read only the status and the header fields of a response."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from tornado_idv.errors import InvalidFormat
+from tornado_idv.model import Query
+from tornado_idv.web.identify import LookupHandler
+from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation
+from tornado_idv.web.response import Result
+
+REQUEST_FIELDS: Mapping[str, Operation] = {
+    "X-Idv-Input": IDENTIFY_URL,
+    "X-Idv-Card": IDENTIFY_CARD,
+}
+"""Header fields of a request that have the identifier, as the operation's body would."""
+USER_FIELDS: Mapping[str, str] = {
+    "plan": "X-Idv-Plan",
+    "card_number": "X-Idv-Card-Number",
+    "nickname": "X-Idv-Nickname",
+    "profile_url": "X-Idv-Profile-Url",
+}
+"""Header fields of a response that have a member of the user."""
+CODE_FIELD = "X-Idv-Code"
+"""Has the code of the error record, or ``ok``. Without it a 404 says nothing of the user: another
+server, or a service without this route, may have sent it."""
+
+_ENCODED = "UTF-8''"
+_PLAIN = re.compile(rf"(?!{_ENCODED})[!-~](?:[ -~]*[!-~])?", re.IGNORECASE)
+
+
+class VerifyHandler(LookupHandler):
+    """Looks up the user of a header field, and responds without a body.
+
+    Nothing else of the request matters: proxies send along what their own client sent, such as
+    ``Accept``, and Envoy its method.
+    """
+
+    route = "verify"
+    allowed = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+    async def get(self) -> None:
+        operation, _ = self._identifier()
+        key = self.accepted_key(operation.scope if operation else None)
+        await self.look_up(self.limits_within(key))
+
+    post = put = patch = delete = options = get
+
+    def parse_query(self) -> Query:
+        operation, text = self._identifier()
+        if operation is None:
+            raise InvalidFormat("identifier_header")
+        return operation.parse(self.services.identifiers, text)
+
+    def _identifier(self) -> tuple[Operation | None, str]:
+        """Return the only identifier and its operation, which is None without exactly one."""
+        headers = self.request.headers
+        found = [
+            (operation, text)
+            for name, operation in REQUEST_FIELDS.items()
+            for text in headers.get_list(name)
+        ]
+        return found[0] if len(found) == 1 else (None, "")
+
+    def respond(self, result: Result) -> None:
+        fields = f"{result.fields}{CODE_FIELD}: {result.code or 'ok'}\r\n"
+        if result.code is None:
+            user = json.loads(result.body)
+            lines = (f"{name}: {encode(user[key])}\r\n" for key, name in USER_FIELDS.items())
+            fields += "".join(lines)
+        self.clear_header("Content-Type")
+        super().respond(replace(result, body=b"", fields=fields))
+
+
+def encode(value: str) -> str:
+    """Return the value of a header field: itself, or as RFC 8187 encodes what is not plain ASCII.
+
+    That begins with ``UTF-8''``; a value that does so by itself, or has white space at its ends,
+    is encoded, too.
+    """
+    return value if _PLAIN.fullmatch(value) else _ENCODED + quote(value, safe="")
