@@ -1,0 +1,253 @@
+"""nginx and haproxy ask about each request of a site, and say of a user only what is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.http.certificate import SELF_SIGNED
+from support.processes.ports import free_port
+from support.processes.proxies import (
+    RIGHTS,
+    connect,
+    find_tool,
+    nginx_command,
+    running_program,
+    substitute,
+)
+from support.processes.service import CARDS_ONLY_KEY, CONFIG, EXPIRED_KEY, KEY, serving
+from tornado_idv.web.errors import ApiError
+from tornado_idv.web.verify import CODE_FIELD, REQUEST_FIELDS, USER_FIELDS
+
+pytestmark = pytest.mark.slow
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+PROFILE = "https://profiles.example/m/"
+USERS = {"@alice": ("4000", "Free"), "@zoe": ("5000", "Prémium €"), "@eve": ("6000", "UTF-8''Gold")}
+BACKEND = (
+    "  - {{name: origin, kind: upstream, base_url: 'http://127.0.0.1:{port}', timeout: 500ms}}\n"
+)
+Site = Callable[..., AbstractContextManager[int]]
+
+
+class Quiet(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None: ...
+
+    def reply(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Directory(Quiet):
+    """Knows `USERS`; fails for others, or takes long."""
+
+    def do_POST(self) -> None:
+        nickname = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input"]
+        if nickname == "@slow":
+            time.sleep(1)
+        if nickname in USERS:
+            card, plan = USERS[nickname]
+            record = {"status": "ok", "plan": plan, "card_number": card, "nickname": nickname}
+            record["profile_url"] = PROFILE + nickname[1:]
+            self.reply(200, json.dumps(record).encode())
+        elif nickname == "@down":
+            self.reply(500, b"")
+        else:
+            self.reply(404, ApiError.NOT_FOUND.body)
+
+
+class Application(Quiet):
+    """Responds with the fields of the user; to /login with a 401 of its own."""
+
+    def do_GET(self) -> None:
+        fields = [(name.lower(), value) for name, value in self.headers.items()]
+        user = {name: value for name, value in fields if name.startswith("x-idv-") and value}
+        assert len(dict(fields)) == len(fields), "each once"
+        self.reply(401 if self.path == "/login" else 200, json.dumps(user).encode())
+
+
+@contextmanager
+def listening(handler: type[Quiet]) -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@contextmanager
+def nginx(service: int, application: int, key: str, folder: Path) -> Iterator[int]:
+    port = free_port()
+    site = substitute(
+        (DEPLOY / "nginx" / "verify.conf").read_text(encoding="utf-8"),
+        {
+            "    listen [::]:8443 ssl;\n": "",
+            "    listen 8443 ssl;": f"    listen 127.0.0.1:{port} ssl;",
+            "server 127.0.0.1:8080": f"server 127.0.0.1:{service}",
+            "127.0.0.1:8000": f"127.0.0.1:{application}",
+            "Bearer KEY": f"Bearer {key}",
+        },
+    )
+    with running_program(nginx_command(site, folder), port, folder / "proxy.log"):
+        yield port
+
+
+@contextmanager
+def haproxy(service: int, application: int, key: str, folder: Path) -> Iterator[int]:
+    path, port, certificate = find_tool("haproxy"), free_port(), folder / "site.pem"
+    certificate.write_text(SELF_SIGNED)
+    config = folder / "haproxy.cfg"
+    source = DEPLOY / "haproxy"
+    config.write_text(
+        substitute(
+            (source / "verify.cfg").read_text(encoding="utf-8"),
+            {
+                "bind :::8443 v4v6": f"bind 127.0.0.1:{port}",
+                **({} if os.geteuid() == 0 else dict.fromkeys(RIGHTS, "")),
+                "/etc/haproxy/tornado-idv.pem": str(certificate),
+                "127.0.0.1:8080": f"127.0.0.1:{service}",
+                "IDV_KEY KEY": f"IDV_KEY {key}",
+                "/etc/haproxy/verify.lua": f"{source}/verify.lua",
+                "127.0.0.1:8000": f"127.0.0.1:{application}",
+            },
+        )
+    )
+    with running_program([path, "-db", "-f", str(config)], port, folder / "proxy.log"):
+        yield port
+
+
+SITES = pytest.mark.parametrize("site", [nginx, haproxy])
+
+
+@pytest.fixture(scope="module")
+def application() -> Iterator[int]:
+    with listening(Application) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    config = CONFIG.replace("port: 0,", "port: 0, verify: true,")
+    with listening(Directory) as port:
+        config += BACKEND.format(port=port)
+        with serving(config, tmp_path_factory.mktemp("verify")) as service:
+            yield service.port
+
+
+def send(
+    port: int, member: str | None, fields: Mapping[str, str] | None = None, path: str = "/a?b=c"
+) -> tuple[int, dict[str, str], bytes]:
+    cookie = {} if member is None else {"Cookie": f"a=b; member={member}"}
+    with connect(port) as client:
+        client.request("GET", path, headers={**cookie, **(fields or {})})
+        response = client.getresponse()
+        received = {name.lower(): value for name, value in response.headers.items()}
+        return response.status, received, response.read()
+
+
+@SITES
+def test_application_gets_the_user_and_nothing_that_the_client_says(
+    site: Site, service: int, application: int, tmp_path: Path
+) -> None:
+    names = ("Plan", "Nickname", "Card-Number", "Profile-Url", "Code", "Input", "Card")
+    forged = {f"X-Idv-{name}": "forged" for name in names}
+    forged |= {"X-Idv-Plan*": "UTF-8''forged", "Authorization": "Basic eDp5", "Accept": "text/html"}
+    with site(service, application, KEY, tmp_path) as port:
+        for nickname, (card, plan) in USERS.items():
+            for fields in ({}, forged):
+                status, headers, body = send(port, nickname, fields)
+                assert status == 200
+                assert "forged" not in body.decode()
+                user = json.loads(body)
+                assert (user["x-idv-nickname"], user["x-idv-card-number"]) == (nickname, card)
+                assert user["x-idv-profile-url"] == PROFILE + nickname[1:]
+                encoded = {
+                    "@zoe": "UTF-8''Pr%C3%A9mium%20%E2%82%AC",
+                    "@eve": "UTF-8''UTF-8%27%27Gold",
+                }
+                assert user["x-idv-plan"] == encoded.get(nickname, plan)
+                assert not any(name.startswith("x-idv-") for name in headers)
+        assert send(port, "@unknown", {"X-Idv-Input": "@alice"})[0] == 403
+        assert send(port, "@alice", path="/login")[0] == 401, "the application's own"
+
+
+@SITES
+def test_only_a_user_who_is_not_found_is_refused(
+    site: Site, service: int, application: int, tmp_path: Path
+) -> None:
+    """A lookup that failed is a 503 with the service's Retry-After, and never a 500."""
+    with site(service, application, KEY, tmp_path) as port:
+        for member in ("@unknown", "alice", "@a b", None):
+            status, headers, body = send(port, member)
+            assert (member, status, body.strip()) == (member, 403, b"Unknown user")
+            assert headers["cache-control"] == "no-store"
+        for member in ("@down", "@slow"):
+            status, headers, body = send(port, member)
+            assert (member, status, body.strip()) == (member, 503, b"Try again")
+            assert headers["cache-control"] == "no-store"
+            assert int(headers["retry-after"]) >= 1
+        assert send(port, "@alice")[0] == 200
+
+
+def test_files_for_traefik_and_envoy_pass_every_field_of_the_user_on() -> None:
+    """And clear what is not of the service. These programs themselves are not run."""
+    read = {
+        name: yaml.safe_load((DEPLOY / name / "verify.yaml").read_text(encoding="utf-8"))
+        for name in ("traefik", "envoy")
+    }
+    middlewares = read["traefik"]["http"]["middlewares"]
+    assert {*middlewares["idv"]["forwardAuth"]["authResponseHeaders"]} == {*USER_FIELDS.values()}
+    cleared = middlewares["idv-end"]["headers"]["customRequestHeaders"]
+    assert {*cleared} == {*REQUEST_FIELDS, CODE_FIELD, "Authorization"}
+    first, authz, _ = (each["typed_config"] for each in read["envoy"]["http_filters"])
+    removed = {each["remove"] for each in first["mutations"]["request_mutations"]}
+    assert removed == {name.lower() for name in REQUEST_FIELDS}
+    response = authz["http_service"]["authorization_response"]
+    passed = {each["exact"] for each in response["allowed_upstream_headers"]["patterns"]}
+    assert passed == {name.lower() for name in USER_FIELDS.values()}
+    assert authz["failure_mode_allow"] is False
+
+
+@SITES
+@pytest.mark.parametrize("key", [EXPIRED_KEY, CARDS_ONLY_KEY, "unknown"])
+def test_key_that_is_not_accepted_is_no_business_of_the_client(
+    site: Site, service: int, application: int, tmp_path: Path, key: str
+) -> None:
+    with site(service, application, key, tmp_path) as port:
+        status, headers, body = send(port, "@alice")
+    assert (status, body.strip()) == (503, b"Try again")
+    assert "www-authenticate" not in headers
+
+
+@SITES
+def test_404_of_another_route_is_no_unknown_user(
+    site: Site, application: int, tmp_path: Path
+) -> None:
+    """Of a service without `server.verify`, and of another server."""
+    (tmp_path / "service").mkdir()
+    with (
+        serving(CONFIG + BACKEND.format(port=1), tmp_path / "service") as service,
+        site(service.port, application, KEY, tmp_path) as port,
+    ):
+        assert send(port, "@unknown")[0] == 503
+
+
+@SITES
+def test_service_that_is_down_is_a_503(site: Site, application: int, tmp_path: Path) -> None:
+    with site(1, application, KEY, tmp_path) as port:
+        status, headers, body = send(port, "@alice")
+    assert (status, body.strip()) == (503, b"Try again")
+    assert headers.get("retry-after", "1") == "1"
