@@ -1,0 +1,152 @@
+"""Comparisons of a shadow reach their file, and no failure of the file reaches a lookup."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from support.http.http_server import until
+from tornado_idv.lookup import shadow_state
+from tornado_idv.lookup.comparison import Comparison
+from tornado_idv.lookup.shadow_file import ShadowFile
+from tornado_idv.lookup.shadow_state import ShadowState
+from tornado_idv.model import ByNickname, User
+
+ALICE = User("Free", "4000", "alice")
+MISSING = Comparison("missing", (), ALICE)
+
+
+def started(path: Path, **options: Any) -> ShadowState:
+    state = ShadowState(path, "new", **{"interval": 0.01, "clock": lambda: 1.0, **options})
+    state.start()
+    return state
+
+
+def users(path: Path) -> int:
+    return sum(ShadowFile(path, "new").summary().users.values())
+
+
+async def test_comparisons_are_written_every_few_seconds_and_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "shadow.db"
+    state = started(path)
+    await until(lambda: path.exists() and path.stat().st_size)  # before anything is compared
+    state.record(ByNickname("alice"), MISSING, 1.0)
+    await until(lambda: users(path) == 1)
+    await state.close()
+    state = started(path, interval=1e6)
+    await asyncio.sleep(0.1)
+    state.record(ByNickname("bob"), Comparison("match", (), User("Free", "1", "bob")), 2.0)
+    state.skip()
+    await state.close()
+    summary = ShadowFile(path, "new").summary()
+    assert (users(path), summary.totals) == (2, {"missing": 1, "match": 1, "skipped": 1})
+
+
+async def test_removed_file_is_made_again(tmp_path: Path) -> None:
+    """So that comparisons of before it do not count."""
+    path = tmp_path / "shadow.db"
+    now = [1.0]
+    state = started(path, clock=lambda: now[0])
+    state.record(ByNickname("alice"), MISSING, 1.0)
+    await until(lambda: path.exists() and path.stat().st_size and users(path) == 1)
+    path.unlink()
+    now[0] = 2.0
+    await until(lambda: path.exists() and path.stat().st_size)
+    state.record(ByNickname("alice"), MISSING, 1.0)
+    await state.close()
+    assert users(path) == 0
+
+
+async def test_failure_is_logged_once_and_nothing_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "no-folder" / "shadow.db"
+    state = started(path)
+    state.skip()
+    await until(lambda: state.problem)
+    assert state.problem == f"{path}: cannot be used: No such file or directory"
+    state.record(ByNickname("alice"), MISSING, 1.0)
+    await asyncio.sleep(0.1)
+    path.parent.mkdir()
+    await until(lambda: state.problem is None)
+    await state.close()
+    summary = ShadowFile(path, "new").summary()
+    assert (summary.users["missing"], summary.totals["skipped"]) == (1, 1)
+    assert [each.getMessage() for each in caplog.records] == [
+        f"backend new: shadow.state: {path}: cannot be used: No such file or directory",
+        "backend new: shadow.state is written again",
+    ]
+
+
+async def test_read_only_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shadow.db"
+    await started(path).close()
+    connect = sqlite3.connect
+    monkeypatch.setattr(  # as for a user without the permission, which root has
+        "tornado_idv.lookup.shadow_file.sqlite3.connect",
+        lambda file, **options: connect(file.replace("mode=rw", "mode=ro"), **options),
+    )
+    state = started(path)
+    state.record(ByNickname("alice"), MISSING, 1.0)
+    await until(lambda: state.problem)
+    assert state.problem == (f"{path}: this user needs permission to write it, and to its folder")
+    await state.close()
+
+
+async def test_comparisons_that_cannot_be_written_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadow_state, "_MAX_WAITING", 100)
+    path = tmp_path / "no-folder" / "shadow.db"
+    state = started(path)
+    for number in range(1000):
+        user = User("Free", str(number), f"user{number}")
+        state.record(ByNickname(user.nickname), Comparison("match", (), user), 1.0)
+        if number % 70 == 0:
+            await asyncio.sleep(0.01)
+    path.parent.mkdir()
+    await until(lambda: state.problem is None and path.stat().st_size)
+    await state.close()
+    totals = ShadowFile(path, "new").summary().totals
+    assert totals == {"match": 100, "skipped": 900}
+
+
+async def test_unexpected_error_is_a_problem_without_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(*_: object) -> None:
+        raise KeyError("alice")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShadowFile, "write", failing)
+        state = started(tmp_path / "shadow.db")
+        state.record(ByNickname("alice"), MISSING, 1.0)
+        await until(lambda: state.problem)
+        assert state.problem == "failed with KeyError"
+        assert "in failing" in caplog.text
+        assert "alice'" not in f"{state.problem}{caplog.text}"
+    await state.close()
+    assert users(tmp_path / "shadow.db") == 1
+
+
+async def test_file_that_hangs_delays_neither_lookups_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Event()
+    monkeypatch.setattr(ShadowFile, "write", lambda *_: held.wait())
+    monkeypatch.setattr(shadow_state, "_CLOSE_TIMEOUT", 0.05)
+    state = started(tmp_path / "shadow.db")
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    state.record(ByNickname("alice"), MISSING, 1.0)
+    await state.close()
+    assert time.monotonic() - began < 5
+    held.set()
