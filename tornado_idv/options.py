@@ -26,9 +26,12 @@ from tornado_idv.files import FileSecret
 from tornado_idv.units import (
     DURATION,
     PERCENTAGE,
+    RATE,
     SIZE,
+    Rate,
     parse_duration,
     parse_percentage,
+    parse_rate,
     parse_size,
 )
 from tornado_idv.yaml_loader import FileText
@@ -78,6 +81,13 @@ def _whole_number(text: str) -> int:
     if not _DIGITS.fullmatch(text):
         raise ValueError("must be a whole number, written in digits alone")
     return int(text)
+
+
+def _rate(value: object) -> object:
+    # pydantic by itself would accept a mapping too.
+    if not isinstance(value, str | Rate):
+        raise ValueError("must be a rate, like 100/second or 300/10 minutes")  # noqa: TRY004
+    return parse_rate(value) if isinstance(value, str) else value
 
 
 def _absolute(value: object, info: ValidationInfo) -> object:
@@ -144,6 +154,11 @@ Size = Annotated[int, _from_text(parse_size), Field(ge=0), text_schema(SIZE, "16
 
 Percentage = Annotated[str, checked_by(parse_percentage), text_schema(PERCENTAGE, "5%")]
 """A percentage as text, from ``0%`` to ``100%``."""
+
+RateLimit = Annotated[
+    Rate, BeforeValidator(_rate), text_schema(RATE, "100/second", "300/10 minutes")
+]
+"""A rate, written ``100/second`` or ``300/10 minutes``."""
 
 ConfigPath = Annotated[
     Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string", "minLength": 1})

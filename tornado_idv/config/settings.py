@@ -24,7 +24,6 @@ from tornado_idv.config.types import (
     Matches,
     Moment,
     Network,
-    RateLimit,
     Sha256,
     Site,
     Timeout,
@@ -44,6 +43,7 @@ from tornado_idv.options import (
     KeyStoreAddress,
     Options,
     Pattern,
+    RateLimit,
     Secret,
     WholeNumber,
     checked_by,
@@ -281,6 +281,23 @@ class Settings(Options):
     """Logging."""
     demo: bool = False
     """Whether this is a demonstration, in which the file may contain plain tokens."""
+
+    @property
+    def served(self) -> tuple[BackendOptions, ...]:
+        """The backends that answer, in order."""
+        return tuple(each for each in self.backends if each.shadow is None)
+
+    @property
+    def shadows(self) -> tuple[BackendOptions, ...]:
+        """The backends that never answer, and are only compared with those that do."""
+        return tuple(each for each in self.backends if each.shadow is not None)
+
+    @field_validator("backends")
+    @classmethod
+    def _one_answers(cls, backends: tuple[BackendOptions, ...]) -> tuple[BackendOptions, ...]:
+        if all(each.shadow is not None for each in backends):
+            raise ValueError("all of them are shadows; leave shadow out of the one that answers")
+        return backends
 
     def make_identifiers(self) -> Identifiers:
         """Return the parser of nicknames, profile URLs and card numbers for these settings."""

@@ -24,8 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from tornado_idv.identifiers import ProfileSite
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.options import Duration, Size, WholeNumber, checked_by, text_schema
-from tornado_idv.units import RATE, Rate, parse_rate
+from tornado_idv.options import Duration, Size, WholeNumber, checked_by
 
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
@@ -105,13 +104,6 @@ def _workers(value: object) -> object:
     return value
 
 
-def _rate(value: object) -> object:
-    # pydantic by itself would accept a mapping too.
-    if not isinstance(value, str):
-        raise ValueError("must be a rate, like 100/second or 300/10 minutes")  # noqa: TRY004
-    return parse_rate(value)
-
-
 def _moment(value: object) -> object:
     # pydantic by itself would read 2027 and "2027" as seconds after 1970.
     if not isinstance(value, str | float | int):
@@ -141,9 +133,6 @@ Host = Annotated[
 ]
 Network = Annotated[
     str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), checked_by(_network)
-]
-RateLimit = Annotated[
-    Rate, BeforeValidator(_rate), text_schema(RATE, "100/second", "300/10 minutes")
 ]
 Workers = Annotated[
     int | Literal["auto"],

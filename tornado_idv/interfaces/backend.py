@@ -20,7 +20,17 @@ from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, Step, User
-from tornado_idv.options import Duration, Options, Pattern, WholeNumber
+from tornado_idv.options import (
+    ConfigPath,
+    Duration,
+    Options,
+    Pattern,
+    Percentage,
+    RateLimit,
+    WholeNumber,
+    checked_by,
+)
+from tornado_idv.units import Rate, parse_percentage
 
 
 class BreakerOptions(Options):
@@ -67,11 +77,37 @@ class CanaryOptions(Options):
         return self
 
 
+def _more_than_none(text: str) -> None:
+    if not parse_percentage(text):
+        raise ValueError("must be more than 0%; leave shadow out to compare no lookups")
+
+
 _Canary = Annotated[
     Annotated[CanaryOptions, Tag("one")]
     | Annotated[tuple[CanaryOptions, ...], Field(min_length=1, max_length=5), Tag("list")],
     Discriminator(lambda value: "list" if isinstance(value, list | tuple) else "one"),
 ]
+
+
+class ShadowOptions(Options):
+    """How a backend that never answers is compared with those that do.
+
+    A sample of real lookups is put to it as well, after their responses.
+    """
+
+    sample: Annotated[Percentage, checked_by(_more_than_none)]
+    """The percentage of lookups past the cache that are compared, such as 5%."""
+    hits: bool = False
+    """Whether lookups that the cache answers are compared, too; for each, the source is asked."""
+    rate: RateLimit = Rate(20, 1.0)
+    """How many lookups each process compares at most; more are counted as skipped."""
+    state: ConfigPath | None = None
+    """The file that keeps which users were compared, for ``tornado-idv migrate``."""
+
+    @property
+    def fraction(self) -> float:
+        """The part of lookups that is compared, at most 1."""
+        return float(parse_percentage(self.sample)) / 100
 
 
 class BackendOptions(Options):
@@ -105,6 +141,8 @@ class BackendOptions(Options):
     """How long "not found" is served from the cache, if this backend was queried."""
     canary: _Canary | None = None
     """A user, or a list of up to five, who must be found for "not found" to be believed."""
+    shadow: ShadowOptions | None = None
+    """What makes this backend a shadow: it never answers, and is compared with those that do."""
     _folds_nicknames: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
