@@ -24,6 +24,8 @@ _SITE = re.compile(
     r"(?::(?P<port>[1-9][0-9]{0,4}))?"
     r"(?P<path>(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*)"
 )
+FIELDS = ("nickname", "card_number", "plan", "profile_url")
+"""The members of a user in a response."""
 MAX_NICKNAME = 256
 """Characters that a nickname may have at most, whatever its pattern says: matching takes time."""
 
@@ -166,8 +168,7 @@ class Identifiers:
 
     def differences(self, one: User, other: User) -> list[str]:
         """Return the members in which responses for two users differ."""
-        names = ("nickname", "card_number", "plan", "profile_url")
-        members = zip(names, self.shown(one), self.shown(other), strict=True)
+        members = zip(FIELDS, self.shown(one), self.shown(other), strict=True)
         return [name for name, a, b in members if a != b]
 
     def shown(self, user: User) -> tuple[str, str, str, str]:

@@ -19,7 +19,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
     folder = tmp_path_factory.mktemp("deploy")
     (folder / "users.yaml").write_text(FIXTURE)
     config = folder / "config.yaml"
-    canary = WITH_ADMIN.replace("users.yaml", "users.yaml, canary: {nickname: '@alice'}")
+    canary = WITH_ADMIN.replace("users.yaml", "users.yaml, canary: {nickname: '@alice'}").replace(
+        "admin:", "  - {name: new, kind: yaml, path: users.yaml, shadow: {sample: 5%}}\nadmin:"
+    )
     lines = [SERVER if line.startswith("server:") else line for line in canary.splitlines()]
     config.write_text("\n".join([*lines, "logging: {level: info, format: json}", ""]))
     with running(config, timeout=120) as process:

@@ -22,8 +22,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import FAILURES, cache_lookups, operation_of
+from tornado_idv.admin.status import FAILURES, SHADOW_RESULTS, cache_lookups, operation_of
 from tornado_idv.http.connection_table import State
+from tornado_idv.identifiers import FIELDS
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.metrics.counters import BOUNDS, SHARED_CACHE, Durations, sum_buckets
 
@@ -43,6 +44,10 @@ _SHARED_CACHE_CALLS = (
     ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
 )
 """Metrics, their help, and what is counted by the value of their label."""
+_SHADOW_COUNTS = (
+    ("comparisons", "Lookups compared with a shadow.", SHADOW_RESULTS, "result"),
+    ("differences", "Fields that differed in a shadow.", FIELDS, "field"),
+)
 _MAX_KEYS = 1000
 """Keys whose expiry is shown: those that expire next."""
 LabelsT = TypeVar("LabelsT", bound=str | tuple[str, ...])
@@ -68,6 +73,7 @@ class _ReportCollector(Collector):
     def collect(self) -> Iterator[core.Metric]:
         yield from self._requests()
         yield from self._backends()
+        yield from self._shadows()
         yield from self._cache()
         yield from self._shared_cache()
         yield from self._service()
@@ -126,6 +132,14 @@ class _ReportCollector(Collector):
         yield _gauge("idv_backend_server", text, servers, "backend", "server", "role")
         users = {each.name: each.users for each in backends if each.users is not None}
         yield _gauge("idv_fixture_users", "Users of a fixture.", users, "backend")
+
+    def _shadows(self) -> Iterator[core.Metric]:
+        names = [each.name for each in self._process.shadows]
+        for name, text, words, label in _SHADOW_COUNTS:
+            counted = {
+                (each, word): self._counters.shadows[each][word] for each in names for word in words
+            }
+            yield _counter(f"idv_shadow_{name}", text, counted, "backend", label)
 
     def _cache(self) -> Iterator[core.Metric]:
         counters = self._counters

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from tornado_idv.metrics.counters import SHARED_CACHE, Counters
+from tornado_idv.metrics.counters import SHARED_CACHE, Counters, shadow_part
 from tornado_idv.reload_result import ReloadResult
 
 
@@ -63,7 +64,7 @@ class PartReport(Struct):
 
 
 class ProcessReport(Struct):
-    """Gauges of one process; ``max_lag`` is in seconds.
+    """Gauges of one process; ``max_lag`` is in seconds. ``backends`` are without ``shadows``.
 
     ``pending_purges`` are those that the shared cache, if there is one, has not received yet.
     """
@@ -76,11 +77,13 @@ class ProcessReport(Struct):
     max_lag: float = 0.0
     shared_cache: BackendReport | None = None
     pending_purges: int = 0
+    shadows: list[BackendReport] = []
 
     @property
     def sources(self) -> dict[str, BackendReport]:
-        """The backends and the shared cache, by the names of their parts in `Report.degraded`."""
+        """Backends, shadows and the shared cache, by the names of their parts in `degraded`."""
         named = {f"backend {each.name}": each for each in self.backends}
+        named |= {shadow_part(each.name): each for each in self.shadows}
         return named if self.shared_cache is None else named | {SHARED_CACHE: self.shared_cache}
 
 
@@ -127,10 +130,6 @@ class Report(Struct):
 
 def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
     """Return the sum of what workers report; what fails in one of them fails."""
-    backends: dict[str, list[BackendReport]] = {}
-    for report in reports:
-        for each in report.backends:
-            backends.setdefault(each.name, []).append(each)
     parts: dict[str, PartReport] = {}
     for report in reports:
         for name, part in report.parts.items():
@@ -138,7 +137,8 @@ def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
                 parts[name] = part
     shared = [each.shared_cache for each in reports if each.shared_cache is not None]
     return ProcessReport(
-        backends=[_merge_backend(each) for each in backends.values()],
+        backends=_merge_backends(each.backends for each in reports),
+        shadows=_merge_backends(each.shadows for each in reports),
         cache_entries=_sum(each.cache_entries for each in reports),
         connections=_sum(each.connections for each in reports),
         connections_limit=sum(each.connections_limit for each in reports),
@@ -147,6 +147,13 @@ def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
         shared_cache=_merge_backend(shared) if shared else None,
         pending_purges=sum(each.pending_purges for each in reports),
     )
+
+
+def _merge_backends(reports: Iterable[list[BackendReport]]) -> list[BackendReport]:
+    by_name: dict[str, list[BackendReport]] = {}
+    for each in chain.from_iterable(reports):
+        by_name.setdefault(each.name, []).append(each)
+    return [_merge_backend(each) for each in by_name.values()]
 
 
 def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:

@@ -27,8 +27,9 @@ from tornado_idv.limits.limit_exchange import LimitExchange
 from tornado_idv.lookup.canary import KINDS
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
+from tornado_idv.lookup.shadow import Shadow
 from tornado_idv.lookup.shared_tier import SharedTier
-from tornado_idv.metrics.counters import SHARED_CACHE, Counters
+from tornado_idv.metrics.counters import SHARED_CACHE, Counters, shadow_part
 from tornado_idv.reload_result import ReloadResult
 
 _log = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class ServiceOperations:
             if tier
             else None,
             pending_purges=tier.pending_purges if tier else 0,
+            shadows=[self._shadow(each) for each in self.directory.shadows],
         )
 
     async def reload(self, **audited: str | None) -> ReloadResult:
@@ -123,6 +125,15 @@ class ServiceOperations:
             for each in explanation.calls
         ]
         return {"result": explanation.result, "cache": cached, "backends": calls}
+
+    def _shadow(self, shadow: Shadow) -> BackendReport:
+        name, kind, guard = shadow_part(shadow.name), shadow.options.kind, shadow.guard
+        if guard is None:
+            report = BackendReport(name, kind, "closed", 0, None, None, None, 0.0)
+        else:
+            report = self._source(name, kind, guard, _read(guard.backend))
+        report.name, report.problem = shadow.name, shadow.problem or report.problem
+        return report
 
     def _source(
         self,

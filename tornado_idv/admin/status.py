@@ -6,14 +6,17 @@ import time
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import islice
+from typing import get_args
 
 from msgspec import to_builtins
 
 from tornado_idv.admin.operations import Record
 from tornado_idv.admin.report import BackendReport, PartReport, Report
+from tornado_idv.identifiers import FIELDS
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
-from tornado_idv.metrics.counters import Counters
+from tornado_idv.lookup.comparison import ComparisonResult
+from tornado_idv.metrics.counters import Counters, shadow_part
 
 _OPERATIONS = {
     "identify/url": "url",
@@ -23,6 +26,7 @@ _OPERATIONS = {
 }
 FAILURES = ("backend_unavailable", "internal", "overloaded")
 """Codes of responses with a status of 500 or more."""
+SHADOW_RESULTS = (*get_args(ComparisonResult), "skipped")
 _SOON = 14 * 86400.0
 """Seconds before it expires in which a key is listed."""
 _MAX_EXPIRING = 20
@@ -37,6 +41,14 @@ def health(report: Report, *, verbose: bool = False) -> Record:
     if verbose:
         counted = report.counters
         record["backends"] = [_backend(each, counted) for each in report.process.backends]
+        record["shadows"] = [
+            {
+                **_backend(each, counted, shadow_part(each.name)),
+                "comparisons": {word: counted.shadows[each.name][word] for word in SHADOW_RESULTS},
+                "fields": {word: counted.shadows[each.name][word] for word in FIELDS},
+            }
+            for each in report.process.shadows
+        ]
         shared = report.process.shared_cache
         record["shared_cache"] = shared and {
             **_backend(shared, counted),
@@ -106,7 +118,7 @@ def _requests(counters: Counters) -> dict[str, dict[str, int]]:
     return requests
 
 
-def _backend(backend: BackendReport, counters: Counters) -> Record:
+def _backend(backend: BackendReport, counters: Counters, counted_as: str = "") -> Record:
     return {
         "name": backend.name,
         "kind": backend.kind,
@@ -121,7 +133,7 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
         "in_flight": backend.in_flight,
         "users": backend.users,
         "servers": [{"server": server, "role": role} for server, role in backend.servers],
-        "calls": dict(counters.backends[backend.name].results),
+        "calls": dict(counters.backends[counted_as or backend.name].results),
     }
 
 

@@ -129,6 +129,7 @@ class DryRun:
             # In a thread, since a key store may have an event loop of its own.
             await asyncio.to_thread(self._try_key_store, settings, settings.auth.store, kinds)
         for i, options in enumerate(settings.backends):
+            before = len(self.problems)
             with _logged_warnings() as warnings, self._problems_at("backends", i):
                 async with open_backends(build_backends(kinds, [options])) as (backend,):
                     with self._problems_at("backends", i, "canary"):
@@ -138,6 +139,9 @@ class DryRun:
                             await _check_absent(backend, query)
             for each in warnings:
                 self.warn(each.getMessage(), "backends", i)
+            if options.shadow is not None:  # the service starts without it
+                self.warnings += self.problems[before:]
+                del self.problems[before:]
 
     def warn(self, message: str, *steps: int | str) -> None:
         self.warnings.append(self._problem(message, steps))

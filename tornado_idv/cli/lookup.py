@@ -77,8 +77,8 @@ def lookup(
     ):
         settings, manager = load_settings(config_path)
         if name is not None:
-            chosen = (backend_named(settings.backends, name),)
-            settings = settings.model_copy(update={"backends": chosen})
+            chosen = backend_named(settings.backends, name).model_copy(update={"shadow": None})
+            settings = settings.model_copy(update={"backends": (chosen,)})
         try:
             query = settings.make_identifiers().parse_any(who)
         except InvalidFormat as error:

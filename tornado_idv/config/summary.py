@@ -42,7 +42,8 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
         ("keys", _keys(settings.auth, now)),
         ("key store", store_text),
         ("limits", _limits(settings.limits, settings.auth.keys)),
-        *((f"backend {i}", _backend(each, cache)) for i, each in enumerate(settings.backends, 1)),
+        *((f"backend {i}", _backend(each, cache)) for i, each in enumerate(settings.served, 1)),
+        *(("shadow", _shadow(each)) for each in settings.shadows),
         ("cache", f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"),
         ("shared cache", shared_text),
         ("demo", "yes: plain tokens are allowed in the file" if settings.demo else "no"),
@@ -87,6 +88,17 @@ def _limits(limits: LimitSettings, keys: Sequence[KeySettings]) -> str:
     if own:
         shown.append(f"keys with their own: {own}")
     return ", ".join(shown) or "none"
+
+
+def _shadow(options: BackendOptions) -> str:
+    shadow = options.shadow
+    if shadow is None:
+        return ""
+    hits = ", also of cached answers" if shadow.hits else ""
+    most = f"at most {format_rate(shadow.rate)} in each process"
+    return (
+        f"{options.name} ({options.kind}), compared with {shadow.sample} of lookups{hits}, {most}"
+    )
 
 
 def _backend(options: BackendOptions, cache: CacheLimits) -> str:

@@ -90,7 +90,7 @@ _Canary = Annotated[
 
 
 class ShadowOptions(Options):
-    """How a backend that never answers is compared with those that do.
+    """The comparison of a backend that never answers with those that do.
 
     A sample of real lookups is put to it as well, after their responses.
     """

@@ -9,13 +9,14 @@ from functools import partial
 
 import pluggy
 
-from tornado_idv.errors import format_traceback
+from tornado_idv.errors import LookupFailed, format_traceback
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.chain import Chain, Explanation
 from tornado_idv.lookup.guard import BackendCall, Guard
+from tornado_idv.lookup.shadow import Shadow
 from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, Query, User
@@ -74,6 +75,7 @@ class Directory:
         )
         self._single_flight = SingleFlight(cache, look_up, timeout, self._notify)
         cache.on_late_hit = self._single_flight.start_refresh
+        self.set_shadows(())
 
     async def find(self, query: Query) -> Answer:
         """Return the answer to a query; raises `Unavailable` or `Broken` if there is none.
@@ -85,8 +87,10 @@ class Directory:
     def get_cached(self, query: Query) -> Answer | None:
         """Return the cached answer if it is fresh, without I/O."""
         answer = self.cache.get(query)
-        if answer is not None and self._observers:
+        if answer is not None and self._observes_hits:
             self._notify(query, answer)
+            for shadow in self._shadows_of_hits:
+                shadow.offer(query, self, None)
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
@@ -125,6 +129,22 @@ class Directory:
             await asyncio.wait(self._explanations)
         while tasks := [each.task for each in self.canaries if each.task]:
             await asyncio.wait(tasks)
+
+    def set_shadows(self, shadows: Sequence[Shadow]) -> None:
+        """Compare lookups with these shadows from now on."""
+        self.shadows = shadows
+        self._shadows_of_hits = [each for each in shadows if each.settings.hits]
+        self._observes_hits = bool(self._observers or self._shadows_of_hits)
+        self._single_flight.on_outcome = self._compare if shadows else None
+
+    async def find_past_cache(self, query: Query) -> Answer:
+        """Call the backends; nothing is cached. Raises as `find`."""
+        return await self._chain.find(query)
+
+    def _compare(self, query: Query, outcome: Answer | LookupFailed) -> None:
+        is_shared = isinstance(outcome, Answer) and outcome.shared
+        for shadow in self._shadows_of_hits if is_shared else self.shadows:
+            shadow.offer(query, self, None if is_shared else outcome)
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, the shared ones, and those of all who share them."""

@@ -134,6 +134,10 @@ class Guard:
     def serves(self, query: Query) -> bool:
         return type(query) in self._serves
 
+    def is_asked(self, query: Query) -> bool:
+        """Return whether the backend itself is called for this query."""
+        return self.serves(query) and (self._match is None or self._match(query.text))
+
     @hookimpl(tryfirst=True)
     def idv_identify(
         self, query: Query, deadline: float

@@ -62,6 +62,8 @@ class SingleFlight:
         self._refreshes: set[asyncio.Task[None]] = set()
         self._refresh_slots = asyncio.Semaphore(_MAX_REFRESHES)
         self._deadlines = DeadlineQueue(self._time_out)
+        self.on_outcome: Callable[[Query, Answer | LookupFailed], object] | None = None
+        """Called with how a lookup ended, after its callers got their answer."""
 
     def add(self, query: Query) -> asyncio.Future[Answer]:
         """Join the running lookup of the query, or start one, unless one has just failed.
@@ -151,6 +153,8 @@ class SingleFlight:
             else:
                 self._settle(waiter, query, outcome)
         self._deadlines.discard(call)  # last: until then no waiter may wait for ever
+        if self.on_outcome is not None and isinstance(outcome, Answer | LookupFailed):
+            self.on_outcome(query, outcome)
 
     def _time_out(self, call: _Call) -> None:
         # The call may hang: later callers do not join it.

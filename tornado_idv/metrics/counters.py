@@ -25,6 +25,11 @@ SHARED_CACHE = "shared cache"
 """The name by which the shared cache is counted; no backend can have it."""
 
 
+def shadow_part(name: str) -> str:
+    """Return the name by which calls of a shadow are counted: it may answer later, or before."""
+    return f"shadow {name}"
+
+
 class Durations(Struct, eq=False):
     """Histogram of the durations of events.
 
@@ -106,6 +111,8 @@ class Counters:
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: defaultdict[str, BackendCounters] = defaultdict(BackendCounters)
         """By name; the shared cache is among them."""
+        self.shadows: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """By name: comparisons by result, those that were skipped, and fields that differed."""
         self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Reloads of the configuration by result."""
         self.last_reload_success = self.started_at
@@ -145,6 +152,7 @@ class Counters:
                 (name, each.results, to_builtins(each.durations))
                 for name, each in self.backends.items()
             ],
+            "shadows": self.shadows,
         }
 
     def merge(self, record: Record) -> None:
@@ -159,6 +167,8 @@ class Counters:
         for name, results, durations in record["backends"]:
             self.backends[name].results.update(results)
             self.backends[name].durations.merge(durations)
+        for name, words in record["shadows"].items():
+            self.shadows[name].update(words)
 
     def take_max_lag(self) -> float:
         """Return the longest delay of the event loop since the last call."""

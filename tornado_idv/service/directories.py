@@ -13,11 +13,13 @@ from typing import Any
 import pluggy
 
 from tornado_idv.config.settings import Settings
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
+from tornado_idv.lookup.shadow import Shadow
 from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import Counters
@@ -37,12 +39,12 @@ from tornado_idv.web.json_body import encode_user
 async def open_directory(
     settings: Settings, manager: pluggy.PluginManager
 ) -> AsyncIterator[Directory]:
-    """Open the configured backends and yield a directory of them.
+    """Open the configured backends, but for shadows, and yield a directory of them.
 
     Raises `StartError` if one cannot be opened.
     """
     directories = Directories(manager, Counters())
-    async with directories.opened(settings):
+    async with directories.opened(settings.model_copy(update={"backends": settings.served})):
         yield directories.current
 
 
@@ -66,7 +68,9 @@ async def open_directories(
 async def _check_canaries(directories: Directories) -> None:
     """Have the canaries of the directory in force looked up without traffic, too."""
     while True:
-        for canary in directories.current.canaries:
+        shadows = (each.guard for each in directories.shadows if each.guard)
+        of_shadows = (canary for each in shadows for canary in each.canaries.values())
+        for canary in (*directories.current.canaries, *of_shadows):
             canary.check()
         await asyncio.sleep(5)  # each is looked up 30 s after its last lookup
 
@@ -74,19 +78,21 @@ async def _check_canaries(directories: Directories) -> None:
 class Directories:
     """Puts directories in force; backends with equal options are not opened again.
 
-    ``current`` is the directory in force, once there is one, and ``shared`` the shared cache of
-    all. ``counters`` get each call of a backend.
+    ``current`` is the directory in force, once there is one, ``shadows`` those that it is compared
+    with, and ``shared`` the shared cache of all. ``counters`` get each call of a backend.
     """
 
     current: Directory
 
     def __init__(self, manager: pluggy.PluginManager, counters: Counters) -> None:
         self.shared: SharedTier | None = None
+        self.shadows: Sequence[Shadow] = ()
         self._manager = manager
         self._kinds = installed_kinds(manager)
         self._counters = counters
         self._settings: Settings | None = None
         self._replaced: dict[Directory, asyncio.Task[None]] = {}
+        self._closing_shadows: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @asynccontextmanager
@@ -100,6 +106,8 @@ class Directories:
             yield
         finally:
             self._closing.set_result(None)
+            self._compare_with(())
+            await asyncio.gather(*self._closing_shadows)
             await asyncio.gather(*self._replaced.values())
             self.current.stop_refreshing()
             for task in filter(None, (each.task for each in self.current.canaries)):
@@ -112,23 +120,24 @@ class Directories:
 
         Opens the backends that are not open yet; raises `StartError` if one cannot be opened.
         """
-        before = self._settings
+        before, shadows = self._settings, self._make_shadows(settings)
         if before is not None and _of_lookups(before) == _of_lookups(settings):
-            return self.current, Prepared(lambda: None, AsyncExitStack().aclose)
+            switch = partial(self._compare_with, shadows)
+            return self.current, Prepared(switch, AsyncExitStack().aclose)
         previous = None if before is None else self.current
         in_use = {guard.name: guard.backend for guard in previous.guards} if previous else {}
         by_name = {
             each.name: in_use[each.name]
-            for each in settings.backends
+            for each in settings.served
             if each.name in in_use and in_use[each.name].options == each
         }
-        new = [each for each in settings.backends if each.name not in by_name]
+        new = [each for each in settings.served if each.name not in by_name]
         async with AsyncExitStack() as opened:
             for backend in build_backends(self._kinds, new):
                 await open_backend(backend, may_be_degraded=before is None)
                 opened.push_async_callback(close_backend, backend)
                 by_name[backend.name] = backend
-            backends = [by_name[each.name] for each in settings.backends]
+            backends = [by_name[each.name] for each in settings.served]
             directory = self._make(settings, backends, previous)
             abort = opened.pop_all().aclose
 
@@ -136,6 +145,9 @@ class Directories:
             for each in new:
                 self._counters.backends[each.name].failing_since = None
             if before is not None and previous is not None:
+                previous.set_shadows(())
+                for shadow in self.shadows:
+                    shadow.cancel()
                 directory.replace(previous, _with_same_answers(before, settings))
                 # The shared cache may take 1 s more; what ignores its timeout is not waited for.
                 # The task begins later, and then waits for this directory too.
@@ -144,8 +156,34 @@ class Directories:
                 )
                 self._replaced[previous] = asyncio.create_task(closing)
             self.current, self._settings = directory, settings
+            self._compare_with(shadows)
 
         return directory, Prepared(commit, abort)
+
+    def _make_shadows(self, settings: Settings) -> list[Shadow]:
+        """Return the shadows of these settings; those that stay the same stay open."""
+        before, identifiers = self._settings, settings.make_identifiers()
+        keeps = before is not None and _of_users(before) == _of_users(settings)
+        in_use = {each.name: each for each in self.shadows} if keeps else {}
+        shadows = []
+        for options in settings.shadows:
+            shadow = in_use.get(options.name)
+            if shadow is None or shadow.options != options:
+                build = partial(_build_backend, self._kinds, options)
+                shadow = Shadow(options, build, identifiers, self._counters)
+            shadows.append(shadow)
+        return shadows
+
+    def _compare_with(self, shadows: Sequence[Shadow]) -> None:
+        """Have the directory in force compared with these shadows, and close the others."""
+        for each in set(self.shadows) - set(shadows):
+            closing = asyncio.create_task(each.close())
+            self._closing_shadows.add(closing)
+            closing.add_done_callback(self._closing_shadows.discard)
+        for each in shadows:
+            each.start()
+        self.shadows = shadows
+        self.current.set_shadows(shadows)
 
     def _make(
         self, settings: Settings, backends: Sequence[AnyBackend], previous: Directory | None
@@ -156,7 +194,7 @@ class Directories:
         answers = None
         if self.shared is not None:
             # What decides which user answers a query, and for how long; no secrets.
-            parts = [settings.identifiers, settings.cache, *settings.backends]
+            parts = [settings.identifiers, settings.cache, *settings.served]
             text = "\n".join(part.model_dump_json() for part in parts)
             answers = SharedAnswers(
                 self.shared,
@@ -200,10 +238,14 @@ class Directories:
         del self._replaced[directory]
 
 
+def _build_backend(kinds: Kinds, options: BackendOptions) -> AnyBackend:
+    return build_backends(kinds, [options])[0]
+
+
 def _of_lookups(settings: Settings) -> tuple[object, ...]:
     """Return the settings that a directory depends on."""
     timeout = settings.server.request_timeout
-    return *_of_users(settings), settings.backends, settings.cache, timeout
+    return *_of_users(settings), settings.served, settings.cache, timeout
 
 
 def _of_users(settings: Settings) -> tuple[object, ...]:
@@ -217,5 +259,5 @@ def _with_same_answers(before: Settings, after: Settings) -> list[str]:
     limits = [each.cache.model_dump(exclude=of_negative) for each in (before, after)]
     if limits[0] != limits[1] or _of_users(before) != _of_users(after):
         return []
-    pairs = zip(before.backends, after.backends, strict=False)
+    pairs = zip(before.served, after.served, strict=False)
     return [new.name for old, new in takewhile(lambda pair: pair[0] == pair[1], pairs)]

@@ -145,10 +145,12 @@ async def _report_alive(notifier: Notifier) -> None:
 
 def start_summary(settings: Settings, summary: ListeningService) -> dict[str, object]:
     """Return what the log says of a service that starts."""
+    shadows = [each.name for each in settings.shadows]
     return {
         "version": version("tornado-idv"),
         "host": settings.server.host,
         "port": summary.port,
-        "backends": [each.name for each in settings.backends],
+        "backends": [each.name for each in settings.served],
         "keys": summary.key_count,
+        **({"shadows": shadows} if shadows else {}),
     }

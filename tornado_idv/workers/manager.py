@@ -174,7 +174,7 @@ class Manager:
     def _adopt(self, settings: Settings) -> None:
         self.settings = settings
         self.identifiers = settings.make_identifiers()
-        self.backends = [each.name for each in settings.backends]
+        self.backends = [each.name for each in settings.served]
 
     def _begin_reload(self, audited: Audited) -> None:
         self._channel.send(op="reloading", audited=audited)

@@ -4,6 +4,8 @@ import {clock, count, day, milliseconds, span} from "./format.js";
 
 export function render(status) {
   fill("backends", [...status.backends, status.shared_cache].filter(Boolean).map(backendRow));
+  fill("shadows", status.shadows.map(shadowRow));
+  byId("shadows-panel").hidden = status.shadows.length === 0;
   fill("keys", status.keys.expiring.map(keyRow), "No key expires soon.");
   const {pid, started_at, requests} = status;
   fill("workers", (status.workers ?? [{pid, started_at, requests}]).map(workerRow));
@@ -26,6 +28,21 @@ function backendRow(backend) {
     ["Calls", quantity([count(total(backend.calls)), ""])],
     ["Last error", backend.problem ?? backend.last_error ?? node("span", "none", "muted"),
       !backend.problem && backend.last_error && node("div", ago(backend.last_error_at), "muted")],
+  ];
+}
+
+function shadowRow({name, kind, problem, comparisons, fields}) {
+  const number = (...words) => quantity([count(words.reduce((sum, word) => sum + comparisons[word], 0)), ""]);
+  const differing = Object.keys(fields).filter((field) => fields[field] > 0).join(", ");
+  return [
+    ["Shadow", node("div", name, "name"), node("div", kind, "muted"), problem && node("div", problem, "problem")],
+    ["Match", number("match")],
+    ["Missing", number("missing")],
+    ["Extra", number("extra")],
+    ["Differs", number("differs"), differing && node("div", differing, "muted")],
+    ["Unverified", number("unverified")],
+    ["Failed", number("source_failed", "target_failed")],
+    ["Skipped", number("skipped")],
   ];
 }
 

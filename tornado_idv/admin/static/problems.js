@@ -15,6 +15,7 @@ export function render(status, panel, list) {
 function failures(status) {
   const parts = [["Key store", status.key_store], ["Shared limits", status.shared_limits]];
   const sources = status.backends.map((each) => [`Backend ${each.name}`, each]);
+  sources.push(...status.shadows.map((each) => [`Shadow ${each.name}`, each]));
   if (status.shared_cache) sources.push(["Shared cache", status.shared_cache]);
   const reload = status.last_reload;
   return [

@@ -201,7 +201,10 @@ def announce(service: ListeningService, settings: Settings) -> None:
     written in plain text that may ask now.
     """
     url = service.url + settings.server.base_path
-    backends = ", ".join(f"{each.name} ({each.kind})" for each in settings.backends)
+    backends, shadows = (
+        ", ".join(f"{each.name} ({each.kind})" for each in those)
+        for those in (settings.served, settings.shadows)
+    )
     click.echo(f"Listening on {url}")
     if service.admin_url is not None:
         click.echo(f"Admin listener on {service.admin_url}")
@@ -209,6 +212,8 @@ def announce(service: ListeningService, settings: Settings) -> None:
     if settings.server.docs:
         click.echo(f"API documentation: {url}/docs")
     click.echo(f"Backends, in order: {backends}")
+    if shadows:
+        click.echo(f"Shadows: {shadows}")
     click.echo(f"Keys: {service.key_count}")
     if token := _token_to_try(settings):
         click.echo(f"Demo mode. Try:\n\n{example_request(url, token)}\n")

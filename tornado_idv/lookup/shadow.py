@@ -1,0 +1,242 @@
+"""A shadow: a backend that never answers, and is compared with those that do.
+
+A sample of real lookups is put to it as well, each in a task of its own that begins after those
+who wait for the lookup got their answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from math import inf
+from typing import Any, Protocol
+
+from tornado_idv.errors import IdvError, LookupFailed, Untrusted, format_traceback
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.interfaces.backend import AnyBackend, BackendOptions, ShadowOptions
+from tornado_idv.lookup.comparison import Comparison, compare
+from tornado_idv.lookup.guard import BackendCall, Guard
+from tornado_idv.metrics.counters import Counters, shadow_part
+from tornado_idv.model import Answer, Query, User
+from tornado_idv.registry import close_backend, open_backend
+
+_log = logging.getLogger(__name__)
+_OPEN_AGAIN = 30.0
+"""Seconds after which a backend that cannot be opened is opened again."""
+_BURST = 1.0
+"""Seconds of its rate that may pass at once."""
+_MAX_SOURCE_LOOKUPS = 4
+"""Lookups in the source at a time: they have places in the guards of the served path."""
+_CLOSE_TIMEOUT = 2.0
+_DIFFERENCES = ("missing", "extra", "differs")
+
+Outcome = Answer | LookupFailed
+
+
+class Source(Protocol):
+    """The backends that answer, and their ``guards``."""
+
+    @property
+    def guards(self) -> Sequence[Guard]: ...
+
+    async def find_past_cache(self, query: Query) -> Answer:
+        """Look a query up, and cache nothing; raises `LookupFailed`."""
+        ...
+
+
+class Shadow:
+    """One backend that is compared with a source, from `start` to `close`.
+
+    It is opened in the background by ``build``, again and again where that fails, and has a guard
+    of its own. ``chance`` gives numbers from 0 to 1, ``timer`` gives seconds.
+    """
+
+    def __init__(
+        self,
+        options: BackendOptions,
+        build: Callable[[], AnyBackend],
+        identifiers: Identifiers,
+        counters: Counters,
+        *,
+        chance: Callable[[], float] = random.random,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options, self.name = options, options.name
+        self.settings = options.shadow or ShadowOptions(sample="100%")
+        self.identifiers = identifiers
+        self.guard: Guard | None = None
+        """Its backend, once that is open."""
+        self.problem: str | None = "not open yet"
+        """Why it is not compared, if so."""
+        self._build = build
+        self._fraction = self.settings.fraction
+        self._interval = self.settings.rate.seconds / self.settings.rate.count
+        self._chance, self._timer = chance, timer
+        self._counters = counters
+        self._next = -inf
+        self._source_lookups = 0
+        self._opening: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Open the backend in the background, unless that was begun."""
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    @property
+    def running(self) -> int:
+        """The number of running comparisons."""
+        return len(self._tasks)
+
+    def offer(self, query: Query, source: Source, outcome: Outcome | None) -> None:
+        """Compare the outcome of a lookup in the background, if it is in the sample.
+
+        ``None`` is that of a cache: the source is asked what it holds now. If that cannot begin at
+        once, the lookup is counted as skipped.
+        """
+        if self._chance() >= self._fraction:
+            return
+        guard = self.guard
+        if guard is None:
+            self._count("skipped")
+        elif guard.is_asked(query):
+            if len(self._tasks) >= self.options.max_concurrent or not self._is_within_rate():
+                self._count("skipped")
+                return
+            if outcome is not None:
+                outcome = _trusted(outcome, is_sound=_is_sound(source.guards, query))
+            comparison = self._run(guard, query, source, outcome)
+            task = asyncio.get_running_loop().create_task(comparison)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Cancel the running comparisons, since their source is closed."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """End what is running, and close the backend."""
+        canaries = self.guard.canaries.values() if self.guard else ()
+        own = (self._opening, *(each.task for each in canaries))
+        tasks = [*self._tasks, *filter(None, own)]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
+        if self.guard is not None:
+            await close_backend(self.guard.backend)
+
+    async def _open(self) -> None:
+        while self.guard is None:
+            try:
+                backend = self._build()
+                await open_backend(backend, may_be_degraded=True)
+            except IdvError as error:
+                if self.problem != str(error):
+                    _log.error("shadow %s cannot be opened: %s", self.name, error)
+                self.problem = str(error)
+                await asyncio.sleep(_OPEN_AGAIN)
+            else:
+                self.problem = None
+                self.guard = Guard(backend, self.identifiers.accepts, self._on_call)
+
+    def _on_call(self, call: BackendCall) -> None:
+        part = shadow_part(self.name)
+        self._counters.count_backend_call(part, call.result, call.outcome, call.seconds)
+
+    def _is_within_rate(self) -> bool:
+        now = self._timer()
+        if self._next > now:
+            return False
+        self._next = max(self._next, now - _BURST) + self._interval
+        return True
+
+    def _count(self, *words: str) -> None:
+        self._counters.shadows[self.name].update(words)
+
+    async def _run(
+        self, guard: Guard, query: Query, source: Source, outcome: Outcome | None
+    ) -> None:
+        try:
+            comparison = await self._compare(guard, query, source, outcome)
+            if comparison is None:
+                self._count("skipped")
+            else:
+                self._count(comparison.result, *comparison.fields)
+        except Exception as error:  # noqa: BLE001 - nothing waits for it
+            _log.error("shadow %s: a comparison failed:\n%s", self.name, format_traceback(error))
+
+    async def _compare(
+        self, guard: Guard, query: Query, source: Source, outcome: Outcome | None
+    ) -> Comparison | None:
+        """Return the result, ``None`` if the source is asked too often already."""
+        first = outcome or await self._ask_source(query, source)
+        if first is None:
+            return None
+        if isinstance(first, LookupFailed):
+            return self._of(first, first)
+        # Twice its timeout for the lookup and its canary, and again if that was found too late.
+        deadline = asyncio.get_running_loop().time() + 4 * self.options.timeout
+        target = await _ask(guard.find(query, deadline), [guard], query)
+        comparison = self._of(first, target)
+        if comparison.result not in _DIFFERENCES:
+            return comparison
+        # The user may have changed in between: what the source held before and after the lookup
+        # in the shadow, it held during it.
+        again = await self._ask_source(query, source)
+        if again is None:
+            return None
+        if self._of(first, again).result == "match":
+            return comparison
+        changed = self._of(again, target)
+        is_known = changed.result not in _DIFFERENCES
+        return changed if is_known else Comparison("unverified", user=comparison.user)
+
+    def _of(self, source: Outcome, target: Outcome) -> Comparison:
+        return compare(_user(source), _user(target), self.identifiers.differences)
+
+    async def _ask_source(self, query: Query, source: Source) -> Outcome | None:
+        if self._source_lookups >= _MAX_SOURCE_LOOKUPS:
+            return None
+        self._source_lookups += 1
+        try:
+            return await _ask(source.find_past_cache(query), source.guards, query)
+        finally:
+            self._source_lookups -= 1
+
+
+async def _ask(
+    lookup: Coroutine[Any, Any, Answer | None], guards: Iterable[Guard], query: Query
+) -> Outcome:
+    is_sound = _is_sound(guards, query)
+    try:
+        answer = await lookup or Answer(None)
+    except LookupFailed as error:
+        return error
+    return _trusted(answer, is_sound=is_sound and _is_sound(guards, query))
+
+
+def _trusted(outcome: Outcome, *, is_sound: bool) -> Outcome:
+    """Return `Untrusted` in place of "not found" of backends that are not sound.
+
+    Also in place of a user who was found after a backend was skipped, which may have another one.
+    """
+    if isinstance(outcome, Answer) and (outcome.degraded or not (outcome.found or is_sound)):
+        return Untrusted("the source is degraded")
+    return outcome
+
+
+def _is_sound(guards: Iterable[Guard], query: Query) -> bool:
+    """Return whether no backend that is asked reports a problem."""
+    try:
+        return all(each.backend.problem is None for each in guards if each.is_asked(query))
+    except Exception:  # noqa: BLE001 - of a plugin
+        return False
+
+
+def _user(outcome: Outcome) -> User | LookupFailed | None:
+    return outcome.user if isinstance(outcome, Answer) else outcome
