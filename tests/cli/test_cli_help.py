@@ -19,9 +19,9 @@ from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
 COMMANDS = [
-    *("cache", "check", "drill", "explain", "health", "init", "keys", "lookup", "openapi"),
-    *("plugins", "postgres", "reconcile", "record", "reload", "schema", "serve", "status"),
-    *("users", "verify-fixture"),
+    *("cache", "check", "drill", "explain", "health", "init", "keys", "lookup", "migrate"),
+    *("openapi", "plugins", "postgres", "reconcile", "record", "reload", "schema", "serve"),
+    *("status", "users", "verify-fixture"),
 ]
 
 

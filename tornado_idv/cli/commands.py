@@ -31,6 +31,7 @@ _COMMANDS = {
     "init": ("init", "Write a starter configuration and a key into FOLDER."),
     "keys": ("keys.commands", "Issue, rotate and revoke the keys in the key store."),
     "lookup": ("lookup", "Look a user up in the configured backends."),
+    "migrate": ("migrate", "Report whether a shadow has the same users as the source."),
     "openapi": ("check", "Print the OpenAPI document of the API with this configuration."),
     "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
     "reconcile": ("reconcile.command", "List accounts whose users do not exist."),

@@ -37,6 +37,7 @@ from tornado_idv.cli.users.import_users import Import
 from tornado_idv.cli.users.rows import importable
 from tornado_idv.errors import StartError
 from tornado_idv.lookup.canary import canaries_of
+from tornado_idv.lookup.shadow_file import ShadowFile
 from tornado_idv.model import User
 from tornado_idv.units import parse_percentage
 
@@ -185,8 +186,11 @@ def import_users(
         stores = Stores.of_config(config_path)
         store = stores.store(name)
         limit = Decimal(0) if strict else max_rejected
-        canaries = canaries_of(stores.options(name))
-        job = Import(file, limit, max_removed, expect_rows, canaries, merge, dry_run)
+        options = stores.options(name)
+        canaries = canaries_of(options)
+        state = options.shadow and options.shadow.state
+        shadow = ShadowFile(state, name) if state and not dry_run else None
+        job = Import(file, limit, max_removed, expect_rows, canaries, merge, dry_run, shadow)
         with (
             open_source(file, encoding) as text,
             closing(

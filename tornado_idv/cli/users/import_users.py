@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
+from time import time
 from typing import NamedTuple
 
 from tornado_idv.cli.common import RefusedError, counted
@@ -18,6 +19,7 @@ from tornado_idv.cli.users.staging import ListedRow, Staging
 from tornado_idv.errors import StartError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.user_store import UserStore
+from tornado_idv.lookup.shadow_file import ShadowFile
 from tornado_idv.model import Query
 from tornado_idv.units import parse_percentage
 
@@ -47,6 +49,9 @@ class Import:
     canaries: Mapping[str, Query]
     merges: bool
     is_dry_run: bool
+    shadow: ShadowFile | None = None
+    """The comparisons of the backend, which do not count after the import."""
+    clock: Callable[[], float] = time
 
     @property
     def source(self) -> str:
@@ -79,17 +84,32 @@ class Import:
                         with replaced_file(self.beside("changes")) as file:
                             file.writelines(staging.changes())
                     self._review(staging, count, rejected, parse_percentage(store.max_removed))
-                    changed = staging.apply(target)
-                    *_, kept = staging.numbers()
-                    result = Result(count - len(rejected), *changed, kept, len(rejected))
-                    notes = [*self._notes(staging, result)]
+                    if self.shadow is not None:
+                        self.shadow.begin_import(self.clock())
+                    try:
+                        changed = staging.apply(target)
+                        *_, kept = staging.numbers()
+                        result = Result(count - len(rejected), *changed, kept, len(rejected))
+                        notes = [*self._notes(staging, result)]
+                    except BaseException:
+                        self._end_import()
+                        raise
                     if not self.is_dry_run:  # after all that can fail
                         target.commit()
-                return result, notes
+                return result, [*notes, *self._end_import()]
         except sqlite3.Error as error:
             raise StartError(f"temporary files, see SQLITE_TMPDIR: {error}") from None
         except UnicodeError:
             raise RefusedError(f"{self.source}: is not in this encoding; see --encoding") from None
+
+    def _end_import(self) -> list[str]:
+        """Let comparisons count again, unless it is not known whether users were changed."""
+        try:
+            if self.shadow is not None:
+                self.shadow.end_import(self.clock())
+        except StartError as error:
+            return [f"Comparisons do not count until users are imported again: {error}."]
+        return []
 
     def _stage(self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers) -> int:
         """Stage all rows, and return their number."""

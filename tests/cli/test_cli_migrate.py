@@ -1,0 +1,399 @@
+"""``tornado-idv migrate``, and how an import marks the comparisons of before it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from support.databases import sqlite_databases
+from support.databases.sqlite_databases import ALICE, BOB
+from support.databases.user_lists import ANY_LIST
+from support.processes.process import Invoke
+from tornado_idv import Unavailable, User
+from tornado_idv.cli.users.staging import Staging
+from tornado_idv.lookup.comparison import Comparison, ComparisonResult
+from tornado_idv.lookup.shadow_file import Recorded, ShadowFile
+from tornado_idv.model import ByCard, ByNickname
+
+OLD = "name: old, kind: yaml, path: users.yaml"
+NEW = "name: new, kind: sqlite, path: people.db, shadow: {sample: 5%, state: shadow.db}"
+DAY = 86400.0
+CARL, DORA = User("Free", "42000042", "carl"), User("Free", "43000043", "dora")
+
+Run = Callable[..., Result]
+Read = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(invoke: Invoke, config: Callable[..., Path]) -> Run:
+    """Runs a command of ``migrate`` with these backends."""
+
+    def run(*arguments: object, backends: Sequence[str] = (OLD, NEW)) -> Result:
+        return invoke("migrate", *arguments, "--config", config(*backends))
+
+    return run
+
+
+@pytest.fixture
+def read(run: Run) -> Read:
+    def read(*arguments: object, **options: Any) -> dict[str, Any]:
+        done = run(*arguments, "--json", **options)
+        record: dict[str, Any] = json.loads(done.stdout)
+        assert done.exit_code == int(not record.get("ok", True))
+        return record
+
+    return read
+
+
+@pytest.fixture
+def file(folder: Path) -> ShadowFile:
+    made = ShadowFile(folder / "shadow.db", "new")
+    made.write([], 0, 0.0)
+    return made
+
+
+def compared(
+    result: ComparisonResult, user: User = ALICE, *fields: str, began: float = 1.0
+) -> Sequence[Recorded]:
+    """Return comparisons by nickname and by card."""
+    comparison = Comparison(result, fields, user)
+    queries = (ByNickname(user.nickname), ByCard(user.card_number))
+    return [Recorded(query, comparison, began) for query in queries]
+
+
+def fill(file: ShadowFile, *rows: Sequence[Recorded], matches: int = 0) -> None:
+    others = (compared("match", User("Free", f"7{i}", f"user{i}")) for i in range(matches))
+    file.write([each for row in (*others, *rows) for each in row], 0, 1.0)
+
+
+def test_status_counts_users_and_lookups(run: Run, read: Read, file: ShadowFile) -> None:
+    fill(
+        file,
+        compared("differs", ALICE, "plan"),
+        compared("differs", BOB, "plan", "profile_url", began=3 * DAY),
+        compared("missing", CARL),
+        compared("unverified", DORA),
+        compared("target_failed", User("Free", "5", "emil")),
+        matches=10,
+    )
+    file.write([], 7, 1.0)
+    times = {"since": "1970-01-01T00:00:00.000Z", "imported": None, "importing": None}
+    assert read("status") == {
+        "backend": "new",
+        **times,
+        "days": 2,
+        "users": 13,
+        "missing": 1,
+        "extra": 0,
+        "differs": 2,
+        "match": 10,
+        "unverified": 1,
+        "fields": {"plan": 2, "profile_url": 1},
+        "totals": {
+            "match": 20,
+            "differs": 4,
+            "missing": 2,
+            "unverified": 2,
+            "target_failed": 2,
+            "skipped": 7,
+        },
+    }
+    done = run("status", "new")
+    assert (
+        done.stdout
+        == """\
+new: compared since 1970-01-01T00:00:00.000Z; last import: none
+users: 13, on 2 days
+  missing: 1
+  extra: 0
+  differs: 2
+    plan: 2
+    profile_url: 1
+  match: 10
+  unverified: 1
+lookups:
+  differs: 4
+  match: 20
+  missing: 2
+  skipped: 7
+  target_failed: 2
+  unverified: 2
+"""
+    )
+
+
+def test_report_shows_nicknames_and_cards_only_with_reveal(
+    run: Run, read: Read, file: ShadowFile
+) -> None:
+    fill(file, compared("differs", ALICE, "plan"), compared("extra", CARL), matches=3)
+    for done in (run("report"), run("report", "--json")):
+        for each in (ALICE, CARL):
+            assert each.nickname not in done.stdout
+            assert each.card_number not in done.stdout
+    users = read("report")["users"]
+    assert [(each["result"], each["fields"]) for each in users] == [
+        ("extra", []),
+        ("differs", ["plan"]),
+    ]
+    assert all(re.fullmatch("[0-9a-f]{24}", each["user"]) for each in users)
+    assert {*users[0]} == {"user", "result", "fields", "compared"}
+    shown = read("report", "--reveal")["users"]
+    assert [each["queries"] for each in shown] == [
+        ["42000042", "@carl"],
+        [ALICE.card_number, "@alice"],
+    ]
+    assert run("report", "new", "--reveal").stdout == (
+        "1970-01-01T00:00:01.000Z  extra       42000042 @carl\n"
+        f"1970-01-01T00:00:01.000Z  differs     {ALICE.card_number} @alice: plan\n"
+    )
+
+
+def test_report_without_differences(run: Run, read: Read, file: ShadowFile) -> None:
+    fill(file, matches=3)
+    assert run("report").stdout == "none\n"
+    assert read("report") == {"backend": "new", "users": []}
+
+
+def blockers(record: dict[str, Any]) -> list[str]:
+    return [each["message"] for each in record["blockers"]]
+
+
+def test_check_passes_with_enough_users_who_are_the_same(
+    run: Run, read: Read, file: ShadowFile
+) -> None:
+    fill(file, compared("target_failed", DORA), matches=999)
+    assert blockers(read("check")) == [
+        "999 users compared since the first comparison; --min-users is 1000"
+    ]
+    fill(file, compared("match", DORA))
+    assert read("check")["blockers"] == []
+    done = run("check")
+    assert (done.exit_code, done.stdout) == (0, "no blocker: 1000 users compared\n")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (compared("missing", CARL), "1 user missing from new"),
+        (compared("extra", CARL), "1 user extra in new"),
+        (compared("unverified", CARL), "1 user not verified"),
+        (compared("differs", CARL, "plan"), "1 user with another plan"),
+    ],
+)
+def test_one_user_is_a_blocker(
+    run: Run, read: Read, file: ShadowFile, row: Sequence[Recorded], message: str
+) -> None:
+    kind = row[0].comparison.result
+    fill(file, row, matches=10)
+    done = run("check", "--min-users", 1)
+    assert (done.exit_code, done.stdout) == (1, f"{message}\n")
+    (blocker,) = read("check", "--min-users", 1)["blockers"]
+    assert (blocker["kind"], blocker["users"]) == (kind, 1)
+    given = ["--accept", "plan", "--min-users", 1]
+    assert run("check", *given).exit_code == int(kind != "differs")
+
+
+def test_only_accepted_fields_may_differ(read: Read, file: ShadowFile) -> None:
+    fill(
+        file,
+        compared("differs", ALICE, "plan"),
+        compared("differs", BOB, "plan", "profile_url"),
+        matches=10,
+    )
+    given = ["check", "--min-users", 1, "--accept", "plan"]
+    (blocker,) = read(*given)["blockers"]
+    assert (blocker["fields"], blocker["users"]) == (["profile_url"], 1)
+    assert read(*given, "--accept", "profile_url")["ok"] is True
+    # A user whose lookups differ in other fields differs in all of them.
+    card = Recorded(ByCard(ALICE.card_number), Comparison("differs", ("card_number",), ALICE), 2.0)
+    file.write([card], 0, 1.0)
+    assert len(read(*given, "--accept", "profile_url")["blockers"]) == 1
+
+
+def test_unverified_lookup_of_a_verified_user_is_no_blocker(read: Read, file: ShadowFile) -> None:
+    (by_nickname, _), (_, by_card) = compared("match"), compared("unverified")
+    fill(file, [by_nickname, by_card])
+    assert read("check", "--min-users", 1)["ok"] is True
+
+
+@pytest.mark.parametrize("name", ["status", "report", "check"])
+@pytest.mark.parametrize(
+    ("backends", "argument", "error"),
+    [
+        ((OLD,), "", "the backend old has no shadow in "),
+        ((OLD, NEW), "old", "the backend old has no shadow in "),
+        ((OLD, NEW.replace(", state: shadow.db", "")), "", "new has no state of its shadow in "),
+        ((OLD, NEW), "newer", "Error: no backend has the name newer; there are: old, new"),
+        (
+            (OLD, NEW, NEW.replace("new", "b")),
+            "",
+            "Error: there are several shadows: new, b; name one",
+        ),
+        ((OLD, NEW), "", "shadow.db: there is no such file"),
+    ],
+)
+def test_what_cannot_be_determined_exits_with_3(
+    run: Run, name: str, backends: Sequence[str], argument: str, error: str
+) -> None:
+    """Wrong use with 2."""
+    done = run(name, *argument.split(), backends=backends)
+    assert (done.exit_code, done.stdout) == (2 if error.startswith("Error") else 3, "")
+    assert error in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", ["status", "report", "check"])
+def test_file_of_another_version_cannot_be_read(run: Run, name: str, file: ShadowFile) -> None:
+    with closing(sqlite3.connect(file.path)) as database:
+        database.execute("PRAGMA user_version = 2")
+    done = run(name, "--json")
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert done.exit_code == 3
+    assert problem["message"].endswith("written by another tornado-idv, as version 2; remove it")
+
+
+def test_of_several_shadows_one_is_named(read: Read, file: ShadowFile) -> None:
+    fill(file, matches=2)
+    other = NEW.replace("new", "b").replace("shadow.db", "b.db")
+    assert read("status", "new", backends=(OLD, other, NEW))["users"] == 2
+
+
+class Importing:
+    """Imports a list of one user into the shadow."""
+
+    def __init__(self, invoke: Invoke, config: Callable[..., Path], folder: Path) -> None:
+        sqlite_databases.write(folder / "people.db", ALICE)
+        self.list = folder / "list.csv"
+        self.list.write_text("nickname,card_number,plan\nbob,5000,Free\n")
+        self.folder = folder
+        self.arguments = ["users", "import", *ANY_LIST, self.list, "--to", "new"]
+        self.config = ["--config", config(OLD, NEW)]
+        self._invoke = invoke
+
+    def run(self, *options: str) -> Result:
+        return self._invoke(*self.arguments, *options, *self.config)
+
+    @property
+    def nicknames(self) -> list[str]:
+        with closing(sqlite3.connect(self.folder / "people.db")) as database:
+            return [nickname for (nickname,) in database.execute("SELECT nickname FROM users")]
+
+
+@pytest.fixture
+def importing(invoke: Invoke, config: Callable[..., Path], folder: Path) -> Importing:
+    return Importing(invoke, config, folder)
+
+
+def test_comparisons_of_before_an_import_do_not_count(
+    importing: Importing, read: Read, file: ShadowFile
+) -> None:
+    fill(file, compared("missing", CARL), matches=5)
+    before = time.time()
+    assert importing.run().exit_code == 0
+    assert importing.nicknames == ["bob"]
+    fill(file, compared("match", CARL, began=before))  # it may have been of the table of before
+    record = read("status")
+    assert (record["users"], record["totals"]) == (0, {})
+    assert record["imported"] == record["since"] > "2020"
+    message = "0 users compared since the last import; --min-users is 1"
+    assert blockers(read("check", "--min-users", 1)) == [message]
+    fill(file, compared("match", CARL, began=time.time()))
+    assert read("check", "--min-users", 1)["ok"] is True
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], ["--expect-rows", "2"]])
+def test_import_that_changes_nothing_leaves_the_comparisons(
+    importing: Importing, read: Read, file: ShadowFile, options: list[str]
+) -> None:
+    fill(file, matches=5)
+    assert importing.run(*options).exit_code == int(options != ["--dry-run"])
+    assert (read("status")["users"], read("status")["imported"]) == (5, None)
+
+
+@pytest.mark.parametrize("error", [Unavailable("gone"), KeyboardInterrupt(), SystemExit(143)])
+def test_comparisons_after_an_import_that_fails_count(
+    importing: Importing,
+    read: Read,
+    file: ShadowFile,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    def failing(*_: object) -> None:
+        assert file.summary().importing is not None  # as long as users change
+        raise error
+
+    fill(file, matches=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Staging, "apply", failing)
+        assert importing.run().exit_code != 0
+    assert importing.nicknames == ["alice"]
+    fill(file, compared("match", CARL, began=time.time()))
+    assert (read("status")["users"], read("status")["importing"]) == (1, None)
+
+
+KILLED = """
+import os, signal, sys
+from tornado_idv.cli import main
+from tornado_idv.cli.users.staging import Staging
+Staging.apply = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main(sys.argv[1:])
+"""
+
+
+def test_nothing_counts_after_an_import_that_was_killed_until_it_is_repeated(
+    importing: Importing, run: Run, read: Read, file: ShadowFile
+) -> None:
+    fill(file, matches=5)
+    command = [sys.executable, "-c", KILLED, *importing.arguments, *importing.config]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    fill(file, compared("match", CARL, began=time.time()))
+    record = read("check", "--min-users", 1)
+    assert record["users"] == 0
+    began = record["importing"]
+    assert blockers(record)[0] == (
+        f"the import into new that began {began} has not ended; repeat it if it was stopped"
+    )
+    assert f"import that has not ended: {began}" in run("status").stdout
+    assert importing.run().exit_code == 0
+    assert (read("status")["importing"], importing.nicknames) == (None, ["bob"])
+
+
+def test_nothing_is_imported_where_that_cannot_be_marked(
+    importing: Importing, file: ShadowFile
+) -> None:
+    file.path.write_text("something else")
+    done = importing.run()
+    assert (done.exit_code, importing.nicknames) == (3, ["alice"])
+    assert "shadow.db: damaged, or no file of a shadow; remove it" in done.stderr
+
+
+def test_end_of_an_import_that_cannot_be_marked_is_noted(
+    importing: Importing, file: ShadowFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = Staging.apply
+
+    def applied(*arguments: Any) -> Any:
+        file.path.write_text("something else")
+        return apply(*arguments)
+
+    monkeypatch.setattr(Staging, "apply", applied)
+    done = importing.run()
+    assert (done.exit_code, importing.nicknames) == (0, ["bob"])
+    assert "Comparisons do not count until users are imported again: " in done.stderr
+
+
+def test_import_into_a_backend_that_was_not_compared_yet(importing: Importing) -> None:
+    assert importing.run().exit_code == 0
+    assert not (importing.folder / "shadow.db").exists()
