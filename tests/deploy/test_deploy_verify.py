@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import yaml
 
 from support.http.certificate import SELF_SIGNED
+from support.http.threaded_server import serving_in_thread
 from support.processes.ports import free_port
 from support.processes.proxies import (
     RIGHTS,
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.slow
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROFILE = "https://profiles.example/m/"
 USERS = {"@alice": ("4000", "Free"), "@zoe": ("5000", "Prémium €"), "@eve": ("6000", "UTF-8''Gold")}
+LONG = "😀" * 2000
 BACKEND = (
     "  - {{name: origin, kind: upstream, base_url: 'http://127.0.0.1:{port}', timeout: 500ms}}\n"
 )
@@ -59,10 +61,10 @@ class Directory(Quiet):
         nickname = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input"]
         if nickname == "@slow":
             time.sleep(1)
-        if nickname in USERS:
-            card, plan = USERS[nickname]
+        if nickname in USERS or nickname == "@long":
+            card, plan = USERS.get(nickname, ("7000", "Free"))
             record = {"status": "ok", "plan": plan, "card_number": card, "nickname": nickname}
-            record["profile_url"] = PROFILE + nickname[1:]
+            record["profile_url"] = PROFILE + (nickname[1:] if nickname in USERS else LONG)
             self.reply(200, json.dumps(record).encode())
         elif nickname == "@down":
             self.reply(500, b"")
@@ -74,18 +76,25 @@ class Application(Quiet):
     """Responds with the fields of the user; to /login with a 401 of its own."""
 
     def do_GET(self) -> None:
-        fields = [(name.lower(), value) for name, value in self.headers.items()]
+        # As a WSGI server names them.
+        fields = [(name.lower().replace("_", "-"), value) for name, value in self.headers.items()]
         user = {name: value for name, value in fields if name.startswith("x-idv-") and value}
         assert len(dict(fields)) == len(fields), "each once"
         self.reply(401 if self.path == "/login" else 200, json.dumps(user).encode())
 
+    def do_POST(self) -> None:
+        self.reply(200, self.rfile.read(int(self.headers["Content-Length"])))
+
+
+class Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Print nothing: a proxy may reset an idle connection."""
+
 
 @contextmanager
 def listening(handler: type[Quiet]) -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with serving_in_thread(Server(("127.0.0.1", 0), handler)) as server:
         yield server.server_port
-        server.shutdown()
 
 
 @contextmanager
@@ -164,6 +173,7 @@ def test_application_gets_the_user_and_nothing_that_the_client_says(
 ) -> None:
     names = ("Plan", "Nickname", "Card-Number", "Profile-Url", "Code", "Input", "Card")
     forged = {f"X-Idv-{name}": "forged" for name in names}
+    forged |= {"X_Idv_Plan": "forged", "x-idv_nickname": "forged", "X-IDV-Card_Number": "forged"}
     forged |= {"X-Idv-Plan*": "UTF-8''forged", "Authorization": "Basic eDp5", "Accept": "text/html"}
     with site(service, application, KEY, tmp_path) as port:
         for nickname, (card, plan) in USERS.items():
@@ -182,6 +192,28 @@ def test_application_gets_the_user_and_nothing_that_the_client_says(
                 assert not any(name.startswith("x-idv-") for name in headers)
         assert send(port, "@unknown", {"X-Idv-Input": "@alice"})[0] == 403
         assert send(port, "@alice", path="/login")[0] == 401, "the application's own"
+
+
+@SITES
+def test_longest_value_arrives_whole(
+    site: Site, service: int, application: int, tmp_path: Path
+) -> None:
+    with site(service, application, KEY, tmp_path) as port:
+        status, _, body = send(port, "@long")
+    assert status == 200
+    assert unquote(json.loads(body)["x-idv-profile-url"]) == f"UTF-8''{PROFILE}{LONG}"
+
+
+@SITES
+def test_body_is_for_the_application(
+    site: Site, service: int, application: int, tmp_path: Path
+) -> None:
+    with site(service, application, KEY, tmp_path) as port, connect(port) as client:
+        for member, status in (("@alice", 200), ("@unknown", 403), ("@alice", 200)):
+            client.request("POST", "/order", b"a" * 100_000, {"Cookie": f"member={member}"})
+            response = client.getresponse()
+            assert (response.status, len(response.read()) == 100_000) == (status, status == 200)
+            client.close()
 
 
 @SITES

@@ -27,6 +27,7 @@ VERIFY = "/api/v1/verify"
 PLANS = {
     "spaces": ("Free for all", None),
     "accents": ("Prémium €", "UTF-8''Pr%C3%A9mium%20%E2%82%AC"),
+    "Latin-1": ("Café", "UTF-8''Caf%C3%A9"),
     "encoded": ("utf-8''Gold", "UTF-8''utf-8%27%27Gold"),
     "blank-end": ("Gold ", "UTF-8''Gold%20"),
     "percent": ('50%; a="b", c', None),
@@ -137,6 +138,7 @@ def test_value_is_itself_or_encoded(client: Client, name: str) -> None:
 def test_longest_profile_url_arrives_whole(client: Client) -> None:
     value = verify(client, {"X-Idv-Card": "0012"}).headers["x-idv-profile-url"]
     assert unquote(value.removeprefix("UTF-8''")) == LONG_URL
+    assert "/" not in value  # which RFC 8187 excludes, as it does others
 
 
 @pytest.mark.parametrize("name", REJECTED)
@@ -182,6 +184,14 @@ def test_method_and_fields_of_the_proxys_client_do_not_matter(client: Client, me
     reply = verify(client, fields, method=method)
     assert (reply.status, reply.headers["x-idv-nickname"]) == (200, "@bob")
     assert verify(client, {"X-Idv-Input": "@nobody"}, method=method).status == 404
+
+
+def test_request_that_is_rejected_before_its_route_has_no_code_of_a_user(client: Client) -> None:
+    fields = {"Host": "x", "Authorization": f"Bearer {KEY}", **INPUT}
+    for path, body, status in ((VERIFY + "/a" * 1100, b"", 414), (VERIFY, b"a" * 20_000, 413)):
+        reply = client.send("POST", path, fields, body)
+        assert (reply.status, reply.headers.get("x-idv-code")) == (status, None)
+        assert reply.code is not None
 
 
 def test_unknown_method_is_405(client: Client) -> None:

@@ -328,15 +328,18 @@ def _describe_verify() -> Document:
         "tags": ["Lookups"],
         "operationId": "verify",
         "summary": "Find a user, for a proxy",
-        "description": "Exactly one of the header fields is needed. No response has a body.",
+        "description": "Exactly one of the header fields is needed. No response to a request that "
+        "could be parsed has a body.",
         "parameters": [
             {
                 "name": name,
                 "in": "header",
                 "description": f"`{operation.field}`; needs the scope `{operation.scope}`.",
-                **text,
+                "schema": _reference(f"{schema}/properties/{operation.field}"),
             }
-            for name, operation in REQUEST_FIELDS.items()
+            for schema, (name, operation) in zip(
+                ("ByUrl", "ByCard"), REQUEST_FIELDS.items(), strict=True
+            )
         ],
         "responses": {"200": {"description": "The user.", "headers": found}, **errors},
     }
