@@ -99,6 +99,11 @@ class PostgresBackend(Backend[PostgresOptions]):
         return self._error.reason if self._lookups is None else self._database.problem
 
     @property
+    def revision(self) -> str | None:
+        """Another one for each connection that listens: what changed before is not known."""
+        return None if self._listener is None else self._listener.session
+
+    @property
     def servers(self) -> Sequence[tuple[str, str]]:
         """The servers in use."""
         return self._database.servers

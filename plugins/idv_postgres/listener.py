@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar
@@ -64,6 +65,7 @@ class Listener:
         )
         self._changed: set[str] = set()
         self._last_reason = ""
+        self.session: str | None = None
 
     async def run(self) -> None:
         """Listen until cancelled."""
@@ -75,6 +77,7 @@ class Listener:
                         await connection.add_listener(self._channel, self._receive)
                         files, position = await self._read_files(connection)
                     self._require(position)
+                    self.session = secrets.token_hex()
                     self._purge()
                     if self._last_reason:
                         _log.info(

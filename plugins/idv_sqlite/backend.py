@@ -74,6 +74,11 @@ class SqliteBackend(Backend[SqliteOptions]):
         """Why lookups fail, or find no more than the users of a file that is gone."""
         return None if self._error is None else self._error.reason
 
+    @property
+    def revision(self) -> str | None:
+        """That of the last check, which has reported every change before."""
+        return None if self._file is None else self._file.state.revision
+
     async def open(self) -> None:
         """Open and check the file; raises `StartError`."""
         try:
@@ -183,7 +188,8 @@ class SqliteBackend(Backend[SqliteOptions]):
             return False
         try:
             now = await file.check()
-            if now == was:
+            if now._replace(revision=was.revision) == was:
+                file.state = now
                 return True
             is_same_file = now.signature.is_same_file(was.signature)
             is_written = is_same_file and now.data_version != was.data_version

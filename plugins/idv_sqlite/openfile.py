@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
+import secrets
 import sqlite3
+import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,18 +31,23 @@ from tornado_idv import Broken, FileSignature, Query, Step, Unavailable, User
 CHECKED_SIZE = 64 * 1024**2
 """Bytes up to which every page and row of a file is checked; otherwise schema and counts."""
 
+_SETTLED = 2 * 10**9
+"""Nanoseconds after which another change of a file certainly has another time."""
+
 
 class State(NamedTuple):
     """State of a file that is compared from one check to the next.
 
     ``sidecars`` are device and inode of the ``-wal`` and ``-shm`` files beside it. An open
-    connection keeps those that it has opened, while SQLite finds them by their names.
+    connection keeps those that it has opened, while SQLite finds them by their names. The
+    ``revision`` also lasts beyond a process, and is not newer than ``data_version``.
     """
 
     signature: FileSignature
     sidecars: frozenset[tuple[int, int]]
     data_version: int
     schema_version: int
+    revision: str
 
 
 @dataclass(eq=False)
@@ -114,10 +122,12 @@ class OpenFile:
         # (Not in WAL mode, where a checkpoint can come between; the file is then opened again.)
         await self.watcher.execute_fetchall("BEGIN")
         try:
+            revision = revision_of(self.options.path, self.target)
             ((schema_version,),) = await self.watcher.execute_fetchall("PRAGMA schema_version")
             ((data_version,),) = await self.watcher.execute_fetchall("PRAGMA data_version")
             signature = signature_of(self.options.path)
-            return State(signature, sidecars_of(self.target), data_version, schema_version)
+            sidecars = sidecars_of(self.target)
+            return State(signature, sidecars, data_version, schema_version, revision)
         finally:
             await self.watcher.execute_fetchall("ROLLBACK")
 
@@ -182,6 +192,21 @@ def sidecars_of(path: Path) -> frozenset[tuple[int, int]]:
             status = os.stat(f"{path}{suffix}")  # noqa: PTH116 - per lookup
             found.add((status.st_dev, status.st_ino))
     return frozenset(found)
+
+
+def revision_of(path: Path, target: Path) -> str:
+    """Return what identifies the content of the file and of its ``-wal`` file, if that has any.
+
+    SQLite's own counters do not help: in WAL mode the one in the file is not changed by a write.
+    After a change within the last `_SETTLED` the next one may leave the same times, and the
+    result is of no use twice.
+    """
+    wal = FileSignature.find(Path(f"{target}-wal"))
+    signatures = [signature_of(path), wal if wal and wal.size else None]
+    changed = max(each.ctime_ns for each in signatures if each)
+    if time.time_ns() - changed < _SETTLED:
+        return secrets.token_hex()
+    return hashlib.sha256(repr(signatures).encode()).hexdigest()
 
 
 def signature_of(path: Path) -> FileSignature:

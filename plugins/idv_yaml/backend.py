@@ -81,6 +81,11 @@ class YamlBackend(Backend[YamlOptions]):
         return self._problem
 
     @property
+    def revision(self) -> str:
+        """The digest of the last valid fixture."""
+        return self._digest
+
+    @property
     def faults(self) -> Mapping[Query | None, Fault]:
         """Faults by query, for the test double; that of all queries has the key ``None``."""
         return self._fixture.faults

@@ -105,6 +105,8 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "refresh_ahead": 0.8,
             "degraded_ttl": 30.0,
             "failure_memo": 2.0,
+            "snapshot": None,
+            "snapshot_interval": 300.0,
         },
         "shared_cache": None,
         "identifiers": {

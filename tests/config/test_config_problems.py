@@ -150,7 +150,7 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
             (
                 "3:80: cache.size: unknown setting; known here are ttl, negative_ttl, max_entries, "
                 "max_negative_entries, jitter, stale_if_error, refresh_ahead, degraded_ttl, "
-                "failure_memo"
+                "failure_memo, snapshot, snapshot_interval"
             ),
         ],
     ),

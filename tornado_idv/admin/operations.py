@@ -19,6 +19,20 @@ class OperationFailed(IdvError):
     """A worker did not do what was asked; the message says which, and why."""
 
 
+class SnapshotState(Protocol):
+    """The snapshot of the cache; ``error`` is why it cannot be written, since ``since``."""
+
+    @property
+    def enabled(self) -> bool: ...
+
+    error: str | None
+    since: float
+
+    async def removed(self) -> bool:
+        """Return whether what was purged is in the file no more, after a limited time."""
+        ...
+
+
 class Operations(Protocol):
     """The service as the handlers use it; ``backends`` are the names of its backends, in order."""
 

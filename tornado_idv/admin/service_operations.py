@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import index
 
-from tornado_idv.admin.operations import Record, parse_query
+from tornado_idv.admin.operations import OperationFailed, Record, SnapshotState, parse_query
 from tornado_idv.admin.report import (
     BackendReport,
     PartReport,
@@ -57,6 +57,7 @@ class ServiceOperations:
     shared: SharedTier | None = None
     limit_exchange: LimitExchange | None = None
     connections_limit: Callable[[], int] = lambda: 0
+    snapshots: SnapshotState | None = None
     draining: bool = False
     reloads: Reloads = field(init=False)
 
@@ -80,7 +81,12 @@ class ServiceOperations:
         """Return the state of this process, and bring the counters up to date."""
         self.counters.log_dropped = self.log_dropped()
         tier = self.shared
-        parts = {"key store": self.store, "shared limits": self.limit_exchange}
+        snapshots = self.snapshots if self.snapshots and self.snapshots.enabled else None
+        parts = {
+            "key store": self.store,
+            "shared limits": self.limit_exchange,
+            "cache snapshot": snapshots,
+        }
         return ProcessReport(
             backends=[
                 self._source(each.name, each.backend.options.kind, each, _read(each.backend))
@@ -114,6 +120,8 @@ class ServiceOperations:
             case _:
                 purge = Purge(queries=(parse_query(self.identifiers, target),))
         self.directory.purge(purge)
+        if self.snapshots is not None and not await self.snapshots.removed():
+            raise OperationFailed("The cache snapshot cannot be removed; remove it by hand")
         return self.shared is None or await self.shared.wait_until_purged()
 
     async def explain(self, query: Record) -> Record:

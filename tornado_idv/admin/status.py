@@ -56,6 +56,7 @@ def health(report: Report, *, verbose: bool = False) -> Record:
         }
         record["key_store"] = _part(report.process.parts.get("key store"))
         record["shared_limits"] = _part(report.process.parts.get("shared limits"))
+        record["cache_snapshot"] = _part(report.process.parts.get("cache snapshot"))
     return record
 
 

@@ -216,6 +216,16 @@ class Backend(ABC, Generic[OptionsT]):
         return None
 
     @property
+    def revision(self) -> str | None:
+        """Identity of the content that answers come from, also in another process.
+
+        Answers from before a restart are dropped if it is another one after that, and kept if it
+        is ``None`` then. It must not change before `notify_changed` was called. Read as
+        `user_count`.
+        """
+        return None
+
+    @property
     def servers(self) -> Collection[tuple[str, str]]:
         """The servers that lookups use: of each its address, and its role, such as ``standby``.
 

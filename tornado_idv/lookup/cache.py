@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Annotated, Literal
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.entries import Entries, Entry, Epoch, Failures
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
-from tornado_idv.options import Duration, Options, WholeNumber
+from tornado_idv.options import ConfigPath, Duration, Options, WholeNumber
 
 _Count = Annotated[WholeNumber, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -57,6 +57,14 @@ class CacheLimits(Options):
     """How long a user is cached who was found after an unavailable backend was skipped."""
     failure_memo: Duration = 2.0
     """How long a failed lookup is answered 503 without querying the backends again."""
+    snapshot: ConfigPath | None = None
+    """The file that found users are written to, to be served stale after a restart."""
+    snapshot_interval: Annotated[Duration, Field(ge=1)] = 300.0
+    """How often that file is written, beside once at a stop."""
+
+
+OF_SNAPSHOT = frozenset({"snapshot", "snapshot_interval"})
+"""Settings of `CacheLimits` that have no influence on answers."""
 
 
 class AnswerCache:
@@ -82,6 +90,8 @@ class AnswerCache:
         self._epochs: defaultdict[str | None, Epoch] = defaultdict(Epoch)
         self.on_late_hit: Callable[[Query], object] = lambda _: None
         """Called with the query of an entry that is to be refreshed, once for each entry."""
+        self.on_purge: Callable[[], object] = lambda: None
+        """Called after each purge."""
         self.purges = 0
         """The number of purges so far."""
 
@@ -125,11 +135,21 @@ class AnswerCache:
         return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
 
     def keep_stale(self, query: Query, answer: Answer, seconds: float) -> None:
-        """Keep a found answer from elsewhere for `get_stale`, unless there is an entry."""
-        if self._found.find(query.text) is None:
-            now = self.timer()
+        """Keep a found answer from elsewhere for `get_stale`, unless an entry lasts longer."""
+        before, now = self._found.find(query.text), self.timer()
+        if before is None or before.epoch.expired or before.stale_until < now + seconds:
             epoch = self._epochs[answer.backend]
             self._found[query.text] = Entry(answer, epoch, now, now, now + seconds, now)
+
+    def found_entries(self) -> Iterator[tuple[str, Entry]]:
+        """Yield the entries of found users by the text of their query.
+
+        Other lookups may go on meanwhile: what is removed is left out, and what is added may be.
+        """
+        for text in list(self._found):
+            entry = self._found.find(text)
+            if entry is not None and not entry.epoch.expired:
+                yield text, entry
 
     def take_found_answers(
         self, other: AnswerCache, backends: Collection[str], running: Iterable[Query]
@@ -202,6 +222,7 @@ class AnswerCache:
             self._found.clear()
         self._negative.clear()
         self._failures.clear()
+        self.on_purge()
 
     def _on_hit(self, query: Query, entry: Entry, now: float) -> None:
         entries = self._found if entry.answer.found else self._negative

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -16,7 +15,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.cache import OF_SNAPSHOT, AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.lookup.shadow import Shadow
@@ -32,6 +31,7 @@ from tornado_idv.registry import (
 )
 from tornado_idv.service.keys import background
 from tornado_idv.service.reload import Prepared
+from tornado_idv.service.snapshots import Snapshots, scope_of
 from tornado_idv.web.json_body import encode_user
 
 
@@ -54,13 +54,20 @@ async def open_directories(
 ) -> AsyncIterator[Directories]:
     """Yield the directory of these settings in force; raises `StartError`."""
     directories = Directories(manager, counters)
+    directories.snapshots = snapshots = Snapshots(settings)
     async with AsyncExitStack() as stack:
         if (options := settings.shared_cache) is not None:  # for as long as the process runs
             cache = load_class(installed_kinds(manager).shared_caches[options.kind])(options)
             await cache.open()
             directories.shared = SharedTier(cache, counters)
             stack.push_async_callback(directories.shared.close)
+        snapshot = await snapshots.read()
         await stack.enter_async_context(directories.opened(settings))
+        if snapshot is not None:
+            # At once: no backend may report a change between its revision and its answers.
+            snapshots.restore(snapshot, directories.current)
+            del snapshot  # it takes as much memory as the cache
+        await stack.enter_async_context(snapshots.kept())
         await stack.enter_async_context(background(_check_canaries(directories)))
         yield directories
 
@@ -79,7 +86,8 @@ class Directories:
     """Puts directories in force; backends with equal options are not opened again.
 
     ``current`` is the directory in force, once there is one, ``shadows`` those that it is compared
-    with, and ``shared`` the shared cache of all. ``counters`` get each call of a backend.
+    with, and ``shared`` the shared cache of all. ``counters`` get each call of a backend, and
+    ``snapshots`` writes its answers.
     """
 
     current: Directory
@@ -87,6 +95,7 @@ class Directories:
     def __init__(self, manager: pluggy.PluginManager, counters: Counters) -> None:
         self.shared: SharedTier | None = None
         self.shadows: Sequence[Shadow] = ()
+        self.snapshots: Snapshots | None = None
         self._manager = manager
         self._kinds = installed_kinds(manager)
         self._counters = counters
@@ -122,8 +131,8 @@ class Directories:
         """
         before, shadows = self._settings, self._make_shadows(settings)
         if before is not None and _of_lookups(before) == _of_lookups(settings):
-            switch = partial(self._compare_with, shadows)
-            return self.current, Prepared(switch, AsyncExitStack().aclose)
+            same = partial(self._use, settings, self.current, shadows)
+            return self.current, Prepared(same, AsyncExitStack().aclose)
         previous = None if before is None else self.current
         in_use = {guard.name: guard.backend for guard in previous.guards} if previous else {}
         by_name = {
@@ -155,8 +164,7 @@ class Directories:
                     previous, directory, before.server.request_timeout + 2
                 )
                 self._replaced[previous] = asyncio.create_task(closing)
-            self.current, self._settings = directory, settings
-            self._compare_with(shadows)
+            self._use(settings, directory, shadows)
 
         return directory, Prepared(commit, abort)
 
@@ -185,6 +193,12 @@ class Directories:
         self.shadows = shadows
         self.current.set_shadows(shadows)
 
+    def _use(self, settings: Settings, directory: Directory, shadows: Sequence[Shadow]) -> None:
+        self.current, self._settings = directory, settings
+        self._compare_with(shadows)
+        if self.snapshots is not None:
+            self.snapshots.follow(settings, directory)
+
     def _make(
         self, settings: Settings, backends: Sequence[AnyBackend], previous: Directory | None
     ) -> Directory:
@@ -193,12 +207,9 @@ class Directories:
         encode = partial(encode_user, identifiers=identifiers)
         answers = None
         if self.shared is not None:
-            # What decides which user answers a query, and for how long; no secrets.
-            parts = [settings.identifiers, settings.cache, *settings.served]
-            text = "\n".join(part.model_dump_json() for part in parts)
             answers = SharedAnswers(
                 self.shared,
-                hashlib.sha256(text.encode()).hexdigest(),
+                scope_of(settings),
                 cache,
                 [each.name for each in backends],
                 encode=encode,
@@ -245,7 +256,8 @@ def _build_backend(kinds: Kinds, options: BackendOptions) -> AnyBackend:
 def _of_lookups(settings: Settings) -> tuple[object, ...]:
     """Return the settings that a directory depends on."""
     timeout = settings.server.request_timeout
-    return *_of_users(settings), settings.served, settings.cache, timeout
+    cache = settings.cache.model_dump(exclude=set(OF_SNAPSHOT))
+    return *_of_users(settings), settings.served, cache, timeout
 
 
 def _of_users(settings: Settings) -> tuple[object, ...]:
@@ -255,8 +267,8 @@ def _of_users(settings: Settings) -> tuple[object, ...]:
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
     """Return the backends whose found users are certainly the same: no earlier one has changed."""
-    of_negative = {"negative_ttl", "max_negative_entries", "failure_memo"}
-    limits = [each.cache.model_dump(exclude=of_negative) for each in (before, after)]
+    others = {"negative_ttl", "max_negative_entries", "failure_memo", *OF_SNAPSHOT}
+    limits = [each.cache.model_dump(exclude=others) for each in (before, after)]
     if limits[0] != limits[1] or _of_users(before) != _of_users(after):
         return []
     pairs = zip(before.served, after.served, strict=False)

@@ -298,6 +298,7 @@ async def serving(
             directories.shared,
             limiters.exchange,
             server.connections_limit,
+            directories.snapshots,
         )
         summary = url, port, None, len(keys.ring.ids)
         with closing(server):

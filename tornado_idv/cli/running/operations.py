@@ -171,6 +171,8 @@ def _status(record: Record) -> Iterator[tuple[str, str]]:
         yield "key store", record["key_store"]["error"]
     if record["shared_limits"] and record["shared_limits"]["error"]:
         yield "limits", f"not shared: {record['shared_limits']['error']}"
+    if (snapshot := record.get("cache_snapshot")) and snapshot["error"]:
+        yield "snapshot", snapshot["error"]
     if record["last_reload"]:
         yield "last reload", _reload(record["last_reload"])
     yield "connections", f"{sum(record['connections'].values())}"

@@ -1,0 +1,290 @@
+"""The rules of a snapshot: what is written, and what of it is served after a restart, how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.fakes.clock_and_backends import Ticker, steady_cache
+from support.fakes.directories import ALICE, QUERY, encode
+from tornado_idv.errors import Unavailable
+from tornado_idv.interfaces.shared import Purge
+from tornado_idv.lookup import snapshot
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.snapshot import Snapshot, SnapshotIgnored
+from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+
+LIMITS = CacheLimits(ttl=300, stale_if_error=3600)
+CARD = ByCard("4000")
+NOW = 1_800_000_000.0
+
+
+class Process:
+    """The cache of one process, which began at a time of the wall clock."""
+
+    def __init__(self, started: float = NOW, limits: CacheLimits = LIMITS) -> None:
+        self.ticker = Ticker()
+        self.started = started - self.ticker.now
+        self.cache = steady_cache(limits, self.ticker)
+
+    @property
+    def clock(self) -> float:
+        return self.started + self.ticker.now
+
+    def store(self, user: User | None = ALICE, query: Query = QUERY, **fields: Any) -> None:
+        fields.setdefault("backend", "crm")
+        answer = Answer(user, since=self.ticker.now, body=encode(user), **fields)
+        self.cache.store(query, answer)
+
+    def stop(self, **fields: Any) -> bytes:
+        revisions = fields.pop("revisions", {"crm": None})
+        header = Snapshot("scope", fields.pop("written", self.clock), revisions)
+        return b"".join(snapshot.to_file(list(snapshot.encode(header, self.cache))))
+
+    def load(
+        self,
+        content: bytes,
+        scope: str = "scope",
+        *,
+        revisions: Mapping[str, str | None] | None = None,
+        refused: str = "",
+    ) -> int:
+        return snapshot.restore(
+            snapshot.decode(content, scope, self.clock),
+            self.cache,
+            self.clock,
+            {"crm": None} if revisions is None else revisions,
+            encode_user=encode,
+            accepts=lambda user: user.nickname != refused,
+        )
+
+    def restarted(self, pause: float = 0.0, **fields: Any) -> Process:
+        """Return the process after this one, which was down for ``pause`` seconds."""
+        after = Process(self.clock + pause)
+        after.load(self.stop(), **fields)
+        return after
+
+    def is_stale(self, query: Query = QUERY) -> bool:
+        answer = self.cache.get_stale(query)
+        assert self.cache.get(query) is None
+        assert answer is None or answer.stale
+        return answer is not None
+
+
+def lifetime(process: Process) -> float:
+    """Return how many seconds an answer is served while lookups fail."""
+    began = process.ticker.now
+    while process.cache.get_stale(QUERY) is not None:
+        process.ticker.now += 1
+    return process.ticker.now - began
+
+
+def test_found_user_is_served_stale_and_never_fresh() -> None:
+    before = Process()
+    before.store()
+    before.store(query=CARD)
+    after = before.restarted()
+    answer = after.cache.get_stale(QUERY)
+    assert answer is not None
+    assert (answer.user, answer.backend, answer.body) == (ALICE, "crm", b"Free")
+    assert after.is_stale()
+    assert after.is_stale(CARD)
+    assert after.cache.describe(QUERY) == "stale"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"degraded": True}, {"storable": False}, {"backend": None}, {"user": None, "backend": None}],
+)
+def test_other_answers_are_not_written(fields: dict[str, Any]) -> None:
+    before = Process()
+    before.store(**fields)
+    assert Process().load(before.stop()) == 0
+
+
+def test_failure_is_not_written() -> None:
+    before = Process()
+    before.cache.store_failure(QUERY, Unavailable("down"))
+    after = before.restarted()
+    assert after.cache.describe(QUERY) == "absent"
+
+
+def test_answer_lives_for_stale_if_error_after_it_was_stored_through_any_number_of_restarts() -> (
+    None
+):
+    process = Process()
+    process.store()
+    process.ticker.now += 600
+    for _ in range(5):
+        process = process.restarted(pause=100)
+        process.ticker.now += 500
+    assert lifetime(process) == 3600 - 600 - 5 * 600 == 0
+    process = Process()
+    process.store()
+    for _ in range(5):
+        process = process.restarted(pause=600)
+    assert lifetime(process) == 600
+
+
+def test_answer_does_not_outlive_its_own_end() -> None:
+    before = Process()
+    answer = Answer(ALICE, "crm", before.ticker.now, b"Free")
+    before.cache.keep_stale(QUERY, answer, 50)
+    after = before.restarted(pause=10)
+    assert lifetime(after) == 40
+    assert not before.restarted(pause=50).is_stale()
+
+
+def test_fresh_answer_replaces_it() -> None:
+    before = Process()
+    before.store()
+    after = before.restarted()
+    after.store(User("Pro", "4000", "alice"))
+    assert after.cache.get(QUERY) is not None
+    third = after.restarted()
+    answer = third.cache.get_stale(QUERY)
+    assert answer is not None
+    assert answer.user is not None
+    assert answer.user.plan == "Pro"
+    after.store(None, backend=None)
+    after.ticker.now += 31
+    assert not after.is_stale()
+
+
+@pytest.mark.parametrize(
+    "purge", [Purge(), Purge(("crm",)), Purge(queries=(QUERY,)), Purge(queries=(CARD,))]
+)
+def test_purge_drops_it(purge: Purge) -> None:
+    before = Process()
+    before.store()
+    after = before.restarted()
+    after.cache.apply(purge)
+    assert not after.is_stale()
+    assert not after.restarted().is_stale()
+
+
+def test_answer_that_lasts_longer_is_kept() -> None:
+    before = Process()
+    before.store()
+    after = before.restarted(pause=100)
+    newer = Answer(User("Pro", "4000", "alice"), "crm", after.ticker.now)
+    after.cache.keep_stale(QUERY, newer, 3600)
+    after.cache.keep_stale(QUERY, Answer(ALICE, "crm", after.ticker.now), 3500)
+    answer = after.cache.get_stale(QUERY)
+    assert answer is not None
+    assert answer.user == newer.user
+
+
+CHANGES: list[tuple[dict[str, str | None], set[str]]] = [
+    ({"a": "1", "b": "1", "c": None}, {"a", "b", "c"}),
+    ({"a": "1", "b": "2", "c": None}, {"a"}),
+    ({"a": "2", "b": "1", "c": None}, set()),
+    ({"a": None, "b": "1", "c": None}, {"a", "b", "c"}),
+    ({"a": "1", "b": "1", "c": "1"}, {"a", "b"}),
+    ({"b": "1", "c": None}, {"b", "c"}),
+    ({"x": None, "a": "1", "b": "1"}, set()),
+]
+
+
+@pytest.mark.parametrize(("now", "kept"), CHANGES)
+def test_answers_of_a_changed_backend_and_of_later_ones_are_dropped(
+    now: dict[str, str | None], kept: set[str]
+) -> None:
+    before = Process()
+    for name in "abc":
+        before.store(User("Free", "1", name), ByNickname(name), backend=name)
+    after = Process(before.clock)
+    count = after.load(before.stop(revisions={"a": "1", "b": "1", "c": None}), revisions=now)
+    assert {name for name in "abc" if after.is_stale(ByNickname(name))} == kept
+    assert count == len(kept)
+
+
+def test_clock_that_was_set_back_makes_it_of_no_use() -> None:
+    before = Process()
+    before.store()
+    with pytest.raises(SnapshotIgnored, match="clock"):
+        before.restarted(pause=-1)
+    before.ticker.now += 10  # an answer that is younger than its snapshot
+    before.store(query=CARD)
+    after = Process(before.clock)
+    header = Snapshot("scope", before.clock, {"crm": None})
+    parts = list(snapshot.encode(header, before.cache))
+    earlier = Snapshot("scope", before.clock - 5, {"crm": None})
+    parts[0] = next(snapshot.encode(earlier, steady_cache()))
+    assert after.load(b"".join(snapshot.to_file(parts))) == 1
+    assert not after.is_stale(CARD)
+
+
+def test_user_who_cannot_be_asked_for_any_more_is_dropped() -> None:
+    before = Process()
+    before.store()
+    assert not before.restarted(refused="alice").is_stale()
+
+
+def test_record_of_another_user_than_asked_for_is_dropped() -> None:
+    before = Process()
+    before.store(query=ByNickname("bob"))
+    assert Process(before.clock).load(before.stop()) == 0
+
+
+def test_other_configuration_and_other_version_are_ignored() -> None:
+    before = Process()
+    before.store()
+    with pytest.raises(SnapshotIgnored, match="configuration"):
+        before.restarted(scope="other")
+    content = before.stop()
+    with pytest.raises(SnapshotIgnored, match="version"):
+        Process().load(content.replace(b"snapshot 1", b"snapshot 2", 1))
+    for other in (b"", b"profile_sites: []\n", content[1:]):
+        with pytest.raises(SnapshotIgnored, match="not a snapshot"):
+            Process().load(other)
+
+
+def test_no_flipped_or_missing_byte_is_ever_accepted() -> None:
+    before = Process()
+    before.store()
+    content = before.stop()
+    for i in range(len(content)):
+        for flip in (1, 0x20, 0x80):
+            changed = bytearray(content)
+            changed[i] ^= flip
+            with pytest.raises(SnapshotIgnored):
+                Process().load(bytes(changed))
+        with pytest.raises(SnapshotIgnored):
+            Process().load(content[:i])
+    with pytest.raises(SnapshotIgnored):
+        Process().load(content + b"\0")
+
+
+@given(st.lists(st.binary(max_size=30), max_size=4))
+def test_content_with_a_right_checksum_that_is_not_ours_is_ignored(parts: list[bytes]) -> None:
+    with pytest.raises(SnapshotIgnored):
+        Process().load(b"".join(snapshot.to_file(parts)))
+
+
+def test_lookups_may_go_on_while_it_is_written() -> None:
+    process = Process()
+    names = [f"user-{i}" for i in range(1200)]
+    for name in names:
+        process.store(User("Free", name[5:], name), ByNickname(name))
+    parts = []
+    for part in snapshot.encode(Snapshot("scope", process.clock, {"crm": None}), process.cache):
+        parts.append(part)
+        process.store(User("Free", "7777", "late"), ByNickname(f"late-{len(parts)}"))
+        process.cache.apply(Purge(queries=(ByNickname(names[-1]),)))
+    after = Process(process.clock)
+    after.load(b"".join(snapshot.to_file(parts)))
+    assert [each for each in names if not after.is_stale(ByNickname(each))] == [names[-1]]
+
+
+def test_cache_that_is_full_of_users_is_loaded_whole() -> None:
+    before = Process(limits=CacheLimits(max_entries=3))
+    for name in "abcd":
+        before.store(User("Free", "1", name), ByNickname(name))
+    after = Process(before.clock)
+    assert after.load(before.stop()) == 3
+    assert isinstance(after.cache, AnswerCache)

@@ -1,0 +1,259 @@
+"""A snapshot of the cache through restarts of real processes, while sources fail or change."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from support.http.live_directory import LiveDirectory, live_directory
+from support.processes.admin import ask_admin
+from support.processes.process import ServiceProcess, children, eventually, running
+from support.processes.service import CONFIG, FIXTURE, Client, make_database
+from tornado_idv.model import User
+
+ALICE = User("Free", "4000123412341234", "alice")
+BOB = User("Pro", "4001", "bob")
+_SNAPSHOT = "cache: {ttl: 1s, jitter: 0, snapshot: answers.snapshot, snapshot_interval: 1s}\n"
+_BREAKER = "breaker: {failures: 1000}"
+
+
+def upstream(directory: LiveDirectory, name: str = "crm") -> str:
+    return (
+        f"  - {{name: {name}, kind: upstream, base_url: '{directory.url}', {_BREAKER},"
+        " auth: {kind: bearer, token: any}}\n"
+    )
+
+
+@contextmanager
+def served(
+    folder: Path, backends: str, cache: str = _SNAPSHOT, **server: object
+) -> Iterator[ServiceProcess]:
+    text = CONFIG
+    for name, value in server.items():
+        text = text.replace("port: 0", f"port: 0, {name}: {value}")
+    config = folder / "config.yaml"
+    config.write_text(f"{text}{backends}{cache}admin: {{port: 0}}\n")
+    with running(config) as service:
+        yield service
+
+
+def stop(service: ServiceProcess) -> None:
+    service.send_signal()
+    assert service.wait() == 0
+
+
+def _is_stale_logged(service: ServiceProcess) -> bool:
+    return '"cache":"stale"' in service.read_log()
+
+
+def kill(service: ServiceProcess) -> None:
+    snapshot = service.log.parent / "answers.snapshot"
+    snapshot.unlink(missing_ok=True)  # the next one has what was looked up before
+    eventually(snapshot.exists)
+    for pid in (*children(service.process.pid), service.process.pid):
+        os.kill(pid, signal.SIGKILL)
+    service.wait()
+
+
+@pytest.fixture
+def directory() -> Iterator[LiveDirectory]:
+    with live_directory(ALICE, BOB) as server:
+        yield server
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_users_found_before_a_restart_are_served_while_their_source_is_down(
+    tmp_path: Path,
+    directory: LiveDirectory,
+    workers: int,
+    end: Callable[[ServiceProcess], None],
+) -> None:
+    with served(tmp_path, upstream(directory), workers=workers) as service:
+        client = Client(service.port)
+        for _ in range(20 if workers > 1 else 1):  # in each worker
+            found = client.by_input("@alice")
+            assert (found.status, client.by_card("4000123412341234").status) == (200, 200)
+        assert client.by_input("@carol").status == 404
+        end(service)
+    assert stat.S_IMODE((tmp_path / "answers.snapshot").stat().st_mode) == 0o600
+    directory.down = {"@alice", "@bob", "@carol", ALICE.card_number}
+    for _ in range(2):
+        with served(tmp_path, upstream(directory), workers=workers) as service:
+            client = Client(service.port)
+            for _ in range(10):
+                assert client.by_input("@alice").body == found.body
+                assert client.by_card("4000123412341234").body == found.body
+            assert client.by_input("@bob").status == 503
+            assert client.by_input("@carol").status == 503
+            eventually(partial(_is_stale_logged, service))
+            end(service)
+    directory.down.clear()
+    directory.users = [User("Gold", "4000123412341234", "alice")]
+    with served(tmp_path, upstream(directory), workers=workers) as service:
+        assert b"Gold" in Client(service.port).by_input("@alice").body
+        directory.absent.add(ALICE.card_number)
+        assert Client(service.port).by_card(ALICE.card_number).status == 404
+    assert not list(tmp_path.glob(".*.new"))
+
+
+def _edit_fixture(folder: Path) -> None:
+    (folder / "users.yaml").write_text(FIXTURE.replace("Free", "Gold"))
+
+
+def _change_database(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "users.db")) as database:
+        database.execute("UPDATE users SET plan = 'Gold'")
+        database.commit()
+
+
+def _replace_database(folder: Path) -> None:
+    (folder / "users.db").unlink()
+    make_database(folder / "users.db", ("carol", "1", "Free", None))
+
+
+def _write_ahead(folder: Path) -> None:
+    """Change a database in WAL mode, as a writer that is killed leaves it."""
+    if os.fork() == 0:
+        try:
+            database = sqlite3.connect(folder / "users.db")
+            database.execute("UPDATE users SET plan = 'Gold'")
+            database.commit()
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.wait()
+
+
+def _is_settled(snapshot: Path, seen: dict[bytes, int]) -> bool:
+    """Return whether two snapshots had the same revision of the database."""
+    if not snapshot.exists():
+        return False
+    found = re.search(rb"users.{,3}([0-9a-f]{64})", snapshot.read_bytes(), re.DOTALL)
+    assert found is not None
+    return seen.setdefault(found[1], snapshot.stat().st_ino) != snapshot.stat().st_ino
+
+
+SOURCES = {
+    "fixture": ("  - {name: users, kind: yaml, path: users.yaml}\n", _edit_fixture),
+    "sqlite": ("  - {name: users, kind: sqlite, path: users.db}\n", _change_database),
+    "sqlite, replaced": ("  - {name: users, kind: sqlite, path: users.db}\n", _replace_database),
+    "sqlite, WAL": ("  - {name: users, kind: sqlite, path: users.db}\n", _write_ahead),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("changed", [False, True])
+def test_answers_of_a_file_that_changed_meanwhile_are_dropped_and_those_of_later_backends(
+    tmp_path: Path, directory: LiveDirectory, source: str, *, changed: bool
+) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    make_database(tmp_path / "users.db", ("alice", ALICE.card_number, "Free", None))
+    if "WAL" in source:
+        with closing(sqlite3.connect(tmp_path / "users.db")) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+    backend, change = SOURCES[source]
+    backends = upstream(directory, "first") + backend + upstream(directory, "last")
+    directory.absent = {"@alice"}
+    directory.users = [BOB]
+    with served(tmp_path, backends) as service:
+        client = Client(service.port)
+        if "sqlite" in source:  # that it has not changed shows once its times are 2 s old
+            eventually(partial(_is_settled, tmp_path / "answers.snapshot", {}))
+        assert b"Free" in client.by_input("@alice").body
+        assert client.by_input("@bob").status == 200
+        stop(service)
+    if changed:
+        change(tmp_path)
+    directory.down = {"@alice", "@bob"}
+    with served(tmp_path, backends) as service:
+        client = Client(service.port)
+        expected = 503 if changed else 200
+        assert client.by_input("@alice").status == expected
+        assert client.by_input("@bob").status == 200  # it was found by the first backend
+        stop(service)
+
+
+def test_purged_user_is_not_back_after_a_crash(tmp_path: Path, directory: LiveDirectory) -> None:
+    snapshot = tmp_path / "answers.snapshot"
+    cache = _SNAPSHOT.replace("interval: 1s", "interval: 10s")
+    with served(tmp_path, upstream(directory), cache, workers=2) as service:
+        client = Client(service.port)
+        for _ in range(20):
+            assert client.by_input("@alice").status == 200
+        assert client.by_input("@bob").status == 200
+        eventually(snapshot.exists)
+        assert b"alice" in snapshot.read_bytes()
+        directory.down = {"@alice", "@bob", ALICE.card_number}
+        reply = ask_admin(service, "/cache/purge", {"card_number": ALICE.card_number})
+        assert reply.status == 200
+        assert not snapshot.exists()
+        eventually(snapshot.exists)
+        assert b"alice" not in snapshot.read_bytes()
+        ask_admin(service, "/cache/purge", {"all": True})
+        for pid in (*children(service.process.pid), service.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        service.wait()
+    with served(tmp_path, upstream(directory), cache) as service:
+        assert Client(service.port).by_input("@alice").status == 503
+
+
+def test_snapshot_that_cannot_be_written_is_reported_and_stops_nothing(
+    tmp_path: Path, directory: LiveDirectory
+) -> None:
+    cache = _SNAPSHOT.replace("answers.snapshot", "missing/answers.snapshot")
+    with served(tmp_path, upstream(directory), cache) as service:
+        client = Client(service.port)
+        assert client.by_input("@alice").status == 200
+        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "degraded")
+        ready = ask_admin(service, "/health/ready?verbose").json
+        assert ready["degraded"] == ["cache snapshot"]
+        assert "missing/answers.snapshot: cannot be written" in ready["cache_snapshot"]["error"]
+        assert ask_admin(service, "/cache/purge", {"all": True}).status == 200
+        (tmp_path / "missing").mkdir()
+        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "ready")
+        assert (tmp_path / "missing" / "answers.snapshot").exists()
+        stop(service)
+        assert service.read_log().count("cannot be written") == 1
+
+
+@pytest.mark.parametrize("make", [lambda path: path.write_bytes(b"junk"), os.mkfifo, Path.mkdir])
+def test_something_else_in_its_place_stops_no_start(
+    tmp_path: Path, directory: LiveDirectory, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "answers.snapshot")
+    with served(tmp_path, upstream(directory)) as service:
+        assert Client(service.port).by_input("@alice").status == 200
+        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "degraded")
+        stop(service)
+        assert service.read_log().count("is ignored") == 1
+
+
+def test_reload_turns_it_on_and_elsewhere_and_keeps_what_is_cached(
+    tmp_path: Path, directory: LiveDirectory
+) -> None:
+    with served(tmp_path, upstream(directory), "cache: {snapshot_interval: 1s}\n") as service:
+        client, config = Client(service.port), tmp_path / "config.yaml"
+        assert client.by_input("@alice").status == 200
+        before = config.read_text()
+        for name in ("one", "two"):
+            options = f"cache: {{snapshot: {name}, snapshot_interval: 1s}}"
+            config.write_text(before.replace("cache: {snapshot_interval: 1s}", options))
+            assert ask_admin(service, "/reload", {}).status == 200
+            eventually((tmp_path / name).exists)
+            assert b"alice" in (tmp_path / name).read_bytes()
+        assert client.by_input("@alice").status == 200
+        assert directory.requests == ["@alice"]
+        (tmp_path / "one").unlink()
+        ask_admin(service, "/cache/purge", {"all": True})
+        eventually((tmp_path / "two").exists)
+        stop(service)
+        assert not (tmp_path / "one").exists()
