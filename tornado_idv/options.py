@@ -90,15 +90,21 @@ def _rate(value: object) -> object:
     return parse_rate(value) if isinstance(value, str) else value
 
 
-def _absolute(value: object, info: ValidationInfo) -> object:
-    if not isinstance(value, str):
-        return value
-    if not value:
+def absolute_path(text: str, info: ValidationInfo) -> Path:
+    """Return the path that a setting has, relative to the folder of the configuration file.
+
+    Raises `ValueError`.
+    """
+    if not text:
         raise ValueError("a path is missing")
-    if "\0" in value:
+    if "\0" in text:
         raise ValueError("not a path; it holds a NUL character")
     base: Path = (info.context or {}).get("base_dir", Path())
-    return base / value
+    return base / text
+
+
+def _absolute(value: object, info: ValidationInfo) -> object:
+    return absolute_path(value, info) if isinstance(value, str) else value
 
 
 def compile_pattern(text: str) -> Callable[[str], bool]:

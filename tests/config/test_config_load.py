@@ -75,6 +75,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
         "server": {
             "host": "127.0.0.1",
             "port": 8080,
+            "listen": None,
             "workers": 1,
             "base_path": "",
             "health_path": None,

@@ -15,7 +15,7 @@ ProblemsIn = Callable[..., list[str]]
 
 TOKEN = "plain-token-of-a-partner"
 NO_PLAIN_TOKEN = (
-    "a plain token is only allowed with demo: true or if server.host is loopback; write "
+    "a plain token is only allowed with demo: true or when listening on loopback; write "
     "sha256 instead, as printed by: printf %s TOKEN | sha256sum"
 )
 NO_DATE = "not a date and time; write it like 2027-01-01T00:00:00Z"
@@ -24,7 +24,7 @@ NO_KEY = "not a token: 16 to 512 letters, digits and - . _ ~ + / are needed"
 NO_HOST = "must be an IP address or the name of a host, without a port"
 NO_PATTERN = "not a regular expression; look-around and back references are not supported"
 NO_WHOLE = "must be a whole number, written in digits alone"
-NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
+NO_NETWORK = "must be an IP address, a network like 10.0.0.0/8 or fd00::/8, or unix:"
 NO_NETWORKS = (
     *("proxy.example", "10.0.0", "''", "10.0.0.0/33"),
     *("10.0.0.1:80", "'[::1]'", "fe80::1%eth0", "10.0.0.0/255.0.0.0"),

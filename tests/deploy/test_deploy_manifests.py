@@ -384,6 +384,24 @@ def test_unit_is_valid_and_hardened_and_has_one_capability_for_port_443(tmp_path
     assert re.search(r"^PrivateUsers=no$", drop_in, re.MULTILINE)
 
 
+def test_socket_unit_is_valid_and_has_the_addresses_of_the_examples(tmp_path: Path) -> None:
+    text = UNIT.read_text(encoding="utf-8")
+    program = shlex.split(re.findall(r"^ExecStart=(.*)", text, re.MULTILINE)[0])[0]
+    (tmp_path / UNIT.name).write_text(text.replace(program, f"{sys.prefix}/bin/tornado-idv"))
+    sockets = UNIT.with_suffix(".socket")
+    shutil.copy(sockets, tmp_path)
+    analyze = find_tool("systemd-analyze")
+    assert run(analyze, "verify", "--man=no", tmp_path / sockets.name) == ""
+    path, port = re.findall(r"^ListenStream=(.*)", sockets.read_text(), re.MULTILINE)
+    site = (DEPLOY / "nginx" / "tornado-idv.conf").read_text(encoding="utf-8")
+    assert f"server unix:{path};" in site
+    assert f"server {port};" in site
+    # systemd would otherwise remove the folder, with the socket, when the service stops.
+    (folder,) = re.findall(r"^RuntimeDirectory=(.*)", text, re.MULTILINE)
+    assert Path(path).parent == Path("/run") / folder
+    assert re.search(r"^RuntimeDirectoryPreserve=yes$", text, re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", [UNIT.name, "notify-reload.conf"])
 def test_reload_of_a_wrong_file_fails(name: str, tmp_path: Path, invoke: Invoke) -> None:
     """Before the signal, where the unit sends it: the service rejects the file, too.

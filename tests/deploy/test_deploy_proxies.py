@@ -207,6 +207,48 @@ def test_address_of_the_client_is_logged(
     assert json.loads(line)["client"] == "127.0.0.9"
 
 
+@pytest.fixture
+def unix_socket(tmp_path: Path) -> Iterator[tuple[ServiceProcess, Path]]:
+    """A service that trusts clients of its Unix socket alone."""
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    tmp_path.chmod(0o711)  # haproxy is another user, and this its root
+    path, config = tmp_path / "http.sock", tmp_path / "config.yaml"
+    listen = 'listen: ["unix:http.sock", "127.0.0.1:0"], trusted_proxies: ["unix:"]'
+    text = CONFIG.replace("port: 0", f"{listen}, health_path: /healthz")
+    config.write_text(text + "  - {name: users, kind: yaml, path: users.yaml}\n")
+    with running(config) as service:
+        yield service, path
+
+
+@PROXIES
+def test_proxy_uses_a_unix_socket(
+    unix_socket: tuple[ServiceProcess, Path], proxy: Proxy, tmp_path: Path
+) -> None:
+    """As the example in the file, where haproxy sees the path below its chroot."""
+    service, path = unix_socket
+    changes = {
+        "    server 127.0.0.1:1;\n": "",
+        "# server unix:/run/tornado-idv/http.sock;": f"server unix:{path};",
+    }
+    if proxy is haproxy:
+        is_root = os.geteuid() == 0
+        place = path.relative_to(tmp_path) if is_root else path.relative_to("/")
+        changes = {
+            "    server idv1 127.0.0.1:1\n": "",
+            "# server idv1 unix@/idv.sock": f"server idv1 unix@/{place}",
+            **({"chroot /var/lib/haproxy": f"chroot {tmp_path}"} if is_root else {}),
+        }
+    with closing(http.client.HTTPConnection("127.0.0.1", service.port)) as client:
+        direct = {name: send(client, name) for name in ("found", "not found", "no key", "health")}
+    with proxy(UNUSED, tmp_path, changes) as port:
+        eventually(lambda: send_alone(port, "health")[0] == 200)
+        for _ in range(2):
+            assert {name: send_alone(port, name) for name in direct} == direct
+        with connect(port, "127.0.0.9") as client:
+            assert send(client, "found") == direct["found"]
+    eventually(lambda: '"client":"127.0.0.9"' in service.read_log())
+
+
 @PROXIES
 def test_service_that_is_down_is_reported_as_unavailable(proxy: Proxy, tmp_path: Path) -> None:
     with proxy(UNUSED, tmp_path) as port:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tornado_idv.http import trusted_proxies as proxies_module
 from tornado_idv.http.trusted_proxies import TrustedProxies, normalize_address
 
-TRUSTED = ("10.0.0.0/8", "192.0.2.1", "fd00::/8", "2001:db8::1")
+TRUSTED = ("10.0.0.0/8", "192.0.2.1", "fd00::/8", "2001:db8::1", "unix:")
 PEER = "10.0.0.1"
 
 CASES = {
@@ -53,6 +53,10 @@ CASES = {
     "a hundred callers": (PEER, ",".join(f"203.0.113.{i}" for i in range(100)), "203.0.113.99"),
     "a hundred entries": (PEER, "203.0.113.5" + ",10.0.0.2" * 99, "203.0.113.5"),
     "more than a hundred entries": (PEER, "203.0.113.5" + ",10.0.0.2" * 100, "10.0.0.2"),
+    "a Unix socket": ("unix:", "198.51.100.1, 203.0.113.5, 10.0.0.2", "203.0.113.5"),
+    "a Unix socket without a header": ("unix:", "", "unix:"),
+    "a Unix socket with a header that is no address": ("unix:", "203.0.113.5, unix:", "unix:"),
+    "a caller who writes a Unix socket": (PEER, "203.0.113.5, unix:", PEER),
     "a peer who has left": ("", "203.0.113.5", ""),
 }
 

@@ -31,8 +31,7 @@ def test_start_and_stop_are_in_the_audit_log(tmp_path: Path) -> None:
     assert started == {
         "event": "started",
         "version": version("tornado-idv"),
-        "host": "127.0.0.1",
-        "port": service.port,
+        "listen": [f"127.0.0.1:{service.port}"],
         "backends": ["users"],
         "keys": 3,
     }

@@ -89,7 +89,7 @@ async def test_request_during_a_reload_causes_one_other_afterwards(path: Path, m
 
 SETTINGS = Settings.model_construct(profile_sites=(), backends=())
 NEED_A_RESTART = {
-    *("server.host", "server.port", "server.workers", "server.tls"),
+    *("server.host", "server.port", "server.listen", "server.workers", "server.tls"),
     *("logging.level", "logging.format", "logging.ids"),
     *("admin", "shared_limits", "shared_cache", "demo"),
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.processes.service import Client
+from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import StartError
 from tornado_idv.files import FileSignature
@@ -26,7 +27,6 @@ from tornado_idv.model import Query
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.run import run
 from tornado_idv.service.service import Service
-from tornado_idv.service.sockets import url_of
 from tornado_idv.web.access_log import AccessLog
 
 CONFIG = """\
@@ -177,7 +177,7 @@ def test_a_start_that_cancels_itself_is_no_stop(
     ],
 )
 def test_the_address_is_one_to_ask_by(host: str, url: str) -> None:
-    assert url_of("http", host, 80) == url
+    assert Address(host, 80).url("http") == url
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from support.processes.loggers import put_back
 from support.processes.ports import listens
 from support.processes.process import eventually
 from support.processes.service import FIXTURE, KEY, Client
+from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
@@ -28,7 +29,7 @@ from tornado_idv.model import Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
-from tornado_idv.service.sockets import bind, port_of
+from tornado_idv.service.sockets import Listener, bind, port_of
 from tornado_idv.workers.channel import Connection, Message, connected
 from tornado_idv.workers.worker import run_worker
 
@@ -84,7 +85,7 @@ class Worker:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "users.yaml").write_text(FIXTURE)
-        self.sockets = bind("server", "127.0.0.1", 0)
+        self.sockets = bind("server.port", "127.0.0.1", 0)
         self.client = Client(port_of(self.sockets))
 
     def run(
@@ -119,7 +120,8 @@ class Worker:
             timer.start()
             try:
                 current = Configuration(file, settings, manager, kinds, limiters)
-                code = run_worker(current, self.sockets, control.theirs)
+                listeners = [Listener(Address("127.0.0.1"), each) for each in self.sockets]
+                code = run_worker(current, listeners, control.theirs)
             except KeyboardInterrupt:
                 pytest.fail("the worker does not end")
             finally:

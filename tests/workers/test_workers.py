@@ -166,7 +166,8 @@ def test_service_is_announced_once_all_workers_serve(service: Workers, notified:
     assert [each.split()[0] for each in service.process.announced].count("Listening") == 1
     assert f"READY=1\nMAINPID={service.process.process.pid}" in notified
     (started,) = [line for line in log_lines(service) if line["event"] == "started"]
-    assert (started["workers"], started["port"], started["keys"]) == (2, service.port, 3)
+    assert started["listen"] == [f"127.0.0.1:{service.port}"]
+    assert (started["workers"], started["keys"]) == (2, 3)
 
 
 def test_status_lists_the_workers(service: Workers) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -111,10 +112,11 @@ def report(text: str, record: Record, *, as_json: bool) -> None:
         print_message(f"done, but standard output cannot be written: {error.strerror}")
 
 
-def example_request(url: str, token: str) -> str:
+def example_request(url: str, token: str, unix_socket: Path | None = None) -> str:
     """Return a command that looks up the user of our examples."""
+    option = f"--unix-socket {shlex.quote(str(unix_socket))} " if unix_socket else ""
     return (
-        f"  curl {url}/api/v1/identify/url -H 'Content-Type: application/json'"
+        f"  curl {option}{url}/api/v1/identify/url -H 'Content-Type: application/json'"
         f" -H 'Authorization: Bearer {token}' -d '{{\"input\": \"@alice\"}}'"
     )
 

@@ -7,11 +7,13 @@ once. Malformed values are left to the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from tornado_idv import yaml_loader
+from tornado_idv.config.address import Address
 from tornado_idv.config.types import is_host, is_loopback
 from tornado_idv.errors import Problem, SettingError
 from tornado_idv.keys.api_key import ApiKey
@@ -36,21 +38,34 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
             yield Problem(file, *key.mark, path, "needs sha256, or token in a demo")
         elif len(names) > 1:
             yield Problem(file, *names[1].mark, path, "has sha256 and token; leave one out")
-    host = value_at(tree, "server", "host")  # one that is malformed is reported itself
-    is_valid = isinstance(host, yaml_loader.Text) and is_host(host)
-    if is_valid and not is_loopback(host) and not is_demo(tree):
-        for path, mark, _ in _texts(keys, "token"):
-            message = (
-                "a plain token is only allowed with demo: true or if server.host is loopback; "
-                "write sha256 instead, as printed by: printf %s TOKEN | sha256sum"
-            )
-            yield Problem(file, *mark, path, message)
+    yield from _listener_checks(tree, file, keys)
     workers = value_at(tree, "server", "workers")
     if is_demo(tree) and isinstance(workers, yaml_loader.Text) and workers != "1":
         message = (
             "demo: true needs workers: 1, since the test double keeps its state in one process"
         )
         yield Problem(file, *workers.mark, "server.workers", message)
+
+
+def _listener_checks(tree: Any, file: str, keys: Iterable[_Entry]) -> Iterator[Problem]:
+    host, listen = (value_at(tree, "server", name) for name in ("host", "listen"))
+    if listen is not None:
+        section = [("server", value_at(tree, "server"))]
+        for path, mark, _ in (*_texts(section, "host"), *_texts(section, "port")):
+            yield Problem(file, *mark, path, "server.listen takes its place; leave this out")
+    # A host or address that is malformed is reported itself.
+    is_exposed = isinstance(host, yaml_loader.Text) and is_host(host) and not is_loopback(host)
+    for each in listen if isinstance(listen, yaml_loader.Items) else ():
+        with suppress(ValueError):
+            is_text = isinstance(each, yaml_loader.Text)
+            is_exposed = is_exposed or (is_text and not Address.parse(each).is_local)
+    if is_exposed and not is_demo(tree):
+        for path, mark, _ in _texts(keys, "token"):
+            message = (
+                "a plain token is only allowed with demo: true or when listening on loopback; "
+                "write sha256 instead, as printed by: printf %s TOKEN | sha256sum"
+            )
+            yield Problem(file, *mark, path, message)
 
 
 def value_at(tree: Any, *steps: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tornado_idv import yaml_loader
+from tornado_idv.config.address import Address
 from tornado_idv.config.checks import cross_checks, is_demo, value_at
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.problems import dotted, problems
@@ -48,8 +49,10 @@ class ConfigFile:
             raise kind(f"{path}: cannot be read: {error.strerror}") from error
         return cls(path, require_file(path), signature, port)
 
-    def port_for(self, settings: Settings) -> int:
-        return settings.server.port if self.port is None else self.port
+    def addresses_for(self, settings: Settings) -> tuple[Address, ...]:
+        """Return where the service listens with these settings of the file."""
+        server = settings.server
+        return server.addresses if self.port is None else (Address(server.host, self.port),)
 
     def load(self, kinds: Kinds, environ: Mapping[str, str]) -> Settings:
         """Return the settings.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from math import inf
 from typing import Annotated, Literal
@@ -14,8 +15,10 @@ from pydantic import (
     model_validator,
 )
 
+from tornado_idv.config.address import Address, ListenAddress
 from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.types import (
+    UNIX,
     BodyLimit,
     CardDigits,
     Count,
@@ -29,7 +32,6 @@ from tornado_idv.config.types import (
     Timeout,
     Workers,
     check_order,
-    is_loopback,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import BackendOptions
@@ -83,6 +85,8 @@ class ServerSettings(Options):
     """The address or host name to listen on."""
     port: Annotated[WholeNumber, Field(ge=0, le=65535)] = 8080
     """The port to listen on; 0 takes any free port."""
+    listen: Annotated[tuple[ListenAddress, ...], Field(min_length=1)] | None = None
+    """The addresses, and Unix sockets, to listen on in place of ``host`` and ``port``."""
     workers: Workers = 1
     """How many processes serve requests; ``auto`` is one for each CPU."""
     base_path: Annotated[
@@ -112,7 +116,7 @@ class ServerSettings(Options):
     packet_cache: bool = True
     """Whether requests whose head is like an earlier one skip parsing; affects speed only."""
     trusted_proxies: tuple[Network, ...] = ()
-    """The addresses or networks of the proxies whose ``X-Forwarded-For`` is used."""
+    """The addresses, networks or ``unix:`` of the proxies whose ``X-Forwarded-For`` is used."""
     tls: TlsSettings | None = None
     """The certificate for HTTPS; without it, the service speaks plain HTTP."""
     drain: DrainSettings = DrainSettings()
@@ -121,14 +125,14 @@ class ServerSettings(Options):
     """Whether the configuration is reloaded when this file, or one that it names, changes."""
 
     @property
-    def warning(self) -> str | None:
-        """Warning of keys that cross a network in plain text."""
-        if self.tls or self.trusted_proxies or is_loopback(self.host):
-            return None
-        return (
-            f"plain HTTP on {self.host}: anyone on the network between can read keys and users; "
-            "set server.tls, or server.trusted_proxies for a proxy with TLS in front"
-        )
+    def scheme(self) -> str:
+        """That of its URLs."""
+        return "https" if self.tls else "http"
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The addresses that it listens on."""
+        return self.listen or (Address(self.host, self.port),)
 
 
 class MissLimitSettings(Options):
@@ -298,6 +302,24 @@ class Settings(Options):
         if all(each.shadow is not None for each in backends):
             raise ValueError("all of them are shadows; leave shadow out of the one that answers")
         return backends
+
+    def warnings(self, addresses: Sequence[Address]) -> Iterator[tuple[str, str, str]]:
+        """Yield what is doubtful of a service on these addresses, each with its setting."""
+        server = self.server
+        exposed = [each.host for each in addresses if not each.is_local]
+        if exposed and not server.tls and not {*server.trusted_proxies} - {UNIX}:
+            text = (
+                f"plain HTTP on {', '.join(exposed)}: anyone on the network between can read keys "
+                "and users; set server.tls, or server.trusted_proxies for a proxy with TLS in front"
+            )
+            yield text, "server", "listen" if server.listen else "host"
+        has_unix = any(each.path is not None for each in addresses)
+        if has_unix and self.limits.failed_auth and UNIX not in server.trusted_proxies:
+            text = (
+                "limits.failed_auth counts all clients of a Unix socket as one; if they are behind "
+                'a proxy that sends X-Forwarded-For, set server.trusted_proxies: ["unix:"]'
+            )
+            yield text, "limits", "failed_auth"
 
     def make_identifiers(self) -> Identifiers:
         """Return the parser of nicknames, profile URLs and card numbers for these settings."""

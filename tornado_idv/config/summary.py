@@ -7,14 +7,8 @@ from datetime import datetime
 
 from pydantic import SecretStr
 
-from tornado_idv.config.parts import AdminSettings
-from tornado_idv.config.settings import (
-    AuthSettings,
-    KeySettings,
-    LimitSettings,
-    ServerSettings,
-    Settings,
-)
+from tornado_idv.config.address import Address
+from tornado_idv.config.settings import AuthSettings, KeySettings, LimitSettings, Settings
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.units import format_duration, format_rate
@@ -28,7 +22,7 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     """Return labels and texts, one line each; ``now`` has a time zone and decides on keys."""
     server, admin, store = settings.server, settings.admin, settings.auth.store
     cache, shared = settings.cache, settings.shared_cache
-    scheme = "https" if server.tls else "http"
+    listens = ", ".join(each.shown(server.scheme, server.base_path) for each in server.addresses)
     shared_text = f"{shared.kind}, timeout {format_duration(shared.timeout)}" if shared else ""
     store_text = str(store or "")
     if isinstance(store, SecretStr):
@@ -36,8 +30,8 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     remote = (each for each in settings.backends if each.kind in _REMOTE_KINDS)
     unguarded = ", ".join(each.name for each in remote if not each.canaries)
     lines = [
-        ("listens on", f"{scheme}://{_host_and_port(server)}{server.base_path}"),
-        ("admin listener", f"http://{_host_and_port(admin)}" if admin else ""),
+        ("listens on", listens),
+        ("admin listener", Address(admin.host, admin.port).shown("http") if admin else ""),
         ("profile sites", ", ".join(settings.profile_sites)),
         ("keys", _keys(settings.auth, now)),
         ("key store", store_text),
@@ -50,11 +44,6 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
         ("recommended", f"a canary, who must be found, for {unguarded}" if unguarded else ""),
     ]
     return [(label, text) for label, text in lines if text]
-
-
-def _host_and_port(listener: ServerSettings | AdminSettings) -> str:
-    host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    return f"{host}:{listener.port or 'any free port'}"
 
 
 def _keys(auth: AuthSettings, now: datetime) -> str:

@@ -30,7 +30,9 @@ _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
 _MAX_BODY = 1024**2
 _MAX_WORKERS = 256
-_NOT_A_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
+UNIX = "unix:"
+"""Begins the address of a Unix socket, and stands for clients of Unix sockets, as in nginx."""
+_NOT_A_NETWORK = "must be an IP address, a network like 10.0.0.0/8 or fd00::/8, or unix:"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def _check(accepts: Callable[[Any], object], message: str) -> AfterValidator:
 
 
 def _network(text: str) -> None:
+    if text == UNIX:
+        return
     try:
         network = ip_network(text, strict=False)
     except ValueError:
@@ -132,7 +136,9 @@ Host = Annotated[
     str, _check(is_host, "must be an IP address or the name of a host, without a port")
 ]
 Network = Annotated[
-    str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), checked_by(_network)
+    str,
+    Matches(rf"[0-9A-Fa-f.:]{{2,45}}(?:/[0-9]{{1,3}})?|{UNIX}", _NOT_A_NETWORK),
+    checked_by(_network),
 ]
 Workers = Annotated[
     int | Literal["auto"],

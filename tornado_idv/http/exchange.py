@@ -16,7 +16,7 @@ from tornado.httputil import (
 )
 
 from tornado_idv.http.head import RequestHead
-from tornado_idv.http.trusted_proxies import TrustedProxies, normalize_address
+from tornado_idv.http.trusted_proxies import UNIX, TrustedProxies, normalize_address
 
 _SPELLING = {
     "X-Request-Id": "X-Request-ID",
@@ -40,6 +40,8 @@ class Peer:
         """Return the other end of a transport."""
         address = transport.get_extra_info("peername")
         protocol = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        if isinstance(address, str | bytes):  # a path, empty for most clients
+            return cls(UNIX, protocol)
         return cls(normalize_address(address[0]) if address else "", protocol)
 
     def client_address(self, forwarded_for: str) -> str:

@@ -15,7 +15,8 @@ from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_RATE, 
 from tornado_idv.http.serving import ServerContext, Serving
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 
-_BACKLOG = 1024
+_BACKLOG = 4096
+"""Connections that wait to be accepted, as with systemd, whose sockets wait through a restart."""
 _ACCEPTS_PER_ITERATION = 8
 """uvloop accepts one connection per socket and event-loop iteration, so that under load new clients
 would wait in the backlog for seconds. So each socket is duplicated, which costs microseconds."""
@@ -63,9 +64,10 @@ class HttpServer:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             if tls is None:
+                is_unix = each.family == socket.AF_UNIX
+                create = loop.create_unix_server if is_unix else loop.create_server
                 for sock in (each, *(each.dup() for _ in range(_ACCEPTS_PER_ITERATION - 1))):
-                    listener = await loop.create_server(self.connect, sock=sock, backlog=_BACKLOG)
-                    self._listeners.append(listener)
+                    self._listeners.append(await create(self.connect, sock=sock, backlog=_BACKLOG))
             else:
                 each.setblocking(False)  # noqa: FBT003 - the method takes no keyword
                 each.listen(_BACKLOG)

@@ -18,6 +18,8 @@ _ENTRY = re.compile(
 )
 """IPv4 with or without a port, IPv6 in brackets the same, IPv6 bare; never with a zone."""
 
+UNIX = "unix:"
+"""The address of every client of a Unix socket, as in nginx."""
 _MAX_ENTRY = 64
 """More characters than an address with its port has."""
 _MAX_ENTRIES = 100
@@ -34,11 +36,13 @@ class TrustedProxies:
     """The proxies whose ``X-Forwarded-For`` entries are trusted.
 
     ``networks`` are addresses, or networks like ``10.0.0.0/8``; an IPv4-mapped IPv6 address
-    counts as the IPv4 address.
+    counts as the IPv4 address. `UNIX` among them are all clients of Unix sockets, whose address it
+    is; in a header it is no address, since it would not be one of this machine.
     """
 
     def __init__(self, networks: Iterable[str]) -> None:
-        self._networks = tuple(ip_network(each) for each in networks)
+        self._unix = _Hop(UNIX, UNIX in (networks := tuple(networks)))
+        self._networks = tuple(ip_network(each) for each in networks if each != UNIX)
         self._hop = lru_cache(_MEMO_SIZE)(self._read_hop)
 
     def client_address(self, peer: str, forwarded_for: str) -> str:
@@ -48,7 +52,7 @@ class TrustedProxies:
         The client is the last hop that is not a trusted proxy; an entry that is no address ends
         the chain, and the hop that wrote it counts.
         """
-        hop = self._hop(peer) or _Hop(peer, trusted=False)
+        hop = self._unix if peer == UNIX else self._hop(peer) or _Hop(peer, trusted=False)
         entries = forwarded_for.rsplit(",", _MAX_ENTRIES)[-_MAX_ENTRIES:]
         while hop.trusted and entries:
             previous = self._hop(entries.pop().strip(" \t")[:_MAX_ENTRY])

@@ -71,7 +71,7 @@ class FailedAuthLimiter:
 
     def _find_places(self, address: str) -> tuple[int, int]:
         counted = address.encode()
-        if ":" in address:
+        if address.count(":") > 1:  # that of a Unix socket is "unix:"
             counted = socket.inet_pton(socket.AF_INET6, address)[:8]
         hashed = blake2b(counted, digest_size=8, key=self._secret).digest()
         first, second = struct.unpack("<II", hashed)

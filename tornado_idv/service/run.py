@@ -19,6 +19,7 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.service.service import ListeningService, listening
+from tornado_idv.service.sockets import passed_listeners
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.service.watchdog import watched_loop
 
@@ -43,6 +44,7 @@ def run(
     the start ends it. A second signal exits the process with 128 plus its number, and aborts the
     connections. Raises `StartError`.
     """
+    passed = passed_listeners()
 
     async def serve() -> None:
         signals = Signals(asyncio.current_task(), partial(abort, logs))
@@ -50,7 +52,13 @@ def run(
         alive = asyncio.create_task(_report_alive(notifier))
         try:
             async with listening(
-                file, settings, manager, logs.access, lambda: logs.writer.dropped, notifier=notifier
+                file,
+                settings,
+                manager,
+                logs.access,
+                lambda: logs.writer.dropped,
+                notifier=notifier,
+                passed=passed,
             ) as service:
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()
@@ -148,8 +156,7 @@ def start_summary(settings: Settings, summary: ListeningService) -> dict[str, ob
     shadows = [each.name for each in settings.shadows]
     return {
         "version": version("tornado-idv"),
-        "host": settings.server.host,
-        "port": summary.port,
+        "listen": [str(each) for each in summary.addresses],
         "backends": [each.name for each in settings.served],
         "keys": summary.key_count,
         **({"shadows": shadows} if shadows else {}),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import partial
 
 import pluggy
 
 from tornado_idv.admin.service_operations import ServiceOperations
+from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.double.handlers import HANDLERS, DoubleVerifyHandler
@@ -37,7 +37,14 @@ from tornado_idv.service.reload import (
     prepare_file,
     record,
 )
-from tornado_idv.service.sockets import bind, port_of, tls_context, url_of
+from tornado_idv.service.sockets import (
+    Listener,
+    addresses_of,
+    bind,
+    port_of,
+    public_listeners,
+    tls_context,
+)
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog, RequestLog
 from tornado_idv.web.app import make_api, make_reject
@@ -56,15 +63,25 @@ _COLLECT_AFTER = 10.0
 class ListeningService:
     """A service that serves, as its operator sees it.
 
-    ``url`` is its base URL for requests from this machine, without a trailing slash, and
-    ``admin_url`` that of its admin listener, if it has one. ``key_count`` is the number of keys
-    at the start, also of those that are not valid.
+    ``addresses`` are where it listens, with the real ports, and Unix sockets last; ``admin_url`` is
+    the base URL of its admin listener, if it has one. ``key_count`` is the number of keys at the
+    start, also of those that are not valid.
     """
 
-    url: str
-    port: int
+    addresses: Sequence[Address]
+    scheme: str
     admin_url: str | None
     key_count: int
+
+    @property
+    def url(self) -> str:
+        """The base URL for requests from this machine, without a trailing slash."""
+        return self.addresses[0].url(self.scheme)
+
+    @property
+    def port(self) -> int:
+        """The port of that; 0 if there are Unix sockets alone."""
+        return self.addresses[0].port
 
 
 _NO_MANAGER = Notifier()
@@ -104,7 +121,7 @@ class Service(ListeningService):
         in. Raises `StartError` for what cannot be opened.
         """
         tls = None
-        if settings.server.tls is not None and self.url.startswith("https:"):
+        if settings.server.tls is not None and self.scheme == "https":
             tls = tls_context(settings.server.tls)
         keys = await self.keys.prepare(settings.auth)
         async with AsyncExitStack() as undo:
@@ -209,18 +226,19 @@ async def listening(
     log_dropped: Callable[[], int] = lambda: 0,
     *,
     notifier: Notifier = _NO_MANAGER,
+    passed: Sequence[Listener] = (),
 ) -> AsyncIterator[Service]:
     """The whole service in one process, from open backends to listening sockets.
 
     ``file`` holds the settings; a reload reads it again. ``log_dropped`` returns the number of
-    lost log lines, for the metrics; ``notifier`` reports reloads. Raises `StartError` if the key
-    store or a backend cannot be opened or an address cannot be taken.
+    lost log lines, for the metrics; ``notifier`` reports reloads; ``passed`` are the listeners of
+    the service manager. Raises `StartError` if the key store or a backend cannot be opened or an
+    address cannot be taken.
     """
+    listeners = public_listeners(settings.server, file.addresses_for(settings), passed)
     kinds = installed_kinds(manager)
     async with (
-        serving(
-            settings, manager, access_log, log_dropped, port=file.port_for(settings)
-        ) as service,
+        serving(settings, manager, access_log, log_dropped, listeners=listeners) as service,
         AsyncExitStack() as stack,
     ):
         operations = service.operations
@@ -244,12 +262,12 @@ async def listening(
             from tornado_idv.double.admin import ROUTES  # noqa: PLC0415
 
             host = settings.admin.host
-            sockets = bind("admin", host, settings.admin.port)
+            sockets = bind("admin.host or admin.port", host, settings.admin.port)
             routes = ROUTES if settings.demo else None
             await stack.enter_async_context(
                 admin_listening(sockets, host, operations, routes, double=service.shared.double)
             )
-            service.admin_url = url_of("http", host, port_of(sockets))
+            service.admin_url = Address(host, port_of(sockets)).url("http")
         yield service
 
 
@@ -260,13 +278,13 @@ async def serving(
     access_log: AccessLog | None,
     log_dropped: Callable[[], int],
     *,
-    port: int = 0,
-    sockets: Sequence[socket.socket] = (),
+    listeners: AbstractContextManager[Sequence[Sequence[Listener]]],
     common: Limiters | None = None,
 ) -> AsyncIterator[Service]:
-    """The public listener, on ``port`` or bound sockets; raises as `listening`.
+    """The public listener, on the sockets of one worker; raises as `listening`.
 
-    ``common`` are the limits of all processes, if there are several.
+    ``listeners`` is entered when everything else is open. ``common`` are the limits of all
+    processes, if there are several.
     """
     counters = Counters()
     async with (
@@ -283,10 +301,6 @@ async def serving(
         shared = SharedParts(keys.ring, limiters, counters, double or access_log, double)
         server = HttpServer(make_http(settings, directories.current, shared))
         tls = tls_context(settings.server.tls) if settings.server.tls else None
-        host = settings.server.host
-        sockets = sockets or bind("server", host, port)
-        port = port_of(sockets)
-        url = url_of("https" if tls else "http", host, port)
         operations = ServiceOperations(
             directories.current,
             settings.make_identifiers(),
@@ -300,7 +314,8 @@ async def serving(
             server.connections_limit,
             directories.snapshots,
         )
-        summary = url, port, None, len(keys.ring.ids)
-        with closing(server):
-            await server.listen(sockets, tls)
+        key_count = len(keys.ring.ids)
+        with listeners as (own,), closing(server):
+            await server.listen([each.sock for each in own], tls)
+            summary = addresses_of(own), settings.server.scheme, None, key_count
             yield Service(*summary, settings, server, operations, keys, directories, shared)

@@ -11,6 +11,7 @@ from itertools import chain
 
 import pluggy
 
+from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
@@ -19,7 +20,14 @@ from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.service.run import start_summary
 from tornado_idv.service.service import ListeningService
-from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
+from tornado_idv.service.sockets import (
+    Listener,
+    addresses_of,
+    bind,
+    passed_listeners,
+    port_of,
+    public_listeners,
+)
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Slot
 from tornado_idv.workers.manager import run_manager
@@ -27,7 +35,6 @@ from tornado_idv.workers.supervisor import MANAGER, Supervisor
 from tornado_idv.workers.worker import run_worker
 
 _audit = logging.getLogger(AUDIT)
-Run = Callable[[Configuration, Sequence[socket.socket], socket.socket], int]
 
 
 def supervise(
@@ -44,39 +51,43 @@ def supervise(
     """
     configure_direct_logging(settings.logging.level, settings.logging.format)
     server, admin = settings.server, settings.admin
-    public = bind_each("server", server.host, file.port_for(settings), workers)
-    admin_sockets = bind("admin", admin.host, admin.port) if admin else []
-    kinds = installed_kinds(manager)
-    limiters = make_limiters(settings.limits)
-    current = Configuration(file, settings, manager, kinds, limiters)
+    passed = passed_listeners()
+    with public_listeners(server, file.addresses_for(settings), passed, workers) as public:
+        admin_setting = "admin.host or admin.port"
+        admin_sockets = bind(admin_setting, admin.host, admin.port) if admin else []
+        kinds = installed_kinds(manager)
+        limiters = make_limiters(settings.limits)
+        current = Configuration(file, settings, manager, kinds, limiters)
 
-    def on_ready(key_count: int) -> None:
-        port = port_of(public[0])
-        url = url_of("https" if server.tls else "http", server.host, port)
-        admin_url = url_of("http", admin.host, port_of(admin_sockets)) if admin else None
-        summary = ListeningService(url, port, admin_url, key_count)
-        _audit.info("started", extra={**start_summary(settings, summary), "workers": workers})
-        announce(summary)
+        def on_ready(key_count: int) -> None:
+            url = Address(admin.host, port_of(admin_sockets)).url("http") if admin else None
+            summary = ListeningService(addresses_of(public[0]), server.scheme, url, key_count)
+            _audit.info("started", extra={**start_summary(settings, summary), "workers": workers})
+            announce(summary)
 
-    sockets = {*chain(*public), *admin_sockets}
+        public_sockets = {each.sock for each in chain(*public)}
 
-    def start(run: Run, own: Sequence[socket.socket], control: socket.socket) -> int:
-        _close(sockets.difference(own))
-        return run(current, own, control)
+        def worker(own: Sequence[Listener], control: socket.socket) -> int:
+            _close(public_sockets.difference(each.sock for each in own))
+            _close(admin_sockets)
+            return run_worker(current, own, control)
 
-    worker = partial(start, run_worker)
-    slots = [Slot(f"worker {i}", partial(worker, own)) for i, own in enumerate(public, start=1)]
-    slots.append(Slot(MANAGER, partial(start, run_manager, admin_sockets)))
-    gc.collect()
-    gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
-    supervisor = Supervisor(
-        slots,
-        current,
-        Notifier.from_environ(),
-        on_ready=on_ready,
-        release=partial(_close, list(chain(*public))),
-    )
-    _audit.info("stopped", extra={"drained": supervisor.run()})
+        def manage(control: socket.socket) -> int:
+            _close(public_sockets)
+            return run_manager(current, admin_sockets, control)
+
+        slots = [Slot(f"worker {i}", partial(worker, own)) for i, own in enumerate(public, start=1)]
+        slots.append(Slot(MANAGER, manage))
+        gc.collect()
+        gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
+        supervisor = Supervisor(
+            slots,
+            current,
+            Notifier.from_environ(),
+            on_ready=on_ready,
+            release=partial(_close, public_sockets),
+        )
+        _audit.info("stopped", extra={"drained": supervisor.run()})
 
 
 def _close(sockets: Iterable[socket.socket]) -> None:

@@ -26,6 +26,7 @@ from support.processes.proxies import find_tool
 from support.processes.service import KEY, Client
 from tornado_idv.cli.backends import load_settings
 from tornado_idv.cli.running.serve import announce
+from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
@@ -96,7 +97,7 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     """Without one there is no line."""
     more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
-    announce(ListeningService("http://127.0.0.1:1", 1, None, len(keys)), settings)
+    announce(ListeningService([Address("127.0.0.1", 1)], "http", None, len(keys)), settings)
     reported = capsys.readouterr().out
     assert (
         ("curl" in reported) is ("Demo mode" in reported) is (f"Bearer {KEY}'" in reported) is works

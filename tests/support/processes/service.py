@@ -84,19 +84,30 @@ class Connection:
         return Reply(status, headers, self._stream.read(int(headers.get("content-length", "0"))))
 
 
-class Client:
-    """Sends bytes and reads what comes back until the peer has no more to say."""
+def open_socket(port: int | Path) -> socket.socket:
+    """Connect to a port, or to a Unix socket."""
+    if isinstance(port, int):
+        return socket.create_connection(("127.0.0.1", port), timeout=10)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(10)
+    try:
+        sock.connect(str(port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
-    def __init__(self, port: int) -> None:
+
+class Client:
+    """Sends bytes to a port, or the path of a Unix socket, and reads what comes back."""
+
+    def __init__(self, port: int | Path) -> None:
         self.port = port
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """Open a connection, and close it at the end."""
-        with (
-            socket.create_connection(("127.0.0.1", self.port), timeout=10) as sock,
-            sock.makefile("rb") as stream,
-        ):
+        with open_socket(self.port) as sock, sock.makefile("rb") as stream:
             yield Connection(sock, stream)
 
     def raw(self, data: bytes, expect: int = 1) -> list[Reply]:

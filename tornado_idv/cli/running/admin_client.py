@@ -15,11 +15,11 @@ from typing import NoReturn
 import click
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, show
+from tornado_idv.config.address import Address
 from tornado_idv.config.parts import load_parts
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import require_file
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.service.sockets import url_of
 
 
 class AdminUnavailable(IdvError):
@@ -60,7 +60,7 @@ class AdminListener:
         fields = {"Content-Type": "application/json"}
         if self.token_file is not None:
             fields["Authorization"] = f"Bearer {_read_token(self.token_file)}"
-        url = url_of("http", settings.host, settings.port)
+        url = Address(settings.host, settings.port).url("http")
         connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=timeout)
         try:
             connection.request(method, path, json.dumps(body), fields)

@@ -113,6 +113,11 @@ def serve(
     ):
         manager = plugin_manager()
         settings = file.load(installed_kinds(manager), os.environ)
+        if port is not None and settings.server.listen:
+            raise click.UsageError(
+                "--port takes the place of server.port, and this configuration has server.listen; "
+                "leave --port out"
+            )
 
         def announce_once(service: ListeningService) -> None:
             _try_to_announce(settings, ready_fd, ready_file, service)
@@ -153,6 +158,8 @@ def _try_to_announce(
     """
     key, url = _token_to_try(settings), service.url + settings.server.base_path
     record = {"url": url, "admin_url": service.admin_url, "key": key, "pid": os.getpid()}
+    if (unix_socket := service.addresses[-1].path) is not None:
+        record["unix_socket"] = str(unix_socket)
     line = json.dumps(record) + "\n"
     try:
         if ready_fd is not None:
@@ -164,8 +171,8 @@ def _try_to_announce(
                 file.write(line)
     except OSError as error:
         raise StartError(f"--ready-fd cannot be written: {error.strerror}") from None
-    if settings.server.warning is not None:
-        _log.warning("%s", settings.server.warning)
+    for text, *_ in settings.warnings(service.addresses):
+        _log.warning("%s", text)
     try:
         announce(service, settings)
     except OSError as error:
@@ -200,23 +207,27 @@ def announce(service: ListeningService, settings: Settings) -> None:
     In demo mode it also gives a command that asks for the demo's @alice, if a key is
     written in plain text that may ask now.
     """
-    url = service.url + settings.server.base_path
+    base_path = settings.server.base_path
+    url = service.url + base_path
     backends, shadows = (
         ", ".join(f"{each.name} ({each.kind})" for each in those)
         for those in (settings.served, settings.shadows)
     )
-    click.echo(f"Listening on {url}")
+    for each in service.addresses:
+        where = str(each) if each.path else each.url(service.scheme) + base_path
+        click.echo(f"Listening on {where}")
     if service.admin_url is not None:
         click.echo(f"Admin listener on {service.admin_url}")
         click.echo(f"Status page: {service.admin_url}/status")
-    if settings.server.docs:
+    if settings.server.docs and service.port:
         click.echo(f"API documentation: {url}/docs")
     click.echo(f"Backends, in order: {backends}")
     if shadows:
         click.echo(f"Shadows: {shadows}")
     click.echo(f"Keys: {service.key_count}")
     if token := _token_to_try(settings):
-        click.echo(f"Demo mode. Try:\n\n{example_request(url, token)}\n")
+        command = example_request(url, token, service.addresses[0].path)
+        click.echo(f"Demo mode. Try:\n\n{command}\n")
 
 
 def _token_to_try(settings: Settings) -> str | None:

@@ -1,0 +1,128 @@
+"""`server.listen`: what it may hold, and what it excludes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tornado_idv.config.address import Address
+from tornado_idv.config.settings import Settings
+from tornado_idv.keys.token import issue
+
+Load = Callable[[str], Settings]
+ProblemsIn = Callable[..., list[str]]
+GOOD = """\
+profile_sites: [https://profiles.example]
+backends: [{name: members, kind: table, path: members.db}]
+"""
+FORM = "must be like 127.0.0.1:8080, [::1]:8080 or unix:/run/idv/http.sock"
+TAKES_ITS_PLACE = "server.listen takes its place; leave this out"
+TOKEN = f"auth: {{keys: [{{id: a, token: {issue('a')}}}]}}"
+
+
+def listening(*addresses: str) -> str:
+    return f"{GOOD}server: {{listen: [{', '.join(map(repr, addresses))}]}}\n"
+
+
+def test_addresses_are_read_in_their_order(load_text: Load, tmp_path: Path) -> None:
+    text = listening("unix:/run/idv.sock", "127.0.0.1:8080", "[::1]:0", "idv.example:443", "unix:s")
+    assert load_text(text).server.addresses == (
+        Address(path=Path("/run/idv.sock")),
+        Address("127.0.0.1", 8080),
+        Address("::1", 0),
+        Address("idv.example", 443),
+        Address(path=tmp_path / "s"),
+    )
+
+
+def test_without_it_host_and_port_are_the_address(load_text: Load) -> None:
+    text = GOOD + "server: {host: '::', port: 81}"
+    assert load_text(text).server.addresses == (Address("::", 81),)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("8080", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:8o80"),
+        *(":8080", "::1:8080", "[::1]", "[::1]8080", "[127.0.0.1]:80", "[a:b]:80", "a b:80"),
+        *("/run/idv.sock", "http://127.0.0.1:80", "", "UNIX:/run/idv.sock"),
+    ],
+)
+def test_anything_else_is_reported(problems_in: ProblemsIn, address: str) -> None:
+    assert problems_in(listening(address)) == [f"3:19: server.listen[0]: {FORM}"]
+
+
+@pytest.mark.parametrize("address", ["{a: b}", "[a]"])
+def test_an_item_is_text(problems_in: ProblemsIn, address: str) -> None:
+    text = f"{GOOD}server: {{listen: ['127.0.0.1:1', {address}]}}\n"
+    assert problems_in(text) == [f"3:34: server.listen[1]: {FORM}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("", "a path is missing"),
+        ("/" + 107 * "x", "the path of a Unix socket can have at most 107 bytes"),
+        ("/" + 54 * "é", "the path of a Unix socket can have at most 107 bytes"),
+    ],
+)
+def test_path_that_no_socket_can_have_is_reported(
+    problems_in: ProblemsIn, path: str, problem: str
+) -> None:
+    assert problems_in(listening(f"unix:{path}")) == [f"3:19: server.listen[0]: {problem}"]
+
+
+def test_longest_path_is_accepted(load_text: Load) -> None:
+    path = "/" + 106 * "x"
+    assert load_text(listening(f"unix:{path}")).server.addresses == (Address(path=Path(path)),)
+
+
+def test_an_empty_list_is_reported(problems_in: ProblemsIn) -> None:
+    (problem,) = problems_in(listening())
+    assert problem == "3:18: server.listen: too few items: at least 1, not 0"
+
+
+def test_host_and_port_beside_it_are_to_be_left_out(problems_in: ProblemsIn) -> None:
+    text = f"{GOOD}server: {{host: 127.0.0.1, listen: ['127.0.0.1:80'], port: 80}}\n"
+    assert problems_in(text) == [
+        f"3:16: server.host: {TAKES_ITS_PLACE}",
+        f"3:59: server.port: {TAKES_ITS_PLACE}",
+    ]
+
+
+@pytest.mark.parametrize("others", [[], ["127.0.0.1:0", "[::1]:0", "localhost:0"]])
+def test_a_plain_token_is_allowed_where_only_this_machine_can_connect(
+    load_text: Load, others: list[str]
+) -> None:
+    text = listening("unix:/run/idv.sock", *others)
+    assert load_text(text + TOKEN).auth.keys[0].token is not None
+
+
+def test_a_plain_token_is_refused_where_others_can_connect(problems_in: ProblemsIn) -> None:
+    (problem,) = problems_in(listening("unix:/run/idv.sock", "0.0.0.0:80", "127.0.0.1:81") + TOKEN)
+    assert problem.startswith("4:30: auth.keys[0].token: a plain token is only allowed with demo:")
+
+
+@pytest.mark.parametrize(
+    ("listen", "proxies", "expected"),
+    [
+        (["unix:/s", "127.0.0.1:1"], ["unix:"], []),
+        (["unix:/s"], [], ["limits.failed_auth counts"]),
+        (["unix:/s"], ["127.0.0.1"], ["limits.failed_auth counts"]),
+        (["127.0.0.1:1"], [], []),
+        (["unix:/s", "0.0.0.0:1", "[::1]:1", "a.b:1"], ["unix:"], ["plain HTTP on 0.0.0.0, a.b:"]),
+        (["unix:/s", "0.0.0.0:1"], ["10.0.0.1", "unix:"], []),
+    ],
+)
+def test_warnings(
+    load_text: Load, listen: list[str], proxies: list[str], expected: list[str]
+) -> None:
+    text = listening(*listen).replace("]}", f"], trusted_proxies: {proxies}}}")
+    settings = load_text(
+        text.replace("backends: [{", "limits: {failed_auth: 1/minute}\nbackends: [{")
+    )
+    found = [text for text, *_ in settings.warnings(settings.server.addresses)]
+    assert len(found) == len(expected)
+    assert all(map(str.startswith, found, expected))

@@ -1,0 +1,305 @@
+"""Sockets that a service manager holds and passes, as systemd does with a ``.socket`` unit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes.ports import free_port, listens
+from support.processes.process import COMMAND, TIMEOUT, children, eventually
+from support.processes.proxies import find_tool
+from support.processes.service import (
+    FIXTURE,
+    KEY,
+    Client,
+    Connection,
+    lookup_request,
+    open_socket,
+)
+from support.processes.socket_activation import activated, held_sockets, serving_activated
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """\
+profile_sites: [https://profiles.example]
+server: {{port: {port}, workers: {workers}, drain: {{delay: {delay}}}}}
+auth: {{keys: [{{id: caller, token: {key}}}]}}
+backends: [{{name: users, kind: yaml, path: users.yaml}}]
+logging: {{level: info, format: json}}
+"""
+ALICE = {
+    "status": "ok",
+    "plan": "Free",
+    "card_number": "4000123412341234",
+    "nickname": "@alice",
+    "profile_url": "https://profiles.example/m/alice",
+}
+RESTARTS = 3
+WORKERS = pytest.mark.parametrize("workers", [1, 2])
+Sockets = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Sockets]:
+    """A TCP and a Unix socket that outlive the service."""
+    with held_sockets(tmp_path) as sockets:
+        yield sockets
+
+
+def write(folder: Path, workers: int = 1, delay: str = "0s") -> Path:
+    """Write a configuration; its own port is not used."""
+    (folder / "users.yaml").write_text(FIXTURE)
+    path = folder / "config.yaml"
+    port = free_port()
+    path.write_text(CONFIG.format(port=port, workers=workers, delay=delay, key=KEY))
+    return path
+
+
+def places(held: Sockets) -> tuple[int, Path]:
+    """Return where clients reach these sockets."""
+    return held[0].getsockname()[1], Path(held[1].getsockname())
+
+
+def events(config: Path) -> list[dict[str, object]]:
+    lines = config.with_suffix(".log").read_text().splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+@WORKERS
+def test_passed_sockets_replace_the_configured_address(
+    held: Sockets, tmp_path: Path, workers: int
+) -> None:
+    config = write(tmp_path, workers)
+    port, path = places(held)
+    with serving_activated(held, config) as process:
+        for place in (port, path):
+            for _ in range(3):
+                reply = Client(place).by_input("@alice")
+                assert (reply.status, json.loads(reply.body)) == (200, ALICE)
+        text = config.with_suffix(".log").read_text()
+        assert f"Listening on http://127.0.0.1:{port}\n" in text
+        assert f"Listening on unix:{path}\n" in text
+        (started,) = [each for each in events(config) if each["event"] == "started"]
+        assert started["listen"] == [f"127.0.0.1:{port}", f"unix:{path}"]
+        assert not listens(int(config.read_text().split("port: ")[1].split(",")[0]))
+        process.terminate()
+        assert process.wait(TIMEOUT) == 0
+    # They are as they were: the service has closed its copies, and removed no file.
+    assert held[1].getsockname() == str(path)
+    assert path.is_socket()
+    for place in (port, path):
+        open_socket(place).close()
+
+
+@WORKERS
+def test_only_the_service_has_the_sockets(held: Sockets, tmp_path: Path, workers: int) -> None:
+    """Programs that it starts would otherwise hold them, or serve on them."""
+    config = write(tmp_path, workers)
+    with serving_activated(held, config) as process:
+        for pid in (process.pid, *children(process.pid)):
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                if int(each.name) > 2 and str(each.readlink()).startswith("socket:"):
+                    info = Path(f"/proc/{pid}/fdinfo/{each.name}").read_text()
+                    flags = int(info.split("flags:")[1].split()[0], 8)
+                    assert flags & os.O_CLOEXEC, each
+
+
+@pytest.mark.parametrize(("pid", "count"), [("1", "2"), ("", "2"), ("$$", "0"), ("$$", "many")])
+def test_without_sockets_for_this_process_it_binds_its_own(
+    held: Sockets, tmp_path: Path, pid: str, count: str
+) -> None:
+    config = write(tmp_path)
+    with serving_activated(held, config, pid=pid, count=count):
+        (started,) = [each for each in events(config) if each["event"] == "started"]
+        (address,) = started["listen"]
+        assert address.startswith("127.0.0.1:")
+        assert Client(int(address.split(":")[1])).by_input("@alice").status == 200
+        assert int(address.split(":")[1]) != held[0].getsockname()[1]
+
+
+def datagram() -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+def not_listening() -> socket.socket:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+def packets() -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.bind(f"\0{os.getpid()}-packets")
+    sock.listen()
+    return sock
+
+
+@WORKERS
+@pytest.mark.parametrize("make", [datagram, not_listening, packets])
+def test_socket_of_another_kind_is_an_error(
+    held: Sockets, tmp_path: Path, make: type[socket.socket], workers: int
+) -> None:
+    config = write(tmp_path, workers)
+    log = tmp_path / "log"
+    with make() as wrong:
+        arguments = ("serve", "--config", str(config))
+        with activated([held[0], wrong], *arguments, log=log) as process:
+            assert process.wait(TIMEOUT) == 3
+    assert log.read_text() == (
+        "the service manager passed file descriptor 4 (LISTEN_FDS), which is no socket that "
+        "listens for connections: use ListenStream= and Accept=no\n"
+    )
+
+
+def test_systemd_socket_activate_starts_the_service(tmp_path: Path) -> None:
+    """systemd's own program, which starts it at the first connection."""
+    config, port = write(tmp_path), free_port()
+    with (tmp_path / "log").open("w") as log:
+        tool = find_tool("systemd-socket-activate")
+        arguments = ("serve", "--config", str(config))
+        process = subprocess.Popen(
+            [tool, f"--listen=127.0.0.1:{port}", *COMMAND, *arguments], stdout=log, stderr=log
+        )
+    try:
+        eventually(lambda: listens(port))
+        assert Client(port).by_input("@alice").status == 200
+        process.terminate()
+        assert process.wait(TIMEOUT) == 0
+    finally:
+        process.kill()
+        process.wait(TIMEOUT)
+
+
+class Load:
+    """Clients that look a user up until they are stopped, and what they have seen."""
+
+    def __init__(self, *where: int | Path) -> None:
+        self.seen: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(look_up, each))
+            for each in where
+            for look_up in (self._with_new_connections, self._with_kept_connections)
+        ]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        for each in self._threads:
+            each.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            for each in self._threads:
+                each.join(TIMEOUT)
+
+    def wait_for(self, count: int) -> None:
+        """Wait for some more right responses."""
+        enough = self.seen["right"] + count
+        eventually(lambda: self.seen["right"] > enough)
+
+    def _run(self, look_up: Callable[[Client], None], where: int | Path) -> None:
+        while not self._stop.is_set():
+            try:
+                look_up(Client(where))
+            except OSError as error:
+                self.seen[type(error).__name__] += 1
+
+    def _ask(self, connection: Connection) -> bool | None:
+        """Return whether the connection is kept; ``None`` if it ended without a response."""
+        connection.send(lookup_request("@alice"))
+        reply = connection.read_reply()
+        if reply is None:
+            return None
+        self.seen["right" if json.loads(reply.body) == ALICE else "wrong"] += 1
+        return reply.headers.get("connection") != "close"
+
+    def _with_new_connections(self, client: Client) -> None:
+        with client.connection() as connection:
+            if self._ask(connection) is None:
+                self.seen["no response on a new connection"] += 1
+        time.sleep(0.002)
+
+    def _with_kept_connections(self, client: Client) -> None:
+        with client.connection() as connection:
+            for number in range(1_000_000):
+                kept = self._ask(connection)
+                if kept is None:
+                    self.seen["no response on a kept connection" if number else "no response"] += 1
+                if not kept:
+                    self.seen["closed after a response"] += kept is False
+                    return
+                if self._stop.wait(0.002):
+                    return
+
+
+@WORKERS
+def test_a_restart_under_load_loses_no_connection(
+    held: Sockets, tmp_path: Path, workers: int
+) -> None:
+    """Clients that connect in between wait; the others close after a response that says so."""
+    config = write(tmp_path, workers, delay="1s")
+    load = Load(*places(held))
+    with ExitStack() as stack:
+        process = stack.enter_context(serving_activated(held, config))
+        with load.running():
+            for _ in range(RESTARTS):
+                load.wait_for(200)
+                process.terminate()
+                assert process.wait(TIMEOUT) == 0
+                process = stack.enter_context(serving_activated(held, config))
+            load.wait_for(200)
+    assert load.seen.keys() == {"right", "closed after a response"}
+    assert load.seen["closed after a response"] >= RESTARTS * 2
+    stopped = [each["drained"] for each in events(config) if each["event"] == "stopped"]
+    assert stopped == [True] * RESTARTS
+    assert {each["status"] for each in events(config) if each["event"] == "request"} == {200}
+
+
+@WORKERS
+def test_connections_of_the_gap_are_served_by_the_next_process(
+    held: Sockets, tmp_path: Path, workers: int
+) -> None:
+    """Also more of them than a service by itself has waiting: they have sent their request."""
+    config = write(tmp_path, workers)
+    with serving_activated(held, config) as process:
+        process.terminate()
+        assert process.wait(TIMEOUT) == 0
+    with ExitStack() as stack:
+        waiting = [
+            stack.enter_context(Client(place).connection())
+            for place in places(held)
+            for _ in range(40)
+        ]
+        for each in waiting:
+            each.send(lookup_request("@alice"))
+        stack.enter_context(serving_activated(held, config))
+        replies = [each.read_reply() for each in waiting]
+        assert {reply.status if reply else None for reply in replies} == {200}
+
+
+def test_a_crash_loses_no_waiting_connection(held: Sockets, tmp_path: Path) -> None:
+    config = write(tmp_path)
+    with serving_activated(held, config) as process:
+        process.send_signal(signal.SIGSTOP)
+        with Client(places(held)[1]).connection() as waiting:
+            waiting.send(lookup_request("@alice"))
+            process.kill()
+            process.wait(TIMEOUT)
+            with serving_activated(held, config):
+                reply = waiting.read_reply()
+                assert reply is not None
+                assert reply.status == 200

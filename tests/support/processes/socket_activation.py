@@ -1,0 +1,76 @@
+"""A service whose listening sockets this process holds, as systemd does (`sd_listen_fds(3)`)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from support.processes.process import COMMAND, TIMEOUT, children, eventually
+
+_MIN_DESCRIPTOR = 100
+"""Of copies, above those that a command is given."""
+
+
+@contextmanager
+def held_sockets(folder: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yield a TCP socket and a Unix socket, which listen with the backlog of systemd."""
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=4096) as tcp,
+        socket.socket(socket.AF_UNIX) as unix,
+    ):
+        unix.bind(str(folder / "held.sock"))
+        unix.listen(4096)
+        yield tcp, unix
+
+
+@contextmanager
+def activated(
+    sockets: Sequence[socket.socket], *arguments: str, log: Path, pid: str = "$$", count: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command with these sockets, and its output in the log; end it at the end."""
+    copies = [fcntl.fcntl(each, fcntl.F_DUPFD, _MIN_DESCRIPTOR) for each in sockets]
+    moves = " ".join(f"{3 + i}<&{each} {each}<&-" for i, each in enumerate(copies))
+    script = (
+        f"export LISTEN_PID={pid} LISTEN_FDS={count or len(sockets)} LISTEN_FDNAMES=x;"
+        f' exec "$@" {moves}'
+    )
+    try:
+        with log.open("a") as out:
+            process = subprocess.Popen(
+                ("bash", "-c", script, "bash", *COMMAND, *arguments),
+                pass_fds=copies,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+    finally:
+        for each in copies:
+            os.close(each)
+    workers: list[int] = []
+    try:
+        yield process
+        workers = children(process.pid)
+    finally:
+        process.kill()
+        process.wait(TIMEOUT)
+        for each in workers:
+            with suppress(ProcessLookupError):
+                os.kill(each, 9)
+
+
+@contextmanager
+def serving_activated(
+    sockets: Sequence[socket.socket], config: Path, **options: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Serve a configuration on these sockets; wait until it does."""
+    log = config.with_suffix(".log")
+    before = log.read_text().count("\nKeys: ") if log.exists() else 0
+    with activated(sockets, "serve", "--config", str(config), log=log, **options) as process:
+        eventually(lambda: process.poll() is not None or log.read_text().count("\nKeys: ") > before)
+        assert process.poll() is None, log.read_text()
+        yield process

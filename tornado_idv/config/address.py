@@ -1,0 +1,83 @@
+"""The addresses on which the service listens."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, InstanceOf, ValidationInfo, WithJsonSchema
+
+from tornado_idv.config.types import UNIX, is_host, is_loopback
+from tornado_idv.options import absolute_path
+
+_TCP = re.compile(r"(?:\[(.*:.*)\]|([^\[\]:]+)):([0-9]{1,5})", re.ASCII)
+_MAX_PORT = 65535
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 shown in URLs, not bound
+_MAX_PATH = 107
+"""Bytes that the kernel has for the path of a Unix socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address of a listener: a host and a port, or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"{UNIX}{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port or 'any free port'}"
+
+    def shown(self, scheme: str, base_path: str = "") -> str:
+        """Return the base URL there, or the address if it is a Unix socket."""
+        return str(self) if self.path is not None else f"{scheme}://{self}{base_path}"
+
+    def url(self, scheme: str) -> str:
+        """Return the base URL for requests from this machine, without a trailing slash.
+
+        With a Unix socket, a client takes any host.
+        """
+        if self.path is not None:
+            return f"{scheme}://localhost"
+        return replace(self, host=_LOOPBACK_OF.get(self.host, self.host)).shown(scheme)
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine can connect."""
+        return self.path is not None or is_loopback(self.host)
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address that is written so; raises `ValueError`."""
+        if text.startswith(UNIX):
+            return cls(path=Path(text.removeprefix(UNIX)))
+        match = _TCP.fullmatch(text)
+        host, port = (match[1] or match[2], int(match[3])) if match else ("", 0)
+        if is_host(host) and port <= _MAX_PORT:
+            return cls(host, port)
+        raise ValueError("must be like 127.0.0.1:8080, [::1]:8080 or unix:/run/idv/http.sock")
+
+
+def _listen_address(value: object, info: ValidationInfo) -> Address:
+    text = value if isinstance(value, str) else ""
+    address = Address.parse(text)
+    if address.path is None:
+        return address
+    path = absolute_path(text.removeprefix(UNIX), info)
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise ValueError(f"the path of a Unix socket can have at most {_MAX_PATH} bytes")
+    return Address(path=path)
+
+
+ListenAddress = Annotated[
+    InstanceOf[Address],
+    BeforeValidator(_listen_address),
+    WithJsonSchema({"type": "string", "pattern": "^unix:.+$|:[0-9]{1,5}$"}),
+]
+"""``HOST:PORT``, or ``unix:PATH``."""
