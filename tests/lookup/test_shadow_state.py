@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.http.http_server import until
+from tornado_idv.errors import StartError
 from tornado_idv.lookup import shadow_state
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.lookup.shadow_file import ShadowFile
@@ -104,19 +105,33 @@ async def test_read_only_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.M
 async def test_comparisons_that_cannot_be_written_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also together with those that came while a write was about to fail."""
     monkeypatch.setattr(shadow_state, "_MAX_WAITING", 100)
-    path = tmp_path / "no-folder" / "shadow.db"
-    state = started(path)
-    for number in range(1000):
-        user = User("Free", str(number), f"user{number}")
-        state.record(ByNickname(user.nickname), Comparison("match", (), user), 1.0)
-        if number % 70 == 0:
-            await asyncio.sleep(0.01)
-    path.parent.mkdir()
-    await until(lambda: state.problem is None and path.stat().st_size)
+    path = tmp_path / "shadow.db"
+    writing, held = Event(), Event()
+
+    def failing(*_: object) -> None:
+        writing.set()
+        held.wait()
+        raise StartError("the disk is full")
+
+    def record(first: int) -> None:
+        for number in range(first, first + 250):
+            user = User("Free", str(number), f"user{number}")
+            state.record(ByNickname(user.nickname), Comparison("match", (), user), 1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShadowFile, "write", failing)
+        state = started(path)
+        record(0)
+        await until(writing.is_set)
+        record(1000)
+        held.set()
+        await until(lambda: state.problem)
+    await until(lambda: state.problem is None)
     await state.close()
     totals = ShadowFile(path, "new").summary().totals
-    assert totals == {"match": 100, "skipped": 900}
+    assert totals == {"match": 100, "skipped": 400}
 
 
 async def test_unexpected_error_is_a_problem_without_values(

@@ -33,6 +33,22 @@ def test_compare_reports_each_difference(users: Users, folder: Path) -> None:
     assert done.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("other", "kind"),
+    [
+        (User(ALICE.plan, "2", "alice"), "differs"),  # by card it is not found
+        (User(ALICE.plan, ALICE.card_number, "bob"), "missing"),  # by card it differs
+    ],
+)
+def test_sample_is_looked_up_by_nickname_and_by_card(
+    users: Users, folder: Path, other: User, kind: str
+) -> None:
+    sqlite_databases.write(folder / "people.db", ALICE)
+    sqlite_databases.write(folder / "other.db", other)
+    done = users("compare", "people", "other", "--sample", 1, "--json")
+    assert (done.exit_code, [*json.loads(done.stdout)["users"]]) == (1, [kind])
+
+
 def test_derived_profile_url_equals_the_same_one_in_the_table(users: Users, folder: Path) -> None:
     """Responses are the same for both."""
     own = User(ALICE.plan, ALICE.card_number, "alice", "https://profiles.example/m/alice")
