@@ -218,10 +218,10 @@ def test_only_accepted_fields_may_differ(read: Read, file: ShadowFile) -> None:
     # A user whose lookups differ in other fields differs in all of them.
     card = Recorded(ByCard(ALICE.card_number), Comparison("differs", ("card_number",), ALICE), 2.0)
     file.write([card], 0, 1.0)
-    for field, left in (("card_number", "plan"), ("plan", "card_number")):
+    for field, left, users in (("card_number", "plan", 2), ("plan", "card_number", 1)):
         accepted = ["--accept", field, "--accept", "profile_url"]
-        found = read("check", "--min-users", 1, *accepted)["blockers"]
-        assert [left] in [each["fields"] for each in found]
+        (blocker,) = read("check", "--min-users", 1, *accepted)["blockers"]
+        assert (blocker["fields"], blocker["users"]) == ([left], users)
 
 
 def test_unverified_lookup_of_a_verified_user_is_no_blocker(read: Read, file: ShadowFile) -> None:

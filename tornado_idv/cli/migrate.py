@@ -205,7 +205,10 @@ def _blockers(
     ):
         if count := users[kind]:
             yield {"kind": kind, "users": count, "message": f"{counted(count, 'user')} {text}"}
+    others = Counter[tuple[str, ...]]()
     for fields, count in summary.differing.items():
-        if left := sorted(fields - accepted):
+        others[tuple(sorted(fields - accepted))] += count
+    for left, count in others.items():
+        if left:
             text = f"{counted(count, 'user')} with another {' and '.join(left)}"
             yield {"kind": "differs", "users": count, "fields": left, "message": text}
