@@ -34,6 +34,14 @@ def test_summary_shows_the_shared_cache(load_text: Load) -> None:
     assert ("shared cache", "redis, timeout 20ms") in summary(settings, NOW)
 
 
+def test_summary_shows_shadows_apart(load_text: Load) -> None:
+    shadow = "{name: new, kind: table, path: b, shadow: {sample: 2.5%, hits: true}}"
+    rows = summary(load_text(GOOD.replace("[{", f"[{shadow}, {{")), NOW)
+    text = "new (table), compared with 2.5% of lookups, also of cached answers, at most 20/second"
+    assert ("shadow", f"{text} in each process") in rows
+    assert [label for label, _ in rows if label.startswith("backend")] == ["backend 1"]
+
+
 def test_summary_of_a_large_file(load_text: Load) -> None:
     text = f"""\
 profile_sites: [https://profiles.example, https://old.example]

@@ -19,6 +19,7 @@ from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import AnyBackend, BackendOptions, ShadowOptions
 from tornado_idv.lookup.comparison import Comparison, compare
 from tornado_idv.lookup.guard import BackendCall, Guard
+from tornado_idv.lookup.shadow_state import ShadowState
 from tornado_idv.metrics.counters import Counters, shadow_part
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.registry import close_backend, open_backend
@@ -51,7 +52,8 @@ class Shadow:
     """One backend that is compared with a source, from `start` to `close`.
 
     It is opened in the background by ``build``, again and again where that fails, and has a guard
-    of its own. ``chance`` gives numbers from 0 to 1, ``timer`` gives seconds.
+    of its own. ``state``, if given, gets each comparison. ``chance`` gives numbers from 0 to 1,
+    ``timer`` gives seconds, ``clock`` Unix time.
     """
 
     def __init__(
@@ -60,21 +62,22 @@ class Shadow:
         build: Callable[[], AnyBackend],
         identifiers: Identifiers,
         counters: Counters,
+        state: ShadowState | None = None,
         *,
         chance: Callable[[], float] = random.random,
         timer: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.options, self.name = options, options.name
         self.settings = options.shadow or ShadowOptions(sample="100%")
         self.identifiers = identifiers
         self.guard: Guard | None = None
         """Its backend, once that is open."""
-        self.problem: str | None = "not open yet"
-        """Why it is not compared, if so."""
-        self._build = build
+        self._problem: str | None = "not open yet"
+        self._build, self._state = build, state
         self._fraction = self.settings.fraction
         self._interval = self.settings.rate.seconds / self.settings.rate.count
-        self._chance, self._timer = chance, timer
+        self._chance, self._timer, self._clock = chance, timer, clock
         self._counters = counters
         self._next = -inf
         self._source_lookups = 0
@@ -85,11 +88,13 @@ class Shadow:
         """Open the backend in the background, unless that was begun."""
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
+            if self._state is not None:
+                self._state.start()
 
     @property
-    def running(self) -> int:
-        """The number of running comparisons."""
-        return len(self._tasks)
+    def problem(self) -> str | None:
+        """Problem with opening the backend, or with writing the state."""
+        return self._problem or (self._state.problem if self._state else None)
 
     def offer(self, query: Query, source: Source, outcome: Outcome | None) -> None:
         """Compare the outcome of a lookup in the background, if it is in the sample.
@@ -101,10 +106,10 @@ class Shadow:
             return
         guard = self.guard
         if guard is None:
-            self._count("skipped")
+            self._skip()
         elif guard.is_asked(query):
             if len(self._tasks) >= self.options.max_concurrent or not self._is_within_rate():
-                self._count("skipped")
+                self._skip()
                 return
             if outcome is not None:
                 outcome = _trusted(outcome, is_sound=_is_sound(source.guards, query))
@@ -129,6 +134,8 @@ class Shadow:
             await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
         if self.guard is not None:
             await close_backend(self.guard.backend)
+        if self._state is not None:
+            await self._state.close()
 
     async def _open(self) -> None:
         while self.guard is None:
@@ -136,13 +143,15 @@ class Shadow:
                 backend = self._build()
                 await open_backend(backend, may_be_degraded=True)
             except IdvError as error:
-                if self.problem != str(error):
+                if self._problem != str(error):
                     _log.error("shadow %s cannot be opened: %s", self.name, error)
-                self.problem = str(error)
+                self._problem = str(error)
                 await asyncio.sleep(_OPEN_AGAIN)
             else:
-                self.problem = None
-                self.guard = Guard(backend, self.identifiers.accepts, self._on_call)
+                self._problem = None
+                self.guard = Guard(
+                    backend, self.identifiers.accepts, self._on_call, timer=self._timer
+                )
 
     def _on_call(self, call: BackendCall) -> None:
         part = shadow_part(self.name)
@@ -155,18 +164,23 @@ class Shadow:
         self._next = max(self._next, now - _BURST) + self._interval
         return True
 
-    def _count(self, *words: str) -> None:
-        self._counters.shadows[self.name].update(words)
+    def _skip(self) -> None:
+        self._counters.shadows[self.name]["skipped"] += 1
+        if self._state is not None:
+            self._state.skip()
 
     async def _run(
         self, guard: Guard, query: Query, source: Source, outcome: Outcome | None
     ) -> None:
+        began = self._clock()
         try:
             comparison = await self._compare(guard, query, source, outcome)
             if comparison is None:
-                self._count("skipped")
-            else:
-                self._count(comparison.result, *comparison.fields)
+                self._skip()
+                return
+            self._counters.shadows[self.name].update((comparison.result, *comparison.fields))
+            if self._state is not None:
+                self._state.record(query, comparison, began)
         except Exception as error:  # noqa: BLE001 - nothing waits for it
             _log.error("shadow %s: a comparison failed:\n%s", self.name, format_traceback(error))
 
@@ -183,10 +197,11 @@ class Shadow:
         deadline = asyncio.get_running_loop().time() + 4 * self.options.timeout
         target = await _ask(guard.find(query, deadline), [guard], query)
         comparison = self._of(first, target)
-        if comparison.result not in _DIFFERENCES:
+        if comparison.result not in _DIFFERENCES and (first.found or comparison.result != "match"):
             return comparison
         # The user may have changed in between: what the source held before and after the lookup
-        # in the shadow, it held during it.
+        # in the shadow, it held during it. And a source that does not find the user now may have
+        # had a problem until just before.
         again = await self._ask_source(query, source)
         if again is None:
             return None

@@ -19,6 +19,7 @@ from tornado_idv.lookup.cache import OF_SNAPSHOT, AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.lookup.shadow import Shadow
+from tornado_idv.lookup.shadow_state import ShadowState
 from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import Counters
@@ -178,7 +179,9 @@ class Directories:
             shadow = in_use.get(options.name)
             if shadow is None or shadow.options != options:
                 build = partial(_build_backend, self._kinds, options)
-                shadow = Shadow(options, build, identifiers, self._counters)
+                path = options.shadow.state if options.shadow else None
+                state = ShadowState(path, options.name) if path else None
+                shadow = Shadow(options, build, identifiers, self._counters, state)
             shadows.append(shadow)
         return shadows
 

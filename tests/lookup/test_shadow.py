@@ -1,0 +1,249 @@
+"""A lookup is compared with a shadow once, behind everyone who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from support.fakes.clock_and_backends import CardsOnly, FakeBackend, Ticker
+from support.fakes.directories import ALICE, DOWN, OTHER_ALICE, QUERY, chain, directory
+from tornado_idv.errors import LookupFailed
+from tornado_idv.identifiers import Identifiers, ProfileSite
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.shadow import Shadow
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.model import Answer, User
+
+THIRD_ALICE = User("Max", "4002", "alice")
+
+
+class Compared:
+    """A directory with a shadow, and what was counted of that."""
+
+    def __init__(self, asked: Directory, backend: FakeBackend, **given: Any) -> None:
+        self.directory, self.backend, self.counters = asked, backend, Counters()
+        identifiers = Identifiers((ProfileSite.parse("https://a.example"),))
+        self.shadow = Shadow(backend.options, lambda: backend, identifiers, self.counters, **given)
+        self.shadow.start()
+        asked.set_shadows([self.shadow])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(self.counters.shadows["new"])
+
+    async def find(self) -> Answer | None:
+        await asyncio.sleep(0)  # the shadow is open then
+        with suppress(LookupFailed):
+            return await self.directory.find(QUERY)
+        return None
+
+    async def results(self) -> dict[str, int]:
+        """Look a user up, and return what was counted once that was compared."""
+        await self.find()
+        await self.end()
+        return self.counts
+
+    async def end(self) -> None:
+        async with asyncio.timeout(5):
+            await asyncio.gather(*self.shadow._tasks)
+
+
+def new(answer: object = None, **options: Any) -> FakeBackend:
+    shadow = {"sample": "100%", "rate": "1000/s", **options.pop("shadow", {})}
+    return FakeBackend(answer, "new", shadow=shadow, **options)
+
+
+async def test_outcome_that_changes_in_the_meantime_is_no_difference() -> None:
+    old, shadow = FakeBackend(ALICE), new(OTHER_ALICE)
+    compared = Compared(directory(old), shadow)
+    gate = shadow.source.hold()
+    await compared.find()
+    await shadow.source.begun.wait()
+    old.source.answer = OTHER_ALICE
+    gate.set()
+    assert await compared.results() == {"match": 1}
+    assert old.source.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("then", "result"), [(THIRD_ALICE, "unverified"), (DOWN, "source_failed"), (None, "unverified")]
+)
+async def test_difference_that_the_source_does_not_confirm_is_none(
+    then: object, result: str
+) -> None:
+    old, shadow = FakeBackend(ALICE), new(OTHER_ALICE)
+    compared = Compared(directory(old), shadow)
+    gate = shadow.source.hold()
+    await compared.find()
+    await shadow.source.begun.wait()
+    old.source.answer = then
+    gate.set()
+    await compared.end()
+    assert compared.counts == {result: 1}
+
+
+async def test_confirmation_neither_changes_nor_uses_the_cache() -> None:
+    old = FakeBackend(ALICE)
+    compared = Compared(directory(old), new(OTHER_ALICE))
+    assert await compared.results() == {"differs": 1, "card_number": 1, "plan": 1}
+    old.source.answer = OTHER_ALICE
+    answer = await compared.find()
+    assert answer is not None
+    assert answer.user == ALICE
+    assert compared.directory.cache.sizes == {"found": 1, "negative": 0}
+
+
+async def test_user_found_after_a_skipped_backend_is_unverified() -> None:
+    backends = chain(DOWN, ALICE, on_unavailable="continue")
+    compared = Compared(directory(*backends), new(OTHER_ALICE))
+    assert await compared.results() == {"unverified": 1}
+
+
+async def test_not_found_of_a_source_with_a_problem_is_not_believed() -> None:
+    class Stale(FakeBackend):
+        problem = "a rejected edit"
+
+    assert await Compared(directory(Stale(None)), new(ALICE)).results() == {"unverified": 1}
+    assert await Compared(directory(Stale(ALICE)), new(ALICE)).results() == {"match": 1}
+
+
+async def test_problem_of_a_backend_that_is_not_asked_does_not_matter() -> None:
+    class Stale(CardsOnly):
+        problem = "a rejected edit"
+
+    compared = Compared(directory(FakeBackend(None), Stale(None)), new(ALICE))
+    assert await compared.results() == {"extra": 1}
+
+
+async def test_shadow_whose_problem_cannot_be_read_is_not_believed() -> None:
+    class Failing(FakeBackend):
+        @property
+        def problem(self) -> str | None:
+            raise KeyError("alice")
+
+    backend = Failing(None, "new", shadow={"sample": "100%"})
+    assert await Compared(directory(FakeBackend(ALICE)), backend).results() == {"unverified": 1}
+
+
+async def test_callers_who_share_a_lookup_make_one_comparison() -> None:
+    old, shadow = FakeBackend(ALICE), new(ALICE)
+    compared = Compared(directory(old), shadow)
+    gate = old.source.hold()
+    callers = [asyncio.create_task(compared.find()) for _ in range(5)]
+    await old.source.begun.wait()
+    assert shadow.source.asked == 0
+    gate.set()
+    await asyncio.gather(*callers)
+    await compared.end()
+    assert compared.counts == {"match": 1}
+
+
+async def test_callers_are_answered_before_the_shadow_is_asked() -> None:
+    shadow = new(ALICE)
+    compared = Compared(directory(FakeBackend(ALICE)), shadow)
+    await compared.find()
+    assert shadow.source.asked == 0
+    await compared.end()
+    assert shadow.source.asked == 1
+
+
+async def test_source_is_asked_by_a_few_comparisons_at_once() -> None:
+    old = FakeBackend(ALICE)
+    compared = Compared(directory(old), new(OTHER_ALICE))
+    old.source.hold()
+    for _ in range(7):
+        compared.shadow.offer(QUERY, compared.directory, Answer(ALICE))
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert old.source.most_under_way == 4
+    assert compared.counts == {"skipped": 3}
+    old.source.release()
+    await compared.end()
+    assert compared.counts["differs"] == 4
+
+
+async def test_rate_allows_a_burst_of_one_second() -> None:
+    ticker = Ticker()
+    shadow = new(ALICE, shadow={"rate": "4/s"})
+    compared = Compared(directory(FakeBackend(ALICE)), shadow, timer=ticker)
+    await asyncio.sleep(0)
+
+    async def allowed(lookups: int) -> int:
+        before = shadow.source.asked
+        for _ in range(lookups):
+            compared.shadow.offer(QUERY, compared.directory, Answer(ALICE))
+            await compared.end()
+        return shadow.source.asked - before
+
+    assert await allowed(10) == 5
+    ticker.now += 0.25
+    assert await allowed(10) == 1
+    ticker.now += 100
+    assert await allowed(10) == 5
+
+
+async def test_part_of_the_lookups_in_the_sample_is_that_of_chance() -> None:
+    shadow = new(ALICE, shadow={"sample": "25%"})
+    chances = iter([0.24, 0.25, 0.9, 0.0])
+    compared = Compared(directory(FakeBackend(ALICE)), shadow, chance=partial(next, chances))
+    await asyncio.sleep(0)
+    for _ in range(4):
+        compared.shadow.offer(QUERY, compared.directory, Answer(ALICE))
+    await compared.end()
+    assert compared.counts == {"match": 2}
+
+
+async def test_refresh_of_a_cached_answer_is_compared() -> None:
+    compared = Compared(directory(FakeBackend(ALICE)), new(ALICE))
+    await compared.results()
+    await compared.directory._single_flight.refresh(QUERY)
+    await compared.end()
+    assert compared.counts == {"match": 2}
+
+
+async def test_shared_answers_are_compared_as_hits_are() -> None:
+    """The source may hold another user than a shared cache."""
+    answer = Answer(OTHER_ALICE, shared=True)
+    for hits, expected in ((False, {}), (True, {"match": 1})):
+        compared = Compared(directory(FakeBackend(ALICE)), new(ALICE, shadow={"hits": hits}))
+        await asyncio.sleep(0)
+        compared.directory._compare(QUERY, answer)
+        await compared.end()
+        assert compared.counts == expected
+
+
+async def test_error_of_a_comparison_is_logged_without_the_user(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Identifiers, user: User, __: User) -> None:
+        raise KeyError(user.nickname)
+
+    monkeypatch.setattr(Identifiers, "differences", fail)
+    compared = Compared(directory(FakeBackend(ALICE)), new(ALICE))
+    with caplog.at_level(logging.INFO):
+        assert await compared.results() == {}
+    (line,) = caplog.messages
+    assert line.startswith("shadow new: a comparison failed")
+    assert "alice" not in line
+
+
+async def test_closed_shadow_leaves_nothing_running() -> None:
+    shadow = new(None, canary={"nickname": "bird"}, timeout=50)
+    compared = Compared(directory(FakeBackend(ALICE)), shadow)
+    shadow.source.hold()
+    await compared.find()
+    await shadow.source.begun.wait()
+    assert compared.shadow.guard is not None
+    for canary in compared.shadow.guard.canaries.values():
+        canary.check()
+    await asyncio.sleep(0)
+    await compared.shadow.close()
+    assert compared.counts == {}
+    assert shadow.source.under_way == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,0 +1,188 @@
+"""A reload adds, changes, removes and switches shadows, and loses no answer by that."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from support.http.http_server import until
+from support.processes.reloads import GATED, Gated, ReloadHarness, config, reloadable
+from tornado_idv.errors import StartError
+from tornado_idv.reload_result import FAILED
+
+OLD = GATED % ("old", "A")
+SHADOW = "{name: new, kind: gated, plan: %s, shadow: {sample: 100%%, rate: 1000/s%s}}"
+RIGHT, WRONG = SHADOW % ("A", ""), SHADOW % ("B", "")
+
+
+def newest(name: str) -> Gated:
+    """Return the backend of this name that was made last."""
+    return [each for each in Gated.made if each.name == name][-1]
+
+
+async def opened(name: str = "new") -> Gated:
+    """Wait until there is an open backend of this name."""
+    await until(lambda: any(each.name == name and each.is_open for each in Gated.made))
+    return newest(name)
+
+
+async def counts(harness: ReloadHarness, total: int, name: str = "new") -> dict[str, int]:
+    """Return the results of comparisons, once there are so many."""
+    counted = harness.service.operations.counters.shadows[name]
+    await until(lambda: counted.total() >= total)
+    await asyncio.sleep(0.01)  # one more would be wrong
+    return {word: count for word, count in counted.items() if count}
+
+
+async def test_shadow_is_added_changed_and_removed_without_a_change_of_the_cache(
+    tmp_path: Path,
+) -> None:
+    async with reloadable(tmp_path, config(OLD)) as harness:
+        for text in ("@alice", "@Unknown"):
+            await harness.ask(text)
+        (old,) = Gated.made
+        for text in (config(OLD, RIGHT), config(OLD, SHADOW % ("B", ", hits: false"))):
+            assert (await harness.reload(text)).code is None
+            await opened()
+        first, second = (each for each in Gated.made if each.name == "new")
+        assert (await harness.ask("@bob")).record["plan"] == "A"
+        assert await counts(harness, 2) == {"differs": 1, "plan": 1}
+        assert (await harness.reload(config(OLD))).code is None
+        assert (await harness.ask("@carol")).status == 200
+        for text, status in (("@alice", 200), ("@Unknown", 404), ("@bob", 200)):
+            assert (await harness.ask(text)).status == status
+        assert harness.cached() == ["miss", "miss", "miss", "miss", "hit", "hit", "hit"]
+        assert (first.is_open, second.is_open, old.is_open) == (False, False, True)
+        assert (first.asked, second.asked) == (0, 1)
+        assert (await counts(harness, 2)) == {"differs": 1, "plan": 1}
+
+
+async def test_shadow_that_stays_the_same_stays_open(tmp_path: Path) -> None:
+    other = GATED % ("other", "C")
+    async with reloadable(tmp_path, config(OLD, RIGHT)) as harness:
+        shadow = await opened()
+        for text in (
+            config(OLD, other, RIGHT),
+            config(OLD, RIGHT, server="request_timeout: 1s"),
+        ):
+            assert (await harness.reload(text)).code is None
+        assert (await harness.ask("@alice")).status == 200
+        assert await counts(harness, 1) == {"match": 1}
+        assert newest("new") is shadow
+        assert shadow.is_open
+        assert shadow.asked == 1
+
+
+async def test_new_users_of_responses_make_a_new_shadow(tmp_path: Path) -> None:
+    async with reloadable(tmp_path, config(OLD, RIGHT)) as harness:
+        shadow = await opened()
+        assert (await harness.reload(config(OLD, RIGHT, site="https://b.example"))).code is None
+        await until(lambda: newest("new").is_open and not shadow.is_open)
+        assert newest("new") is not shadow
+
+
+async def test_shadow_and_source_are_switched_and_switched_back_under_traffic(
+    tmp_path: Path,
+) -> None:
+    """No lookup fails, and from the reload on the other one answers."""
+    new = "{name: old, kind: gated, plan: A, shadow: {sample: 100%, rate: 1000/s}}"
+    before, after = config(OLD, WRONG), config(new, GATED % ("new", "B"))
+    async with reloadable(tmp_path, before) as harness:
+        await opened()
+        responses: list[tuple[int, str]] = []
+        stop = asyncio.Event()
+
+        async def ask() -> None:
+            async with harness.connected() as client:
+                while not stop.is_set():
+                    reply = await client.ask(f"@user{chr(97 + len(responses) % 26) * 3}")
+                    responses.append((reply.status, reply.record["plan"]))
+
+        async def switch(text: str, plan: str, name: str) -> None:
+            assert (await harness.reload(text)).code is None
+            assert (await harness.ask("@alice")).record["plan"] == plan
+            await opened(name)
+            assert (await harness.ask("@bob")).record["plan"] == plan
+
+        clients = [asyncio.create_task(ask()) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        await switch(after, "B", "old")
+        await switch(before, "A", "new")
+        stop.set()
+        await asyncio.gather(*clients)
+    assert len(responses) > 100
+    assert {*responses} == {(200, "A"), (200, "B")}
+    assert not any(each.is_open for each in Gated.made)
+
+
+async def test_reload_that_fails_leaves_the_shadow_as_it_was(tmp_path: Path) -> None:
+    async with reloadable(tmp_path, config(OLD, RIGHT)) as harness:
+        shadow = await opened()
+        broken = "{name: other, kind: gated, opens: false}"
+        assert (await harness.reload(config(OLD, broken, WRONG))).code == FAILED
+        await harness.ask("@alice")
+        assert await counts(harness, 1) == {"match": 1}
+        assert newest("new") is shadow
+
+
+@pytest.mark.parametrize("way", ["hangs", "fails", "cannot be made"])
+async def test_neither_start_nor_reload_nor_stop_waits_for_a_shadow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    make, open_it = Gated.__init__, Gated.open
+
+    def created(self: Gated, options: object) -> None:
+        make(self, options)  # type: ignore[arg-type] - as it was called
+        if self.options.shadow and way == "cannot be made":
+            raise StartError("no certificate")
+
+    async def open_or_not(self: Gated) -> None:
+        if self.options.shadow:
+            if way == "hangs":
+                await asyncio.Event().wait()
+            raise StartError("no route to host")
+        await open_it(self)
+
+    monkeypatch.setattr(Gated, "__init__", created)
+    monkeypatch.setattr(Gated, "open", open_or_not)
+    async with asyncio.timeout(10), reloadable(tmp_path, config(OLD, RIGHT)) as harness:
+        assert (await harness.ask("@alice")).status == 200
+        assert (await harness.reload(config(OLD, WRONG))).code is None
+        assert (await harness.ask("@bob")).status == 200
+        assert await counts(harness, 2) == {"skipped": 2}
+        report = await harness.service.operations.report()
+        expected = {"hangs": "not open yet", "fails": "no route to host"}
+        (shadow,) = report.process.shadows
+        assert shadow.problem == expected.get(way, "no certificate")
+        assert report.degraded() == ["shadow new"]
+    assert not any(each.is_open for each in Gated.made)
+
+
+async def test_stop_does_not_wait_for_a_comparison(tmp_path: Path) -> None:
+    slow = RIGHT.replace("plan: A", "plan: A, timeout: 100s")
+    async with asyncio.timeout(10):
+        async with reloadable(tmp_path, config(OLD, slow)) as harness:
+            shadow = await opened()
+            shadow.gate.clear()
+            assert (await harness.ask("@alice")).status == 200
+            await shadow.begun.wait()
+        assert not shadow.is_open
+
+
+async def test_comparison_ends_with_its_source(tmp_path: Path) -> None:
+    """It would ask a backend that is closed, and count a failure that was none."""
+    slow = WRONG.replace("plan: B", "plan: B, timeout: 100s")
+    async with reloadable(tmp_path, config(OLD, slow)) as harness:
+        shadow = await opened()
+        shadow.gate.clear()
+        await harness.ask("@alice")
+        await shadow.begun.wait()
+        old = newest("old")
+        assert (await harness.reload(config(GATED % ("old", "C"), slow))).code is None
+        await until(lambda: not old.is_open)
+        shadow.gate.set()
+        await harness.ask("@bob")
+        assert await counts(harness, 2) == {"differs": 1, "plan": 1}
+        assert newest("new") is shadow
