@@ -378,7 +378,7 @@ def test_nothing_is_imported_where_that_cannot_be_marked(
     file.path.write_text("something else")
     done = importing.run()
     assert (done.exit_code, importing.nicknames) == (3, ["alice"])
-    assert "shadow.db: damaged, or no file of a shadow; remove it" in done.stderr
+    assert "shadow.db: cannot be used: file is not a database" in done.stderr
 
 
 def test_end_of_an_import_that_cannot_be_marked_is_noted(

@@ -77,16 +77,6 @@ SELECT user, {_RANK} AS rank, group_concat(fields), max(began),
     group_concat(text, char(10))
 FROM comparisons GROUP BY user HAVING rank <> {VERDICTS.index("match")} ORDER BY rank, user
 """  # noqa: S608 - constants
-_DAMAGED = "damaged, or no file of a shadow; remove it"
-_REASONS = {
-    sqlite3.SQLITE_BUSY: "locked by another process",
-    sqlite3.SQLITE_CANTOPEN: "this user needs permission to read and write it",
-    sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_ERROR: _DAMAGED,
-    sqlite3.SQLITE_FULL: "the disk is full",
-    sqlite3.SQLITE_NOTADB: _DAMAGED,
-    sqlite3.SQLITE_READONLY: "this user needs permission to write it, and to its folder",
-}
 
 
 class Recorded(NamedTuple):
@@ -247,9 +237,8 @@ class ShadowFile:
                 self._check(database)
                 yield database
                 database.execute("COMMIT")
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-            raise self._error(_REASONS.get(code, f"SQLite fails with {code}")) from None
+        except sqlite3.Error as error:  # whose texts have no values
+            raise self._error(f"cannot be used: {error}") from None
         except OSError as error:
             raise self._error(f"cannot be used: {error.strerror}") from None
 
