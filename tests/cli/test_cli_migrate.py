@@ -344,6 +344,22 @@ def test_comparisons_after_an_import_that_fails_count(
     assert (read("status")["users"], read("status")["importing"]) == (1, None)
 
 
+def test_nothing_counts_while_it_is_not_known_whether_users_were_changed(
+    importing: Importing, read: Read, file: ShadowFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit may take effect later than it fails here."""
+
+    def failing(_: object) -> None:
+        raise Unavailable("the connection was lost; whether users were changed is not known")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("idv_sqlite.store.SqliteTransaction.commit", failing)
+        assert importing.run().exit_code == 3
+    fill(file, compared("match", CARL, began=time.time()))
+    assert read("status")["users"] == 0
+    assert blockers(read("check"))[0].startswith("the import into new that began ")
+
+
 KILLED = """
 import os, signal, sys
 from tornado_idv.cli import main

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sqlite3
@@ -220,6 +221,22 @@ def test_import_into_a_backend_that_was_never_compared_makes_no_file(tmp_path: P
     file.begin_import(1.0)
     file.end_import(2.0)
     assert not file.path.exists()
+
+
+def test_file_in_a_folder_that_cannot_be_searched_is_not_missing(file: ShadowFile) -> None:
+    """An import that did not mark it would leave comparisons that say nothing any more."""
+    file.path.parent.chmod(0)
+    is_root = os.geteuid() == 0
+    try:
+        if is_root:  # who may search any folder
+            os.seteuid(65534)
+        for action in (file.begin_import, file.end_import):
+            with pytest.raises(StartError, match=r"shadow\.db: cannot be used: Permission denied"):
+                action(1.0)
+    finally:
+        if is_root:
+            os.seteuid(0)
+        file.path.parent.chmod(0o700)
 
 
 def test_several_processes_write_at_once(file: ShadowFile) -> None:

@@ -41,6 +41,10 @@ async def test_comparisons_are_written_every_few_seconds_and_at_the_end(tmp_path
     state.record(ByNickname("alice"), MISSING, 1.0)
     await until(lambda: users(path) == 1)
     await state.close()
+    before = path.read_bytes()
+    state.record(ByNickname("bob"), MISSING, 1.0)
+    await asyncio.sleep(0.1)
+    assert path.read_bytes() == before  # it is closed
     state = started(path, interval=1e6)
     await asyncio.sleep(0.1)
     state.record(ByNickname("bob"), Comparison("match", (), User("Free", "1", "bob")), 2.0)
@@ -73,7 +77,7 @@ async def test_failure_is_logged_once_and_nothing_is_lost(
     state = started(path)
     state.skip()
     await until(lambda: state.problem)
-    assert state.problem == f"{path}: cannot be used: No such file or directory"
+    assert state.problem == f"{path}: there is no such file, or no folder for it"
     state.record(ByNickname("alice"), MISSING, 1.0)
     await asyncio.sleep(0.1)
     path.parent.mkdir()
@@ -82,7 +86,7 @@ async def test_failure_is_logged_once_and_nothing_is_lost(
     summary = ShadowFile(path, "new").summary()
     assert (summary.users["missing"], summary.totals["skipped"]) == (1, 1)
     assert [each.getMessage() for each in caplog.records] == [
-        f"backend new: shadow.state: {path}: cannot be used: No such file or directory",
+        f"backend new: shadow.state: {path}: there is no such file, or no folder for it",
         "backend new: shadow.state is written again",
     ]
 

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import sqlite3
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -172,7 +173,7 @@ class ShadowFile:
 
         Without a file, no service has compared anything.
         """
-        if os.path.lexists(self.path):
+        if self._exists():
             with self._opened(now) as database:
                 database.execute("UPDATE state SET importing = ?", [now])
                 database.execute("DELETE FROM comparisons")
@@ -180,7 +181,7 @@ class ShadowFile:
 
     def end_import(self, now: float) -> None:
         """Count the comparisons that begin from now on."""
-        if os.path.lexists(self.path):
+        if self._exists():
             with self._opened(now) as database:
                 set_times = "UPDATE state SET importing = NULL, imported = ?1, since = ?1"
                 database.execute(set_times, [now])
@@ -220,9 +221,8 @@ class ShadowFile:
             if now is not None:
                 with suppress(FileExistsError):  # closing one that is open drops SQLite's locks
                     os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            if not self.path.is_file():
-                exists = os.path.lexists(self.path)
-                raise self._error("not a regular file" if exists else "there is no such file")
+            if not stat.S_ISREG(self.path.stat().st_mode):
+                raise self._error("not a regular file")
             uri = f"{self.path.absolute().as_uri()}?mode=rw"
             database = sqlite3.connect(uri, timeout=_BUSY_TIMEOUT, isolation_level=None, uri=True)
             with closing(database):
@@ -239,8 +239,17 @@ class ShadowFile:
                 database.execute("COMMIT")
         except sqlite3.Error as error:  # whose texts have no values
             raise self._error(f"cannot be used: {error}") from None
+        except FileNotFoundError:
+            raise self._error("there is no such file, or no folder for it") from None
         except OSError as error:
             raise self._error(f"cannot be used: {error.strerror}") from None
+
+    def _exists(self) -> bool:
+        try:
+            os.lstat(self.path)
+        except OSError as error:  # opening the file reports a folder that cannot be searched
+            return not isinstance(error, FileNotFoundError)
+        return True
 
     def _check(self, database: sqlite3.Connection) -> None:
         ((application,),) = database.execute("PRAGMA application_id")
