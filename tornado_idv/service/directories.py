@@ -56,15 +56,17 @@ async def open_directories(
     """Yield the directory of these settings in force; raises `StartError`."""
     directories = Directories(manager, counters)
     directories.snapshots = snapshots = Snapshots(settings)
+    missed: list[Purge] = []
     async with AsyncExitStack() as stack:
         if (options := settings.shared_cache) is not None:  # for as long as the process runs
             cache = load_class(installed_kinds(manager).shared_caches[options.kind])(options)
             await cache.open()
             directories.shared = SharedTier(cache, counters)
+            cache.on_purge(missed.append)  # until a directory listens
             stack.push_async_callback(directories.shared.close)
         snapshot = await snapshots.read()
         await stack.enter_async_context(directories.opened(settings))
-        if snapshot is not None:
+        if snapshot is not None and not missed:
             # At once: no backend may report a change between its revision and its answers.
             snapshots.restore(snapshot, directories.current)
             del snapshot  # it takes as much memory as the cache

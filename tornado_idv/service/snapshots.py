@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -140,27 +141,30 @@ class Snapshots:
         return removal is None or (removal.done() and removal.exception() is None)
 
     async def _keep(self, stop: asyncio.Event) -> None:
-        written_at = asyncio.get_running_loop().time()
-        while not stop.is_set():
+        clock = asyncio.get_running_loop().time
+        written_at, stopping = clock(), False
+        while not stopping:
             interval = self._settings.cache.snapshot_interval
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(interval / 10, _SOON)):
                     await stop.wait()
-            file, now = self._file, asyncio.get_running_loop().time()
+            file, stopping = self._file, stop.is_set()
             if file is None:
                 continue
-            try:
-                is_due = stop.is_set() or now >= written_at + interval
-                if is_due or not await self._in_thread(file.path.exists):
-                    written_at = now
-                    for _ in range(_ATTEMPTS if stop.is_set() else 1):
-                        if await self._write(file):
-                            break
-            except OSError as error:
-                self._fail(file, f"cannot be written: {error.strerror}")
-            except Exception as error:  # noqa: BLE001 - the next attempt may succeed
-                self._fail(file, f"not written: {type(error).__name__}")
-                _log.error("writing the snapshot failed:\n%s", format_traceback(error))
+            is_due = stopping or clock() >= written_at + interval
+            if is_due or not await self._in_thread(os.path.lexists, file.path):
+                written_at = clock()
+                await self._try_to_write(file, _ATTEMPTS if stopping else 1)
+
+    async def _try_to_write(self, file: SnapshotFile, attempts: int) -> None:
+        try:
+            while attempts > 0 and not await self._write(file):
+                attempts -= 1
+        except OSError as error:
+            self._fail(file, f"cannot be written: {error.strerror}")
+        except Exception as error:  # noqa: BLE001 - the next attempt may succeed
+            self._fail(file, f"not written: {type(error).__name__}")
+            _log.error("writing the snapshot failed:\n%s", format_traceback(error))
 
     async def _write(self, file: SnapshotFile) -> bool:
         """Write the file, if this process is the one that does; return false after a purge."""

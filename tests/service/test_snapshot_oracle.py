@@ -1,0 +1,197 @@
+"""Random restarts, changes, purges and outages: every answer is compared with what is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support.fakes.clock_and_backends import Ticker
+from support.fakes.snapshots import STALE, TTL, Process, Source
+from tornado_idv.errors import LookupFailed, Unavailable
+from tornado_idv.interfaces.shared import Purge
+from tornado_idv.model import ByCard, ByNickname, Query, User
+
+STEPS = 500
+USERS: dict[str, tuple[Query, ...]] = {
+    "first": (ByNickname("alice"), ByCard("1")),
+    "second": (ByNickname("bob"), ByCard("2")),
+}
+QUERIES = [query for queries in USERS.values() for query in queries]
+BACKEND_OF = {query: name for name, queries in USERS.items() for query in queries}
+
+
+class Directories:
+    """Two sources of one user each; the plan is the number of changes."""
+
+    def __init__(self) -> None:
+        self.plans = dict.fromkeys(USERS, 0)
+        self.down: set[str] = set()
+
+    def find(self, name: str, query: Query) -> User | None:
+        if name in self.down:
+            raise Unavailable("down")
+        if BACKEND_OF[query] != name:
+            return None
+        nickname, card = USERS[name]
+        assert isinstance(nickname, ByNickname)
+        return User(str(self.plans[name]), card.text, nickname.nickname)
+
+
+class Live(Source):
+    """A backend of one of the directories; it reports each change of the first."""
+
+    def __init__(self, name: str, directories: Directories) -> None:
+        super().__init__(name, tracks=name == "first")
+        self.directories = directories
+        self.content = str(directories.plans[name])
+
+    async def find(self, query: Query) -> User | None:
+        return self.directories.find(self.name, query)
+
+    def change(self) -> None:
+        self.content = str(self.directories.plans[self.name])
+        if self.tracks:
+            self.notify_changed()
+
+
+class Oracle:
+    """Knows when each answer was looked up, and what was purged since."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[Query, str], list[tuple[float, int]]] = {}
+        self.purged: dict[Query, int] = dict.fromkeys(QUERIES, -1)
+        self.events = 0
+        self.served: Counter[str] = Counter()
+
+    def looked_up(self, query: Query, plan: str, now: float) -> None:
+        self.found.setdefault((query, plan), []).append((now, self.events))
+
+    def purge(self, *queries: Query) -> None:
+        self.events += 1
+        for query in queries:
+            self.purged[query] = self.events
+
+    def allows(self, query: Query, plan: str, now: float, started: float) -> bool:
+        """Return whether a lookup not before the last purge, and recent enough, found this plan.
+
+        In the process that looked it up the time to live comes on top.
+        """
+        return any(
+            event >= self.purged[query] and now - time < STALE + (TTL if time >= started else 0)
+            for time, event in self.found.get((query, plan), [])
+        )
+
+
+class Run:
+    def __init__(self, path: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.path, self.wall = path, Ticker()
+        self.directories, self.oracle = Directories(), Oracle()
+        self.started = 0.0
+
+    async def start(self) -> None:
+        self.started = self.wall.now
+        self.backends = [Live(name, self.directories) for name in USERS]
+        self.process = Process(self.path, self.wall, *self.backends)
+        await self.process.start()
+
+    def advance(self, seconds: float) -> None:
+        self.wall.now += seconds
+        self.process.ticker.now += seconds
+
+    async def look_up(self) -> None:
+        query = self.random.choice(QUERIES)
+        name, now = BACKEND_OF[query], self.wall.now
+        cached = self.process.directory.get_cached(query)
+        may_ask = not self.directories.down & {"first", name}
+        try:
+            answer = await self.process.directory.find(query)
+        except LookupFailed:
+            assert not may_ask or self.process.ticker.now < self.failed_until
+            self.failed_until = self.process.ticker.now + 2
+            self.oracle.served["failed"] += 1
+            return
+        assert answer.user is not None
+        if cached is None and not answer.stale:
+            self.oracle.looked_up(query, answer.user.plan, now)
+        assert self.oracle.allows(query, answer.user.plan, now, self.started), (query, answer)
+        if name == "first":
+            assert answer.user.plan == str(self.directories.plans[name])
+        restored = answer.stale and answer.since < 1000  # before the timer of the process began
+        self.oracle.served["restored" if restored else "stale" if answer.stale else "found"] += 1
+
+    failed_until = 0.0
+
+    def change(self, *, running: bool = True) -> None:
+        name = self.random.choice([*USERS])
+        self.directories.plans[name] += 1
+        if name == "first":
+            self.oracle.purge(*QUERIES)
+        if running:
+            self.backends[[*USERS].index(name)].change()
+
+    def purge(self) -> None:
+        choice = self.random.random()
+        if choice < 0.6:
+            query = self.random.choice(QUERIES)
+            self.oracle.purge(*USERS[BACKEND_OF[query]])
+            self.process.directory.purge(Purge(queries=(query,)))
+        elif choice < 0.8:
+            name = self.random.choice([*USERS])
+            self.oracle.purge(*USERS[name])
+            self.process.directory.purge(Purge((name,)))
+        else:
+            self.oracle.purge(*QUERIES)
+            self.process.directory.purge(Purge())
+
+    async def write(self) -> None:
+        """Write, with a change or a purge in the middle at times."""
+        writing = asyncio.create_task(self.process.write())
+        if self.random.random() < 0.4:
+            for _ in range(self.random.randrange(5)):
+                await asyncio.sleep(0)
+            self.random.choice([self.purge, self.change])()
+        await writing
+        await self.process.snapshots.removed()
+
+    async def restart(self) -> None:
+        if self.random.random() < 0.5:
+            await self.process.stop()
+        self.process.file.release()
+        self.wall.now += self.random.choice([0, 0, 1, 60, 600, 3000])
+        if self.random.random() < 0.2:
+            self.change(running=False)
+        await self.start()
+
+    async def step(self) -> None:
+        choice = self.random.random()
+        if choice < 0.7:
+            await self.look_up()
+        elif choice < 0.78:
+            self.advance(self.random.choice([3, 10, 200, 301]))
+        elif choice < 0.83:
+            self.directories.down ^= {self.random.choice([*USERS])}
+        elif choice < 0.88:
+            await self.write()
+        elif choice < 0.96:
+            await self.restart()
+        else:
+            self.random.choice([self.purge, self.change])()
+            await self.process.snapshots.removed()
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_no_answer_is_too_old_of_another_revision_or_from_before_a_purge(
+    tmp_path: Path, seed: int
+) -> None:
+    run = Run(tmp_path / "answers.snapshot", seed)
+    await run.start()
+    for _ in range(STEPS):
+        await run.step()
+    served = run.oracle.served
+    assert served["restored"] > 0, served
+    assert served["found"] > 5, served
