@@ -14,6 +14,10 @@ from tornado_idv.model import User
 
 ALICE = User("Free", "4000123412341234", "alice")
 _CACHE = "cache: {ttl: 1s, jitter: 0, snapshot: answers.snapshot, snapshot_interval: 1h}\n"
+_LISTENERS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_current_wal_insert_lsn%' "
+    "AND state = 'idle' AND pid <> pg_backend_pid()"
+)
 
 
 def stop(service: ServiceProcess) -> None:
@@ -29,7 +33,9 @@ def test_answers_of_postgres_with_notify_are_kept_until_it_can_be_reached(
     config.write_text(f"{CONFIG}  - {options}\n{_CACHE}")
     database.write(ALICE)
     with running(config) as service:
-        eventually(lambda: Client(service.port).by_input("@alice").status == 200)
+        # When it listens everything is purged, once.
+        eventually(lambda: database.run(_LISTENERS) == "1")
+        assert Client(service.port).by_input("@alice").status == 200
         stop(service)
     with stopped(database):
         for _ in range(2):
