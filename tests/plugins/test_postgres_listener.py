@@ -63,6 +63,8 @@ class Server:
 
 
 class Harness:
+    listener: Listener
+
     def __init__(self) -> None:
         self.server, self.clock = Server(), LoopClock()
         self.purges: list[set[Query]] = []
@@ -102,6 +104,7 @@ def listening() -> Callable[..., Any]:
         relation = Relation(1, "public.users", ())
         require = harness.required.append
         listener = Listener(options, harness.purge, lambda: relation, require)
+        harness.listener = listener
         listener._connector = cast(Connector, harness.server)
         task = asyncio.create_task(listener.run())
         await asyncio.sleep(0)
@@ -121,6 +124,23 @@ async def test_everything_is_purged_once_it_listens(listening: Callable[..., Any
         assert harness.take() == [set()]
         await harness.advance(3)
         assert harness.take() == []
+
+
+async def test_each_connection_that_listens_is_another_session_from_its_purge_on(
+    listening: Callable[..., Any],
+) -> None:
+    sessions: list[str | None] = []
+    async with listening(hangs=True) as harness:
+        assert harness.listener.session is None
+        harness.listener._purge = lambda: sessions.append(harness.listener.session)
+        harness.server.hangs = False
+        await harness.advance(3)
+        harness.server.error = OSError()
+        await harness.advance(3)
+        harness.server.error = None
+        await harness.advance(3)
+    assert len({*sessions}) == 2
+    assert None not in sessions
 
 
 async def test_users_that_change_together_are_purged_at_once(

@@ -19,6 +19,7 @@ from support.processes.admin import ask_admin
 from support.processes.process import ServiceProcess, children, eventually, running
 from support.processes.service import CONFIG, FIXTURE, Client, make_database
 from tornado_idv.model import User
+from tornado_idv.service.snapshot_file import SnapshotFile
 
 ALICE = User("Free", "4000123412341234", "alice")
 BOB = User("Pro", "4001", "bob")
@@ -240,20 +241,33 @@ def test_something_else_in_its_place_stops_no_start(
 def test_reload_turns_it_on_and_elsewhere_and_keeps_what_is_cached(
     tmp_path: Path, directory: LiveDirectory
 ) -> None:
+    one, two = SnapshotFile(tmp_path / "one"), SnapshotFile(tmp_path / "two")
     with served(tmp_path, upstream(directory), "cache: {snapshot_interval: 1s}\n") as service:
         client, config = Client(service.port), tmp_path / "config.yaml"
         assert client.by_input("@alice").status == 200
-        before = config.read_text()
-        for name in ("one", "two"):
-            options = f"cache: {{snapshot: {name}, snapshot_interval: 1s}}"
+        assert client.by_input("@carol").status == 404
+        before, requests = config.read_text(), [*directory.requests]
+
+        def reload(options: str) -> None:
+            options = f"cache: {{snapshot_interval: 1s, {options}}}"
             config.write_text(before.replace("cache: {snapshot_interval: 1s}", options))
             assert ask_admin(service, "/reload", {}).status == 200
-            eventually((tmp_path / name).exists)
-            assert b"alice" in (tmp_path / name).read_bytes()
-        assert client.by_input("@alice").status == 200
-        assert directory.requests == ["@alice"]
-        (tmp_path / "one").unlink()
+            assert client.by_input("@alice").status == 200
+
+        for file in (one, two):
+            reload(f"snapshot: {file.path.name}")
+            eventually(file.path.exists)
+            assert b"alice" in file.path.read_bytes()
+            assert not file.acquire()
+        assert client.by_input("@carol").status == 404
+        assert directory.requests == requests
+        assert one.acquire()
+        reload("snapshot: one, negative_ttl: 1s")
+        assert directory.requests == requests
+        one.release()
+        for file in (one, two):
+            file.path.unlink()
         ask_admin(service, "/cache/purge", {"all": True})
-        eventually((tmp_path / "two").exists)
+        eventually(one.path.exists)
         stop(service)
-        assert not (tmp_path / "one").exists()
+        assert not two.path.exists()

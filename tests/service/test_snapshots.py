@@ -12,10 +12,12 @@ import pytest
 from support.fakes.clock_and_backends import LoopClock, Ticker
 from support.fakes.directories import DOWN, QUERY, directory
 from support.fakes.snapshots import Process, Source, settings_of
+from support.processes.service import CONFIG, FIXTURE, serving_here
+from tornado_idv.admin.operations import OperationFailed
 from tornado_idv.errors import LookupFailed
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.model import ByNickname
+from tornado_idv.model import Answer, ByNickname, User
 from tornado_idv.service import snapshots as module
 from tornado_idv.service.snapshot_file import SnapshotFile
 from tornado_idv.service.snapshots import scope_of
@@ -129,7 +131,8 @@ async def test_purge_while_it_is_written_makes_a_stop_write_again(
 ) -> None:
     process = Process(path, wall, Source())
     await process.directory.find(QUERY)
-    encode, purges = module.encode, [Purge(queries=(ByNickname("bob"),))]
+    process.directory.cache.store(ByNickname("bob"), Answer(User("Pro", "1", "bob"), "crm"))
+    encode, purges = module.encode, [Purge(queries=(QUERY,))]
 
     def encode_and_purge(*arguments: Any) -> Any:
         yield from encode(*arguments)
@@ -139,7 +142,26 @@ async def test_purge_while_it_is_written_makes_a_stop_write_again(
     monkeypatch.setattr(module, "encode", encode_and_purge)
     await process.stop()
     await process.snapshots.removed()
-    assert b"alice" in path.read_bytes()
+    assert b"bob" in path.read_bytes()
+    assert b"alice" not in path.read_bytes()
+
+
+async def test_operator_who_purges_learns_that_the_file_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: SnapshotFile) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    config = (
+        f"{CONFIG}  - {{name: users, kind: yaml, path: users.yaml}}\ncache: {{snapshot: file}}\n"
+    )
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    async with serving_here(config, tmp_path) as service:
+        assert await service.operations.purge({"all": True})
+        monkeypatch.setattr(SnapshotFile, "remove", fail)
+        with pytest.raises(OperationFailed, match="remove it by hand"):
+            await service.operations.purge({"all": True})
+        assert service.operations.process_report().parts["cache snapshot"].error
 
 
 async def test_backend_whose_revision_fails_keeps_nothing(path: Path, wall: Ticker) -> None:

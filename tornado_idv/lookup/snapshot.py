@@ -63,11 +63,10 @@ def encode(snapshot: Snapshot, cache: AnswerCache) -> Iterator[bytes]:
     """Yield the parts of a snapshot with what is in a cache; each takes about 1 ms."""
     yield msgspec.msgpack.encode(snapshot)
     offset = snapshot.written - cache.timer()
-    limit = cache.limits.stale_if_error
 
     def row(text: str, entry: Entry) -> _Row | None:
         answer = entry.answer
-        user, until = answer.user, min(answer.since + limit, entry.stale_until) + offset
+        user, until = answer.user, entry.stale_until + offset
         if user is None or answer.degraded or answer.backend is None or until <= snapshot.written:
             return None
         stored = answer.since + offset
