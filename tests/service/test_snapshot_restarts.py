@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sqlite3
 import stat
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from idv_sqlite.openfile import revision_of
 from support.http.live_directory import LiveDirectory, live_directory
 from support.processes.admin import ask_admin
 from support.processes.process import ServiceProcess, children, eventually, running
@@ -134,13 +134,11 @@ def _write_ahead(folder: Path) -> None:
     os.wait()
 
 
-def _is_settled(snapshot: Path, seen: dict[bytes, int]) -> bool:
-    """Return whether two snapshots had the same revision of the database."""
-    if not snapshot.exists():
-        return False
-    found = re.search(rb"users.{,3}([0-9a-f]{64})", snapshot.read_bytes(), re.DOTALL)
-    assert found is not None
-    return seen.setdefault(found[1], snapshot.stat().st_ino) != snapshot.stat().st_ino
+def _is_settled(folder: Path) -> bool:
+    """Return whether a snapshot has a revision of the database that lasts."""
+    snapshot, database = folder / "answers.snapshot", folder / "users.db"
+    revision = revision_of(database, database).encode()
+    return snapshot.exists() and revision in snapshot.read_bytes()
 
 
 SOURCES = {
@@ -168,7 +166,7 @@ def test_answers_of_a_file_that_changed_meanwhile_are_dropped_and_those_of_later
     with served(tmp_path, backends) as service:
         client = Client(service.port)
         if "sqlite" in source:  # that it has not changed shows once its times are 2 s old
-            eventually(partial(_is_settled, tmp_path / "answers.snapshot", {}))
+            eventually(partial(_is_settled, tmp_path))
         assert b"Free" in client.by_input("@alice").body
         assert client.by_input("@bob").status == 200
         stop(service)
