@@ -44,7 +44,7 @@ class Shell:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         mark = f"{next(self.numbers)} {_END}"
-        self.process.stdin.write(f"{command}\necho; echo {shlex.quote(mark)} $?\n")
+        self.process.stdin.write(f"{command}\n_code=$?; echo; echo {shlex.quote(mark)} $_code\n")
         self.process.stdin.flush()
         lines: list[str] = []
         for line in self.process.stdout:
