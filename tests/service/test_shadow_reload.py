@@ -31,7 +31,7 @@ async def opened(name: str = "new") -> Gated:
 async def counts(harness: ReloadHarness, total: int, name: str = "new") -> dict[str, int]:
     """Return the results of comparisons, once there are so many."""
     counted = harness.service.operations.counters.shadows[name]
-    await until(lambda: counted.total() >= total)
+    await until(lambda: sum(counted.values()) >= total)
     await asyncio.sleep(0.01)  # one more would be wrong
     return {word: count for word, count in counted.items() if count}
 

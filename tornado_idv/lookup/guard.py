@@ -136,7 +136,7 @@ class Guard:
 
     def is_asked(self, query: Query) -> bool:
         """Return whether the backend itself is called for this query."""
-        return self.serves(query) and (self._match is None or self._match(query.text))
+        return type(query) in self._serves and (self._match is None or self._match(query.text))
 
     @hookimpl(tryfirst=True)
     def idv_identify(

@@ -78,7 +78,7 @@ class Shadow:
         self._fraction = self.settings.fraction
         self._interval = self.settings.rate.seconds / self.settings.rate.count
         self._chance, self._timer, self._clock = chance, timer, clock
-        self._counters = counters
+        self._counters, self._counted = counters, counters.shadows[options.name]
         self._next = -inf
         self._source_lookups = 0
         self._opening: asyncio.Task[None] | None = None
@@ -104,19 +104,18 @@ class Shadow:
         """
         if self._chance() >= self._fraction:
             return
-        guard = self.guard
-        if guard is None:
+        now, guard = self._timer(), self.guard
+        if now < self._next or guard is None or len(self._tasks) >= self.options.max_concurrent:
             self._skip()
-        elif guard.is_asked(query):
-            if len(self._tasks) >= self.options.max_concurrent or not self._is_within_rate():
-                self._skip()
-                return
-            if outcome is not None:
-                outcome = _trusted(outcome, is_sound=_is_sound(source.guards, query))
-            comparison = self._run(guard, query, source, outcome)
-            task = asyncio.get_running_loop().create_task(comparison)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            return
+        if not guard.is_asked(query):
+            return
+        self._next = max(self._next, now - _BURST) + self._interval
+        if outcome is not None:
+            outcome = _trusted(outcome, is_sound=_is_sound(source.guards, query))
+        task = asyncio.get_running_loop().create_task(self._run(guard, query, source, outcome))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
         """Cancel the running comparisons, since their source is closed."""
@@ -157,15 +156,8 @@ class Shadow:
         part = shadow_part(self.name)
         self._counters.count_backend_call(part, call.result, call.outcome, call.seconds)
 
-    def _is_within_rate(self) -> bool:
-        now = self._timer()
-        if self._next > now:
-            return False
-        self._next = max(self._next, now - _BURST) + self._interval
-        return True
-
     def _skip(self) -> None:
-        self._counters.shadows[self.name]["skipped"] += 1
+        self._counted["skipped"] += 1
         if self._state is not None:
             self._state.skip()
 
@@ -178,7 +170,8 @@ class Shadow:
             if comparison is None:
                 self._skip()
                 return
-            self._counters.shadows[self.name].update((comparison.result, *comparison.fields))
+            for word in (comparison.result, *comparison.fields):
+                self._counted[word] += 1
             if self._state is not None:
                 self._state.record(query, comparison, began)
         except Exception as error:  # noqa: BLE001 - nothing waits for it

@@ -20,6 +20,7 @@ from tornado_idv.model import Answer, Query
 
 _MAX_REFRESHES = 4
 _MAX_WAITING_REFRESHES = 1000
+_OUTCOMES = (Answer, LookupFailed)
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
 """Return an answer that is fresh for longer than so many seconds; raises `LookupFailed`."""
 
@@ -153,7 +154,7 @@ class SingleFlight:
             else:
                 self._settle(waiter, query, outcome)
         self._deadlines.discard(call)  # last: until then no waiter may wait for ever
-        if self.on_outcome is not None and isinstance(outcome, Answer | LookupFailed):
+        if self.on_outcome is not None and isinstance(outcome, _OUTCOMES):
             self.on_outcome(query, outcome)
 
     def _time_out(self, call: _Call) -> None:

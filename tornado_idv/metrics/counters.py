@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field, to_builtins
@@ -111,7 +112,8 @@ class Counters:
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: defaultdict[str, BackendCounters] = defaultdict(BackendCounters)
         """By name; the shared cache is among them."""
-        self.shadows: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.shadows: defaultdict[str, defaultdict[str, int]]
+        self.shadows = defaultdict(partial(defaultdict, int))
         """By name: comparisons by result, those that were skipped, and fields that differed."""
         self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Reloads of the configuration by result."""
@@ -168,7 +170,8 @@ class Counters:
             self.backends[name].results.update(results)
             self.backends[name].durations.merge(durations)
         for name, words in record["shadows"].items():
-            self.shadows[name].update(words)
+            for word, count in words.items():
+                self.shadows[name][word] += count
 
     def take_max_lag(self) -> float:
         """Return the longest delay of the event loop since the last call."""
