@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 
 from support.databases.key_stores import make_store
-from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, ask_admin
+from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN, ask_admin
 from support.processes.browser import (
     AXE,
     CHROMIUM,
@@ -376,6 +377,35 @@ def test_page_is_accessible(failing_page: Chrome) -> None:
         assert (int(color.removeprefix("rgb(").split(",")[0]) < 100) == (scheme == "dark")
         wait_until_narrow(page, width)
         assert violations(page, "serious", "critical") == []
+
+
+def test_shadows_have_a_card_where_there_are_any(
+    page: Chrome, service: Service, tmp_path: Path
+) -> None:
+    """Accessible, and readable on a phone."""
+    assert not shown(page, "#shadows-panel")
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    (tmp_path / "new.yaml").write_text(FIXTURE.replace("Free", "Pro"), encoding="utf-8")
+    shadow = "  - {name: new, kind: yaml, path: new.yaml, shadow: {sample: 100%}}\n"
+    with serving(WITH_ADMIN.replace("admin:", f"{shadow}admin:"), tmp_path) as other:
+        open_page(page, other)
+        status = partial(ask_admin, other, "/status.json")
+        wait_for(lambda: status().json["shadows"][0]["problem"] is None)
+        Client(other.port).by_input("@alice")
+        Client(other.port).by_card("4000123412341234")
+        Client(other.port).by_input("@bob")
+        wait_for(lambda: text(page, "#shadows [data-column=Match]").split()[-1:] == ["1"])
+        assert text(page, "#shadows [data-column=Differs]").split() == ["2", "plan"]
+        assert text(page, "#shadows [data-column=Shadow]").split() == ["new", "yaml"]
+        page.execute_script(AXE.read_text(encoding="utf-8"))
+        for scheme, width in (("light", 1100), ("dark", 360)):
+            prefer(page, scheme)
+            resize(page, width, 900)
+            wait_until_narrow(page, width)
+            assert violations(page, "serious", "critical") == []
+        prefer(page, "light")
+        resize(page, 1100, 900)
+    open_page(page, service)
 
 
 def test_page_asks_for_a_key_where_one_is_needed(
