@@ -208,9 +208,9 @@ def test_clock_that_was_set_back_makes_it_of_no_use() -> None:
     before.store()
     with pytest.raises(SnapshotIgnored, match="clock"):
         before.restarted(pause=-1)
-    before.ticker.now += 10  # an answer that is younger than its snapshot
+    before.ticker.now += 10
     before.store(query=CARD)
-    after = Process(before.clock)
+    after = Process(before.clock - 3)
     header = Snapshot("scope", before.clock, {"crm": None})
     parts = list(snapshot.encode(header, before.cache))
     earlier = Snapshot("scope", before.clock - 5, {"crm": None})
@@ -279,6 +279,25 @@ def test_lookups_may_go_on_while_it_is_written() -> None:
     after = Process(process.clock)
     after.load(b"".join(snapshot.to_file(parts)))
     assert [each for each in names if not after.is_stale(ByNickname(each))] == [names[-1]]
+
+
+def test_answer_that_is_stored_while_it_is_written_keeps_its_time() -> None:
+    before = Process()
+    before.store()
+    parts = snapshot.encode(Snapshot("scope", before.clock, {"crm": None}), before.cache)
+    header = next(parts)
+    before.ticker.now += 100
+    before.store(query=CARD)
+    after = Process(before.clock)
+    assert after.load(b"".join(snapshot.to_file([header, *parts]))) == 2
+    after.ticker.now += 3499
+    assert after.is_stale()
+    after.ticker.now += 1
+    assert not after.is_stale()
+    after.ticker.now += 99
+    assert after.is_stale(CARD)
+    after.ticker.now += 1
+    assert not after.is_stale(CARD)
 
 
 def test_cache_that_is_full_of_users_is_loaded_whole() -> None:

@@ -61,8 +61,8 @@ _HEADER = msgspec.msgpack.Decoder(Snapshot)
 
 def encode(snapshot: Snapshot, cache: AnswerCache) -> Iterator[bytes]:
     """Yield the parts of a snapshot with what is in a cache; each takes about 1 ms."""
-    yield msgspec.msgpack.encode(snapshot)
     offset = snapshot.written - cache.timer()
+    yield msgspec.msgpack.encode(snapshot)
 
     def row(text: str, entry: Entry) -> _Row | None:
         answer = entry.answer
@@ -143,7 +143,7 @@ def restore(
         backend = unchanged.get(row.backend)
         seconds = min(row.stored + limit, row.until) - now
         is_answer = row.text in (f"@{user.nickname}", user.card_number) and accepts(user)
-        if backend is None or seconds <= 0 or row.stored > snapshot.written or not is_answer:
+        if backend is None or seconds <= 0 or row.stored > now or not is_answer:
             continue
         is_name = row.text.startswith("@")
         query = ByNickname(row.text[1:]) if is_name else ByCard(row.text)

@@ -88,11 +88,6 @@ class SnapshotFile:
         with suppress(FileNotFoundError, _NotAFileError):
             if self._is_ours():
                 self.path.unlink()
-                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    os.fsync(folder)  # it must not come back by a crash of the machine
-                finally:
-                    os.close(folder)
 
     def _is_ours(self) -> bool:
         with _opened(self.path) as file:

@@ -160,11 +160,12 @@ class Snapshots:
         try:
             while attempts > 0 and not await self._write(file):
                 attempts -= 1
-        except OSError as error:
-            self._fail(file, f"cannot be written: {error.strerror}")
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
-            self._fail(file, f"not written: {type(error).__name__}")
-            _log.error("writing the snapshot failed:\n%s", format_traceback(error))
+            self._fail(file, "cannot be written", error)
+        else:
+            if self.error is not None:
+                _log.info("cache.snapshot: %s can be written again", file.path)
+                self.error, self.since = None, self._clock()
 
     async def _write(self, file: SnapshotFile) -> bool:
         """Write the file, if this process is the one that does; return false after a purge."""
@@ -186,9 +187,6 @@ class Snapshots:
             await asyncio.sleep(0)
         if is_current():
             await self._in_thread(file.write, to_file(parts), is_current)
-            if self.error is not None:
-                _log.info("cache.snapshot: %s is written again", file.path)
-                self.error, self.since = None, self._clock()
         return is_current()
 
     def _on_purge(self) -> None:
@@ -200,16 +198,16 @@ class Snapshots:
     def _on_removed(self, file: SnapshotFile, removal: asyncio.Future[None]) -> None:
         error = removal.exception()
         if error is not None:
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            self._fail(file, f"cannot be removed after a purge: {reason}")
+            self._fail(file, "cannot be removed after a purge", error)
 
-    def _fail(self, file: SnapshotFile, problem: str) -> None:
-        error = f"{file.path}: {problem}"
-        if error != self.error:
-            _log.error(
-                "cache.snapshot: %s; name another, in a folder that this user can write", error
-            )
-            self.error, self.since = error, self._clock()
+    def _fail(self, file: SnapshotFile, problem: str, error: BaseException) -> None:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        text = f"{file.path}: {problem}: {reason}"
+        if text != self.error:
+            hint = "name another, in a folder that this user can write"
+            details = "" if isinstance(error, OSError) else f"\n{format_traceback(error)}"
+            _log.error("cache.snapshot: %s; %s%s", text, hint, details)
+            self.error, self.since = text, self._clock()
 
     def _name_file(self) -> None:
         path = self._settings.cache.snapshot
