@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 import weakref
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -355,3 +357,28 @@ async def test_a_disconnect_calls_the_close_callback_once() -> None:
     exchange.on_disconnect()
     exchange.on_disconnect()
     assert calls == ["closed"]
+
+
+class Shared(socket.socket):
+    """A listening socket that another process may accept from at any time."""
+
+    blocking: list[bool]
+
+    def dup(self) -> Shared:
+        copy = super().dup()
+        self.blocking.append(os.get_blocking(self.fileno()))  # that of all copies
+        return copy
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+async def test_accepting_from_a_shared_socket_never_blocks(
+    family: socket.AddressFamily, tmp_path: Path
+) -> None:
+    """Python's `dup` sets whether the socket blocks, for the other processes, too."""
+    async with connected_client() as client:
+        sock = Shared(family)
+        sock.blocking = []
+        sock.bind(("127.0.0.1", 0) if family == socket.AF_INET else str(tmp_path / "sock"))
+        await client.server.listen([sock])
+        assert sock.blocking
+        assert not any(sock.blocking)

@@ -252,7 +252,34 @@ async def test_connection_over_the_limit_gets_503(contexts: Contexts) -> None:
         writer.close()
 
 
-async def test_drain_waits_for_responses_but_not_for_handshakes(contexts: Contexts) -> None:
+async def test_drain_completes_a_handshake_that_has_begun(contexts: Contexts) -> None:
+    """And the first request of that connection, as of one without TLS."""
+    server, client_tls = contexts
+    async with connected_client(server_tls=server, tls=client_tls) as client:
+        client.clock.stop()
+        client.send(POST)
+        assert await client.status() == 200
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        (acceptor,) = client.server._acceptors
+        await until(lambda: len(acceptor._pending) == 1)
+        drained = asyncio.ensure_future(client.server.drain())
+        assert await client.rest() == b""
+        client.writer.close()
+        await client.forgotten()
+        await writer.start_tls(client_tls, server_hostname="127.0.0.1")
+        await until(lambda: len(client.connections) == 1)
+        assert not drained.done()
+        writer.write(POST)
+        reply = await asyncio.wait_for(reader.read(), 5)
+        assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"Connection: close\r\n" in reply
+        writer.close()
+        await asyncio.wait_for(drained, 5)
+
+
+async def test_drain_waits_for_responses_but_a_second_at_most_for_handshakes(
+    contexts: Contexts,
+) -> None:
     server, client_tls = contexts
     async with connected_client(server_tls=server, tls=client_tls) as client:
         client.clock.stop()  # no handshake times out
@@ -261,6 +288,11 @@ async def test_drain_waits_for_responses_but_not_for_handshakes(contexts: Contex
         client.send(POST)
         await asyncio.wait_for(client.control.begun.wait(), 5)
         drained = asyncio.ensure_future(client.server.drain())
+        for _ in range(5):  # it begins to wait
+            await asyncio.sleep(0)
+        await client.clock.advance(0.9)
+        assert not silent.at_eof()
+        client.clock.forward(0.2)
         await asyncio.wait_for(ended(silent), 5)
         assert not drained.done()
         client.control.may_answer.set()

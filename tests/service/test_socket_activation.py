@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from support.http.certificate import SELF_SIGNED
 from support.processes.ports import free_port, listens
 from support.processes.process import COMMAND, TIMEOUT, children, eventually
 from support.processes.proxies import find_tool
@@ -73,7 +75,8 @@ def places(held: Sockets) -> tuple[int, Path]:
 
 
 def events(config: Path) -> list[dict[str, object]]:
-    lines = config.with_suffix(".log").read_text().splitlines()
+    text, _, _ = config.with_suffix(".log").read_text().rpartition("\n")
+    lines = text.splitlines()
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
@@ -206,7 +209,8 @@ def test_systemd_socket_activate_starts_the_service(tmp_path: Path) -> None:
 class Load:
     """Clients that look a user up until they are stopped, and what they have seen."""
 
-    def __init__(self, *where: int | Path) -> None:
+    def __init__(self, *where: int | Path, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.seen: Counter[str] = Counter()
         self._stop = threading.Event()
         self._threads = [
@@ -234,7 +238,7 @@ class Load:
     def _run(self, look_up: Callable[[Client], None], where: int | Path) -> None:
         while not self._stop.is_set():
             try:
-                look_up(Client(where))
+                look_up(Client(where, self._tls))
             except OSError as error:
                 self.seen[type(error).__name__] += 1
 
@@ -266,16 +270,26 @@ class Load:
                     return
 
 
-@pytest.mark.parametrize(("workers", "delay"), [(1, "1s"), (2, "1s"), (2, "0s")])
+@pytest.mark.parametrize(
+    ("workers", "delay", "tls"),
+    [(1, "1s", False), (2, "1s", False), (2, "0s", False), (1, "1s", True)],
+)
 def test_a_restart_under_load_loses_no_connection(
-    held: Sockets, tmp_path: Path, workers: int, delay: str
+    held: Sockets, tmp_path: Path, workers: int, delay: str, *, tls: bool
 ) -> None:
     """Clients that connect in between wait; the others close after a response that says so.
 
     Without a delay some of these are closed while they are idle, which is no reset.
     """
     config = write(tmp_path, workers, delay)
-    load = Load(*places(held))
+    context = None
+    if tls:
+        (tmp_path / "tls.pem").write_text(SELF_SIGNED)
+        files = "tls: {cert_file: tls.pem, key_file: tls.pem},"
+        config.write_text(config.read_text().replace("server: {", f"server: {{{files} "))
+        context = ssl.create_default_context(cadata=SELF_SIGNED)
+        context.check_hostname = False
+    load = Load(*places(held), tls=context)
     with ExitStack() as stack:
         process = stack.enter_context(serving_activated(held, config))
         with load.running():

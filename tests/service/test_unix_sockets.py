@@ -261,13 +261,7 @@ def test_tls_applies_to_unix_sockets(tmp_path: Path, workers: int) -> None:
     path = tmp_path / "http.sock"
     with running(write(tmp_path, tls=tls, workers=workers)) as service:
         for _ in range(3):
-            with (
-                open_socket(path) as sock,
-                context.wrap_socket(sock) as client,
-                client.makefile("rb") as stream,
-            ):
-                client.sendall(lookup_request("@alice"))
-                assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
+            assert Client(path, context).by_input("@alice").status == 200
         eventually(lambda: clients(service) == ["unix:"] * 3)
 
 

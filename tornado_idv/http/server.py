@@ -53,6 +53,7 @@ class HttpServer:
             written=written,
         )
         self._listeners: list[asyncio.Server | TlsAcceptor] = []
+        self._acceptors: list[TlsAcceptor] = []
 
     async def listen(
         self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
@@ -60,6 +61,8 @@ class HttpServer:
         """Accept connections on bound sockets, in the clear or with TLS."""
         limits, loop = self._context.serving.limits, self._context.loop
         for each in sockets:
+            # First, and for `dup`, too: another process may accept from the same socket.
+            each.setblocking(False)  # noqa: FBT003 - the method takes no keyword
             receive = min(max(_RECEIVE_BUFFER, limits.max_body), _SEND_BUFFER)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -69,10 +72,10 @@ class HttpServer:
                 for sock in (each, *(each.dup() for _ in range(_ACCEPTS_PER_ITERATION - 1))):
                     self._listeners.append(await create(self.connect, sock=sock, backlog=_BACKLOG))
             else:
-                each.setblocking(False)  # noqa: FBT003 - the method takes no keyword
                 each.listen(_BACKLOG)
                 room, timeout = self._has_room_for_handshake, self._handshake_timeout
-                self._listeners.append(TlsAcceptor(each, tls, self.connect, room, timeout))
+                self._acceptors.append(TlsAcceptor(each, tls, self.connect, room, timeout))
+                self._listeners.append(self._acceptors[-1])
 
     def connect(self) -> Connection:
         """Return the protocol of a new connection."""
@@ -86,9 +89,9 @@ class HttpServer:
         """
         self._context.serving = serving
         self._connections.update(serving.limits)
-        for listener in self._listeners:
-            if tls is not None and isinstance(listener, TlsAcceptor):
-                listener.update(tls, self._handshake_timeout)
+        if tls is not None:
+            for acceptor in self._acceptors:
+                acceptor.update(tls, self._handshake_timeout)
 
     @property
     def _handshake_timeout(self) -> float:
@@ -111,11 +114,15 @@ class HttpServer:
         """Stop accepting; return when every request was answered and every client is gone."""
         self._stop_accepting()
         await asyncio.sleep(0)  # what was accepted becomes a connection
-        await self._connections.drain()
+        handshakes = [each.finish() for each in self._acceptors]
+        await asyncio.gather(self._connections.drain(), *handshakes)
+        await self._connections.drain()  # those of the handshakes
 
     def close(self) -> None:
         """Stop accepting and abort every connection."""
         self._stop_accepting()
+        for each in self._acceptors:
+            each.abort()
         self._connections.close()
 
     def _stop_accepting(self) -> None:

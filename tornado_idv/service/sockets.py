@@ -8,7 +8,7 @@ import socket
 import ssl
 import stat
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -41,22 +41,10 @@ _FIRST_DESCRIPTOR = 3
 
 
 class Listener(NamedTuple):
-    """A socket with its address; ``created`` is the file of a Unix socket that was bound here."""
+    """A socket that listens, and its address."""
 
     address: Address
     sock: socket.socket
-    created: FileSignature | None = None
-
-    def remove_file(self) -> None:
-        """Remove the file of a Unix socket, unless it is that of another process by now."""
-        path = self.address.path
-        if path is None or self.created is None:
-            return
-        found = FileSignature.find(path)
-        # Not the last member: an operator may have changed the owner.
-        if found is not None and found[:-1] == self.created[:-1]:
-            with suppress(OSError):
-                path.unlink()
 
 
 @contextmanager
@@ -76,20 +64,18 @@ def public_listeners(
     common = list(passed)
     if passed:
         shown = ", ".join(str(each.address) for each in passed)
-        _log.info("the service manager passed sockets, in place of %s: %s", setting, shown)
-    try:
+        _log.info("using sockets of the service manager in place of %s: %s", setting, shown)
+    with ExitStack() as stack:
         for address in () if passed else addresses:
-            if address.path is not None:
-                common.append(_bind_path(setting, address.path))
+            if (path := address.path) is not None:
+                common.append(Listener(address, _bind_path(setting, path)))
+                stack.callback(_remove_own, path, FileSignature.find(path))
                 continue
             bound = bind_each(setting, address.host, address.port, workers)
             for own, sockets in zip(listeners, bound, strict=True):
                 real = replace(address, port=port_of(sockets))
                 own += [Listener(real, each) for each in sockets]
         yield [[*own, *common] for own in listeners]
-    finally:
-        for each in common:
-            each.remove_file()
 
 
 def bind(setting: str, host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
@@ -121,7 +107,7 @@ def bind_each(setting: str, host: str, port: int, count: int) -> list[list[socke
     return [bind(setting, host, port, reuse_port=True) for _ in range(count)]
 
 
-def _bind_path(setting: str, path: Path) -> Listener:
+def _bind_path(setting: str, path: Path) -> socket.socket:
     """Return a Unix socket that listens; raises `StartError`.
 
     The socket of a process that has ended is replaced. Any user who may enter the folder may
@@ -133,11 +119,11 @@ def _bind_path(setting: str, path: Path) -> Listener:
         sock.bind(str(path))
         path.chmod(0o666)
         sock.listen()
-        return Listener(Address(path=path), sock, FileSignature.of(path))
     except OSError as error:
         sock.close()
         reason = error.strerror or error
         raise StartError(f"cannot listen on unix:{path}: {reason}; change {setting}") from None
+    return sock
 
 
 def _remove_stale(path: Path) -> None:
@@ -155,6 +141,15 @@ def _remove_stale(path: Path) -> None:
             except BlockingIOError:  # it has no room for another connection now
                 pass
         raise FileExistsError(None, "another process listens there")
+
+
+def _remove_own(path: Path, created: FileSignature | None) -> None:
+    """Remove the file of a Unix socket, unless it is that of another process by now."""
+    found = FileSignature.find(path)
+    # Without the last member, since an operator may have changed the owner.
+    if found is not None and created is not None and found[:-1] == created[:-1]:
+        with suppress(OSError):
+            path.unlink()
 
 
 def passed_listeners(environ: MutableMapping[str, str] = os.environ) -> list[Listener]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
+import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -101,14 +102,18 @@ def open_socket(port: int | Path) -> socket.socket:
 class Client:
     """Sends bytes to a port, or the path of a Unix socket, and reads what comes back."""
 
-    def __init__(self, port: int | Path) -> None:
+    def __init__(self, port: int | Path, tls: ssl.SSLContext | None = None) -> None:
         self.port = port
+        self._tls = tls
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """Open a connection, and close it at the end."""
-        with open_socket(self.port) as sock, sock.makefile("rb") as stream:
-            yield Connection(sock, stream)
+        with ExitStack() as stack:
+            sock = stack.enter_context(open_socket(self.port))
+            if self._tls is not None:
+                sock = stack.enter_context(self._tls.wrap_socket(sock))
+            yield Connection(sock, stack.enter_context(sock.makefile("rb")))
 
     def raw(self, data: bytes, expect: int = 1) -> list[Reply]:
         """The answers to some bytes: at most ``expect`` of them, fewer if the peer closes."""
