@@ -79,6 +79,23 @@ async def test_is_written_every_interval_and_soon_after_it_was_removed(
         assert len(await passed(12)) == 1
 
 
+async def test_second_service_with_the_same_file_loads_it_and_writes_it_when_the_first_ended(
+    path: Path, wall: Ticker
+) -> None:
+    first, second = Process(path, wall, Source()), Process(path, wall, Source())
+    await first.directory.find(QUERY)
+    await first.write()
+    written = path.read_bytes()
+    await second.start()
+    assert second.directory.cache.get_stale(QUERY) is not None
+    wall.now += 1
+    await second.write()
+    assert path.read_bytes() == written
+    await first.stop()
+    await second.write()
+    assert path.read_bytes() not in (written, b"")
+
+
 async def test_stop_does_not_wait_for_a_file_that_hangs(
     path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
