@@ -34,11 +34,12 @@ def test_lookup_asks_a_shadow_only_by_its_name(
     invoke: Invoke, config: Config, folder: Path
 ) -> None:
     (folder / "new.yaml").write_text(FIXTURE.replace("Free", "New"))
-    file = config(USERS, SHADOW)
+    file = config(USERS, SHADOW.replace("5%", "5%, state: new.db"))
     done = invoke("lookup", "@bob", "-c", file, "--explain", "--json")
     assert [each["backend"] for each in json.loads(done.stdout)["backends"]] == ["users"]
     done = invoke("lookup", "@alice", "-c", file, "--backend", "new", "--json")
     assert (done.exit_code, json.loads(done.stdout)["plan"]) == (0, "New")
+    assert not (folder / "new.db").exists()
 
 
 def test_serve_says_what_is_a_shadow(config: Config, folder: Path) -> None:

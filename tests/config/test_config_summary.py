@@ -37,7 +37,7 @@ def test_summary_shows_the_shared_cache(load_text: Load) -> None:
 def test_summary_shows_shadows_apart(load_text: Load) -> None:
     shadow = "{name: new, kind: table, path: b, shadow: {sample: 2.5%, hits: true}}"
     rows = summary(load_text(GOOD.replace("[{", f"[{shadow}, {{")), NOW)
-    text = "new (table), compared with 2.5% of lookups, also of cached answers, at most 20/second"
+    text = "new (table), compared with 2.5% of lookups, also of cached answers, at most 10/second"
     assert ("shadow", f"{text} in each process") in rows
     assert [label for label, _ in rows if label.startswith("backend")] == ["backend 1"]
 

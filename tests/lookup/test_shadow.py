@@ -210,8 +210,13 @@ async def test_refresh_of_a_cached_answer_is_compared() -> None:
 async def test_shared_answers_are_compared_as_hits_are() -> None:
     """The source may hold another user than a shared cache."""
     answer = Answer(OTHER_ALICE, shared=True)
-    for hits, expected in ((False, {}), (True, {"match": 1})):
-        compared = Compared(directory(FakeBackend(ALICE)), new(ALICE, shadow={"hits": hits}))
+    differs = {"differs": 1, "card_number": 1, "plan": 1}
+    for held, hits, expected in (
+        (ALICE, False, {}),
+        (ALICE, True, {"match": 1}),
+        (OTHER_ALICE, True, differs),
+    ):
+        compared = Compared(directory(FakeBackend(ALICE)), new(held, shadow={"hits": hits}))
         await asyncio.sleep(0)
         compared.directory._compare(QUERY, answer)
         await compared.end()

@@ -203,6 +203,8 @@ def test_dead_shadow_opens_its_own_breaker_alone(tmp_path: Path, new: LiveDirect
         assert settled(service, 8) == {"target_failed": 8}
         (record,) = status(service)["shadows"]
         assert (record["breaker"], record["available"]) == ("open", False)
+        assert record["failing_since"] is not None
+        assert sum(record["calls"].values()) == 8
         (served,) = status(service)["backends"]
         assert (served["breaker"], served["available"]) == ("closed", True)
         assert status(service)["degraded"] == ["shadow new"]

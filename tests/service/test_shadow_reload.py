@@ -171,6 +171,21 @@ async def test_stop_does_not_wait_for_a_comparison(tmp_path: Path) -> None:
         assert not shadow.is_open
 
 
+async def test_lookup_that_ends_after_its_source_was_replaced_is_not_compared(
+    tmp_path: Path,
+) -> None:
+    async with reloadable(tmp_path, config(OLD, RIGHT)) as harness:
+        shadow, old = await opened(), newest("old")
+        old.gate.clear()
+        asking = asyncio.create_task(harness.ask("@alice"))
+        await old.begun.wait()
+        assert (await harness.reload(config(GATED % ("old", "C"), RIGHT))).code is None
+        old.gate.set()
+        assert (await asking).record["plan"] == "A"
+        await until(lambda: not old.is_open)
+        assert shadow.asked == 0
+
+
 async def test_comparison_ends_with_its_source(tmp_path: Path) -> None:
     """It would ask a backend that is closed, and count a failure that was none."""
     slow = WRONG.replace("plan: B", "plan: B, timeout: 100s")

@@ -99,7 +99,7 @@ class ShadowOptions(Options):
     """The percentage of lookups past the cache that are compared, such as 5%."""
     hits: bool = False
     """Whether lookups that the cache answers are compared, too; for each, the source is asked."""
-    rate: RateLimit = Rate(20, 1.0)
+    rate: RateLimit = Rate(10, 1.0)
     """How many lookups each process compares at most; more are counted as skipped."""
     state: ConfigPath | None = None
     """The file that keeps which users were compared, for ``tornado-idv migrate``."""
