@@ -16,6 +16,7 @@ from support.processes.process import eventually, running
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv.admin.status import SHADOW_RESULTS
 from tornado_idv.lookup import shadow as shadow_module
+from tornado_idv.lookup.shadow_file import ShadowFile
 from tornado_idv.model import User
 
 pytestmark = pytest.mark.slow
@@ -256,6 +257,33 @@ def test_cached_answers_are_compared_with_hits(
         value = scrape(service)
         assert value("idv_backend_requests_total", backend="users", outcome="found") == calls
         assert value("idv_cache_lookups_total", result="hit") == 3
+
+
+def test_comparisons_are_kept_by_user_in_a_file(tmp_path: Path, new: LiveDirectory) -> None:
+    """What waits is written at a stop, and a service that starts again adds to it."""
+    new.absent.add("@alice")
+    text = config(SERVED, shadow(new, f"{ALL}, state: new.db"))
+    with serving(text, tmp_path) as service:
+        wait_until_open(service)
+        for number, asked in enumerate(("@alice", "@bob", "@carol"), 1):
+            Client(service.port).by_input(asked)
+            settled(service, number)
+    with serving(text, tmp_path) as service:
+        wait_until_open(service)
+        Client(service.port).by_input("@alice")
+        settled(service)
+    summary = ShadowFile(tmp_path / "new.db", "new").summary()
+    users = {each: count for each, count in summary.users.items() if count}
+    assert users == {"missing": 1, "match": 1}
+    assert summary.totals == {"missing": 2, "match": 2}
+
+
+def test_state_that_cannot_be_written_is_a_problem(tmp_path: Path, new: LiveDirectory) -> None:
+    text = config(SERVED, shadow(new, f"{ALL}, state: absent/new.db"))
+    with serving(text, tmp_path) as service:
+        eventually(lambda: "absent/new.db" in (status(service)["shadows"][0]["problem"] or ""))
+        assert Client(service.port).by_input("@alice").status == 200
+        assert settled(service) == {"match": 1}
 
 
 def test_query_that_the_shadow_is_not_asked_for_is_not_compared(

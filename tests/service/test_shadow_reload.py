@@ -10,6 +10,7 @@ import pytest
 from support.http.http_server import until
 from support.processes.reloads import GATED, Gated, ReloadHarness, config, reloadable
 from tornado_idv.errors import StartError
+from tornado_idv.lookup import shadow as shadow_module
 from tornado_idv.reload_result import FAILED
 
 OLD = GATED % ("old", "A")
@@ -169,6 +170,16 @@ async def test_stop_does_not_wait_for_a_comparison(tmp_path: Path) -> None:
             assert (await harness.ask("@alice")).status == 200
             await shadow.begun.wait()
         assert not shadow.is_open
+
+
+async def test_stop_does_not_wait_for_a_backend_that_does_not_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(10), reloadable(tmp_path, config(OLD, RIGHT)):
+        shadow = await opened()
+        monkeypatch.setattr(shadow_module, "_CLOSE_TIMEOUT", 0.01)
+        monkeypatch.setattr(shadow, "close", asyncio.Event().wait)
+    assert not newest("old").is_open
 
 
 async def test_lookup_that_ends_after_its_source_was_replaced_is_not_compared(

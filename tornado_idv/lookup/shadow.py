@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ _BURST = 1.0
 _MAX_SOURCE_LOOKUPS = 4
 """Lookups in the source at a time: they have places in the guards of the served path."""
 _CLOSE_TIMEOUT = 2.0
+"""Seconds for which the end of its lookups, and of its backend, is waited for."""
 _DIFFERENCES = ("missing", "extra", "differs")
 
 Outcome = Answer | LookupFailed
@@ -132,7 +134,9 @@ class Shadow:
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
         if self.guard is not None:
-            await close_backend(self.guard.backend)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
+                    await close_backend(self.guard.backend)
         if self._state is not None:
             await self._state.close()
 
