@@ -88,7 +88,7 @@ def test_file_that_cannot_be_written_fails_no_lookup(
     config = write(tmp_path, "no-folder/shadow.db")
     with running(config) as service:
         assert look_up_all(service.port) == [200, 404]
-        problem = f"{tmp_path}/no-folder/shadow.db: there is no such file, or no folder for it"
+        problem = f"{tmp_path}/no-folder/shadow.db: cannot be used: No such file or directory"
         eventually(lambda: shadow_problem(service) == problem)
         done = invoke("migrate", "check", "-c", config)
         assert (done.exit_code, done.stdout) == (3, "")

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 from tornado_idv.errors import StartError
 from tornado_idv.lookup.comparison import Comparison, ComparisonResult
-from tornado_idv.lookup.shadow_file import Recorded, ShadowFile, Summary
+from tornado_idv.lookup.shadow_file import Contents, Recorded, ShadowFile
 from tornado_idv.model import ByCard, ByNickname, Query, User
 
 ALICE = User("Free", "4000", "alice")
@@ -29,7 +30,7 @@ DAY = 86400.0
 @pytest.fixture
 def file(tmp_path: Path) -> ShadowFile:
     made = ShadowFile(tmp_path / "shadow.db", "new")
-    made.write([], 0, 0.0)
+    made.write([], 0.0)
     return made
 
 
@@ -44,9 +45,16 @@ def compared(
     return Recorded(query, Comparison(result, tuple(fields), user), began)
 
 
-def write(file: ShadowFile, *comparisons: Recorded, now: float = 10.0) -> Summary:
-    file.write(comparisons, 0, now)
-    return file.summary()
+def write(file: ShadowFile, *comparisons: Recorded, now: float = 10.0) -> Contents:
+    file.write(comparisons, now)
+    return file.read()
+
+
+def users(file: ShadowFile) -> dict[str, int]:
+    """Return the number of users by result."""
+    contents = file.read()
+    results = Counter(each.result for each in contents.differing)
+    return {**NOBODY, "match": contents.matches, **results}
 
 
 def made_up(number: int, result: ComparisonResult = "match", began: float = 1.0) -> Recorded:
@@ -55,17 +63,17 @@ def made_up(number: int, result: ComparisonResult = "match", began: float = 1.0)
 
 
 def listed(file: ShadowFile) -> list[tuple[str, list[str], list[str]]]:
-    return [(each.result, each.fields, each.queries) for each in file.listed()]
+    return [(each.result, each.fields, each.queries) for each in file.read().differing]
 
 
 def test_user_looked_up_by_nickname_and_by_card_counts_once(file: ShadowFile) -> None:
-    summary = write(file, compared("match"), compared("match", BY_CARD), compared("match"))
-    assert summary.users == {**NOBODY, "match": 1}
-    assert summary.totals == {"match": 3}
+    contents = write(file, compared("match"), compared("match", BY_CARD), compared("match"))
+    assert users(file) == {**NOBODY, "match": 1}
+    assert contents.totals == {"match": 3}
 
 
 @pytest.mark.parametrize(
-    ("results", "user"),
+    ("results", "expected"),
     [
         (("match", "unverified"), "match"),
         (("unverified", "match"), "match"),
@@ -73,61 +81,64 @@ def test_user_looked_up_by_nickname_and_by_card_counts_once(file: ShadowFile) ->
         (("differs", "match"), "differs"),
         (("extra", "differs"), "extra"),
         (("extra", "missing"), "missing"),
+        (("missing", "unverified"), "missing"),
     ],
 )
 def test_most_severe_verdict_of_a_users_queries_counts(
-    file: ShadowFile, results: tuple[ComparisonResult, ComparisonResult], user: str
+    file: ShadowFile, results: tuple[ComparisonResult, ComparisonResult], expected: str
 ) -> None:
     fields = {"differs": ["plan"]}
     rows = [
         compared(result, query, fields=fields.get(result, []))
         for query, result in zip((BY_NICKNAME, BY_CARD), results, strict=True)
     ]
-    assert write(file, *rows).users == {**NOBODY, user: 1}
+    write(file, *rows)
+    assert users(file) == {**NOBODY, expected: 1}
 
 
 def test_verdict_replaces_what_was_there_and_nothing_else_does(file: ShadowFile) -> None:
-    assert write(file, compared("unverified")).users["unverified"] == 1
-    assert write(file, compared("missing")).users == {**NOBODY, "missing": 1}
+    write(file, compared("unverified"))
+    assert users(file)["unverified"] == 1
+    write(file, compared("missing"))
+    assert users(file) == {**NOBODY, "missing": 1}
     for result in ("unverified", "source_failed", "target_failed"):
-        summary = write(file, compared(result, began=2.0))
-        assert (summary.users["missing"], summary.totals[result]) == (1, 1 + (result[0] == "u"))
-    assert write(file, compared("differs", began=3.0, fields=["plan"])).users["differs"] == 1
-    assert write(file, compared("match", began=4.0)).users == {**NOBODY, "match": 1}
+        totals = write(file, compared(result, began=2.0)).totals
+        assert (users(file)["missing"], totals[result]) == (1, 1 + (result[0] == "u"))
+    write(file, compared("differs", began=3.0, fields=["plan"]))
+    assert users(file)["differs"] == 1
+    write(file, compared("match", began=4.0))
+    assert users(file) == {**NOBODY, "match": 1}
     assert listed(file) == []
 
 
 def test_older_result_of_another_process_does_not_replace_a_newer_one(file: ShadowFile) -> None:
     write(file, compared("missing", began=5.0))
-    assert write(file, compared("match", began=4.0)).users["missing"] == 1
-    removed = compared("match", began=4.0, user=None)
-    assert write(file, removed).users["missing"] == 1
+    for user in (ALICE, None):
+        write(file, compared("match", began=4.0, user=user))
+        assert users(file)["missing"] == 1
 
 
 def test_not_found_in_both_is_only_in_the_totals(file: ShadowFile) -> None:
     """Also where the query was of a user who has been removed from both since."""
     absent = compared("match", ByNickname("nobody"), user=None)
-    summary = write(file, compared("missing"), absent, compared("unverified", BY_CARD, user=None))
-    assert (summary.users, summary.totals["match"]) == ({**NOBODY, "missing": 1}, 1)
-    assert write(file, compared("match", began=2.0, user=None)).users == NOBODY
+    contents = write(file, compared("missing"), absent, compared("unverified", BY_CARD, user=None))
+    assert (users(file), contents.totals["match"]) == ({**NOBODY, "missing": 1}, 1)
+    write(file, compared("match", began=2.0, user=None))
+    assert users(file) == NOBODY
 
 
-def test_summary_has_days_fields_and_totals(file: ShadowFile) -> None:
-    file.write([], 7, 10.0)
-    bob = User("Pro", "5000", "bob")
-    carl = User("Pro", "6000", "carl")
-    summary = write(
+def test_contents_have_days_fields_and_totals(file: ShadowFile) -> None:
+    contents = write(
         file,
         compared("differs", fields=["plan"]),
         compared("differs", BY_CARD, fields=["card_number", "plan"]),
-        compared("differs", ByNickname("bob"), user=bob, fields=["plan"]),
-        compared("differs", ByNickname("carl"), user=carl, fields=["plan"]),
         compared("match", began=2 * DAY, user=None),
         compared("target_failed", began=5 * DAY),
     )
-    assert summary.differing == {frozenset({"plan"}): 2, frozenset({"card_number", "plan"}): 1}
-    assert (summary.since, summary.days, summary.imported) == (0.0, 2, None)
-    assert summary.totals == {"differs": 4, "match": 1, "target_failed": 1, "skipped": 7}
+    (alice,) = contents.differing
+    assert alice.fields == ["card_number", "plan"]
+    assert (contents.since, contents.days, contents.imported) == (0.0, 2, None)
+    assert contents.totals == {"differs": 2, "match": 1, "target_failed": 1}
 
 
 def test_only_users_that_are_not_the_same_are_in_the_file_in_full(file: ShadowFile) -> None:
@@ -148,18 +159,17 @@ def test_only_users_that_are_not_the_same_are_in_the_file_in_full(file: ShadowFi
     assert list(file.path.parent.iterdir()) == [file.path]
     write(file, *(made_up(number, "missing", 3.0) for number in range(1000)))
     assert b"@user999" in file.path.read_bytes()
-    file.begin_import(4.0)  # which frees pages
+    file.discard(4.0)  # which frees pages
     assert b"@user" not in file.path.read_bytes()
 
 
 def test_hashes_of_two_files_differ(file: ShadowFile, tmp_path: Path) -> None:
     """They cannot be computed without the key, which is in the file."""
     other = ShadowFile(tmp_path / "other.db", "new")
-    other.write([], 0, 0.0)
+    other.write([], 0.0)
     hashes = set()
     for each in (file, other):
-        write(each, compared("missing"))
-        (user,) = each.listed()
+        (user,) = write(each, compared("missing")).differing
         assert re.fullmatch("[0-9a-f]{24}", user.user)
         hashes.add(user.user)
     assert len(hashes) == 2
@@ -179,48 +189,33 @@ def test_list_has_each_user_once_with_all_queries(file: ShadowFile) -> None:
         ("extra", [], ["@user2"]),
         ("unverified", [], ["@user1"]),
     ]
-    assert next(iter(file.listed())).compared == 3.0
+    assert file.read().differing[0].compared == 3.0
 
 
 def test_file_is_bounded_and_keeps_differences(tmp_path: Path) -> None:
     file = ShadowFile(tmp_path / "shadow.db", "new", max_rows=100)
-    file.write([], 0, 0.0)
+    file.write([], 0.0)
     write(file, *(made_up(number, "missing") for number in range(10)))
     for number in range(10, 300, 10):
-        rows = (made_up(each, began=float(number)) for each in range(number, number + 10))
-        summary = write(file, *rows)
-        assert sum(summary.users.values()) <= 110
-    assert summary.users == {**NOBODY, "missing": 10, "match": 90}
+        write(file, *(made_up(each, began=float(number)) for each in range(number, number + 10)))
+        assert min(number, 85) < sum(users(file).values()) <= 100
+    assert users(file)["missing"] == 10
     write(file, made_up(299, "missing", 300.0))  # one of the latest, which are kept
-    assert file.summary().users == {**NOBODY, "missing": 11, "match": 89}
-    write(file, *(made_up(number, "extra", 400.0) for number in range(1000, 1200)))
-    assert file.summary().users == {**NOBODY, "extra": 100}
+    assert users(file)["missing"] == 11
+    for number in range(1000, 1200, 5):
+        write(file, *(made_up(each, "extra", 400.0) for each in range(number, number + 5)))
+    assert users(file)["match"] == users(file)["missing"] == 0  # which are older than these
+    assert 85 < users(file)["extra"] <= 100
 
 
 def test_comparisons_from_before_the_end_of_an_import_do_not_count(file: ShadowFile) -> None:
     write(file, compared("match", began=5.0), made_up(1, "missing", 5.0))
-    file.begin_import(10.0)
-    summary = write(file, compared("match", began=9.0), compared("match", BY_CARD, 11.0))
-    assert (summary.users, summary.totals, summary.importing) == (NOBODY, {}, 10.0)
-    file.end_import(20.0)
-    summary = write(file, compared("missing", began=19.0), made_up(2, began=20.0))
-    assert (summary.users, summary.totals) == ({**NOBODY, "match": 1}, {"match": 1})
-    assert (summary.since, summary.imported, summary.importing) == (20.0, 20.0, None)
-
-
-def test_skipped_lookups_of_an_import_do_not_count(file: ShadowFile) -> None:
-    file.begin_import(10.0)
-    file.write([], 3, 11.0)
-    file.end_import(20.0)
-    assert file.summary().totals == {}
-
-
-def test_import_into_a_backend_that_was_never_compared_makes_no_file(tmp_path: Path) -> None:
-    """The service could not write one of another user."""
-    file = ShadowFile(tmp_path / "shadow.db", "new")
-    file.begin_import(1.0)
-    file.end_import(2.0)
-    assert not file.path.exists()
+    file.discard(20.0)
+    contents = write(file, compared("missing", began=19.0))
+    assert (users(file), contents.totals, contents.days) == (NOBODY, {}, 0)
+    contents = write(file, made_up(2, began=20.0))
+    assert (users(file), contents.totals) == ({**NOBODY, "match": 1}, {"match": 1})
+    assert (contents.since, contents.imported) == (20.0, 20.0)
 
 
 def test_file_in_a_folder_that_cannot_be_searched_is_not_missing(file: ShadowFile) -> None:
@@ -230,9 +225,8 @@ def test_file_in_a_folder_that_cannot_be_searched_is_not_missing(file: ShadowFil
     try:
         if is_root:  # who may search any folder
             os.seteuid(65534)
-        for action in (file.begin_import, file.end_import):
-            with pytest.raises(StartError, match=r"shadow\.db: cannot be used: Permission denied"):
-                action(1.0)
+        with pytest.raises(PermissionError):
+            file.discard(1.0)
     finally:
         if is_root:
             os.seteuid(0)
@@ -252,15 +246,15 @@ file = ShadowFile(path, "new")
 for number in range(first, first + 40):
     user = User("Free", str(number), f"user{number}")
     query = ByNickname(user.nickname)
-    file.write([Recorded(query, Comparison("match", (), user), 1.0)], 1, 1.0)
+    file.write([Recorded(query, Comparison("match", (), user), 1.0)], 1.0)
     sleep(0.005)  # otherwise one may not have its turn for seconds
 """
     command = [sys.executable, "-c", program, file.path]
     running = [subprocess.Popen([*command, str(first)]) for first in (0, 20, 40)]
     assert [each.wait() for each in running] == [0, 0, 0]
-    summary = file.summary()
-    assert summary.users["match"] == 80  # the ranges overlap
-    assert summary.totals == {"match": 120, "skipped": 120}
+    contents = file.read()
+    assert contents.matches == 80  # the ranges overlap
+    assert contents.totals == {"match": 120}
 
 
 def test_process_that_is_killed_while_it_writes_leaves_a_whole_file(file: ShadowFile) -> None:
@@ -276,21 +270,21 @@ file = ShadowFile(Path(sys.argv[1]), "new")
 for number in count():
     users = [User("Free", "1", f"user{number}-{i}") for i in range(100)]
     rows = [Recorded(ByNickname(u.nickname), Comparison("match", (), u), 1.0) for u in users]
-    file.write(rows, 0, 1.0)
+    file.write(rows, 1.0)
 """
     for _ in range(5):
-        before = file.summary().totals.get("match", 0)
+        before = file.read().totals.get("match", 0)
         process = subprocess.Popen([sys.executable, "-c", program, file.path])
-        while file.summary().totals.get("match", 0) < before + 300:
+        while file.read().totals.get("match", 0) < before + 300:
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        summary = file.summary()
+        contents = file.read()
         # Those of the last process replace the ones of before.
-        assert summary.totals["match"] % 100 == 0
-        assert summary.users["match"] % 100 == 0
+        assert contents.totals["match"] % 100 == 0
+        assert contents.matches % 100 == 0
     write(file, compared("missing"))
-    assert file.summary().users["missing"] == 1
+    assert users(file)["missing"] == 1
 
 
 def damaged(path: Path, sql: str) -> None:
@@ -301,10 +295,9 @@ def damaged(path: Path, sql: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
-        ("PRAGMA user_version = 9", "written by another tornado-idv, as version 9; remove it"),
-        ("PRAGMA application_id = 1", "no file of a shadow; name another one"),
+        ("PRAGMA application_id = 1", "no file of a shadow, or of another version; name another"),
         ("DROP TABLE comparisons", "cannot be used: no such table: comparisons"),
-        ("UPDATE state SET backend = 'old'", "of the shadow old; name another one for new"),
+        ("UPDATE state SET backend = 'old'", "of the shadow old; name another for new"),
     ],
 )
 def test_file_of_something_else_is_neither_read_nor_written(
@@ -313,9 +306,9 @@ def test_file_of_something_else_is_neither_read_nor_written(
     damaged(file.path, sql)
     before = file.path.read_bytes()
     actions = (
-        file.summary,
-        lambda: file.write([compared("match")], 0, 1.0),
-        lambda: file.begin_import(1.0),
+        file.read,
+        lambda: file.write([compared("match")], 1.0),
+        lambda: file.discard(1.0),
     )
     for action in actions:
         with pytest.raises(StartError) as failed:
@@ -331,23 +324,21 @@ def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | None) -
         file.path.mkdir()
     else:
         file.path.write_bytes(content)
-    for action in (file.summary, lambda: file.write([], 0, 1.0)):
-        with pytest.raises(
-            StartError,
-            match=r"shadow\.db: (not a regular file|cannot be used: file is not a database)",
-        ):
+    reason = "unable to open database file" if content is None else "file is not a database"
+    for action in (file.read, lambda: file.write([], 1.0)):
+        with pytest.raises(StartError, match=rf"shadow\.db: cannot be used: {reason}"):
             action()
 
 
 def test_missing_and_empty_files_are_reported(tmp_path: Path) -> None:
     file = ShadowFile(tmp_path / "shadow.db", "new")
-    with pytest.raises(StartError, match="there is no such file"):
-        file.summary()
+    with pytest.raises(StartError, match="cannot be used: No such file or directory"):
+        file.read()
     file.path.touch()
     with pytest.raises(StartError, match="no file of a shadow"):
-        file.summary()
-    file.write([compared("match")], 0, 1.0)  # as of a process that was killed while it began
-    assert file.summary().users["match"] == 1
+        file.read()
+    file.write([compared("match")], 1.0)  # as of a process that was killed while it began
+    assert file.read().matches == 1
 
 
 def test_full_disk_changes_nothing(file: ShadowFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,5 +355,5 @@ def test_full_disk_changes_nothing(file: ShadowFile, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tornado_idv.lookup.shadow_file.sqlite3.connect", limited)
     rows = [made_up(number) for number in range(5000)]
     with pytest.raises(StartError, match=r"shadow\.db: cannot be used: database or disk is full"):
-        file.write(rows, 0, 1.0)
-    assert file.summary().users == {**NOBODY, "missing": 1}
+        file.write(rows, 1.0)
+    assert users(file) == {**NOBODY, "missing": 1}

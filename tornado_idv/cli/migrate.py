@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tornado_idv.cli.backends import backend_named, load_settings, reporting
+from tornado_idv.cli.backends import load_settings, reporting
 from tornado_idv.cli.common import (
     Record,
     complete_backend,
@@ -21,10 +21,9 @@ from tornado_idv.cli.common import (
     show,
 )
 from tornado_idv.cli.users.formats import FIELDS
-from tornado_idv.errors import StartError
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.log_format import format_time
-from tornado_idv.lookup.shadow_file import VERDICTS, ShadowFile, Summary
+from tornado_idv.lookup.shadow_file import VERDICTS, DifferingUser, ShadowFile
 
 
 @click.group()
@@ -53,9 +52,7 @@ def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
 
     A user who was looked up by nickname and by card counts once. The totals are lookups.
     """
-    with reporting(as_json=as_json):
-        name, file = _shadow(config_path, name)
-        record = _record(name, file.summary())
+    record, _ = _read(config_path, name, as_json=as_json)
     show(record, _lines(record), as_json=as_json)
 
 
@@ -68,19 +65,18 @@ def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bo
     Users are shown as keyed hashes, from which no nickname can be computed. With --reveal they are
     the nicknames and card numbers that were looked up.
     """
-    with reporting(as_json=as_json):
-        name, file = _shadow(config_path, name)
-        users: list[Record] = [each._asdict() for each in file.listed()]
-    for each in users:
-        each["compared"] = format_time(each["compared"])
+    record, differing = _read(config_path, name, as_json=as_json)
+    users: list[Record] = []
+    lines = []
+    for each in differing:
+        compared = format_time(each.compared)
+        users.append({**each._asdict(), "compared": compared})
         if not reveal:
-            del each["queries"]
-    lines = (
-        f"{each['compared']}  {each['result']:10}  {' '.join(each.get('queries', [each['user']]))}"
-        f"{': ' if each['fields'] else ''}{', '.join(each['fields'])}"
-        for each in users
-    )
-    show({"backend": name, "users": users}, lines if users else ["none"], as_json=as_json)
+            del users[-1]["queries"]
+        shown = " ".join(each.queries) if reveal else each.user
+        fields = f": {', '.join(each.fields)}" if each.fields else ""
+        lines.append(f"{compared}  {each.result:10}  {shown}{fields}")
+    show({"backend": record["backend"], "users": users}, lines or ["none"], as_json=as_json)
 
 
 @migrate.command(epilog=examples("migrate check", "migrate check new --accept plan"))
@@ -112,67 +108,76 @@ def check(
     """Report what is in the way of answering from the shadow.
 
     Blockers are users who are missing or extra, who differ in a field that --accept does not name,
-    or could not be verified; too few users; and an import that has not ended.
+    or could not be verified; and too few users.
 
     Exit codes: 0 no blocker; 1 blockers; 2 wrong use; 3 could not be determined.
     """
-    with reporting(as_json=as_json):
-        name, file = _shadow(config_path, name)
-        summary = file.summary()
-    blockers = [*_blockers(name, summary, min_users, frozenset(accepted))]
-    record = {"ok": not blockers, **_record(name, summary), "blockers": blockers}
+    record, differing = _read(config_path, name, as_json=as_json)
     compared = counted(record["users"], "user")
-    lines = [each["message"] for each in blockers] or [f"no blocker: {compared} compared"]
-    show(record, lines, as_json=as_json)
+    blockers = []
+    if record["users"] < min_users:
+        since = "the last import" if record["imported"] else "the first comparison"
+        blockers.append(f"{compared} compared since {since}; --min-users is {min_users}")
+    texts = {
+        "missing": f"missing from {record['backend']}",
+        "extra": f"extra in {record['backend']}",
+        "unverified": "not verified",
+    }
+    others = Counter[str]()
+    for each in differing:
+        left = [field for field in each.fields if field not in accepted]
+        if each.result in texts:
+            others[texts[each.result]] += 1
+        elif left:
+            others[f"with another {' and '.join(left)}"] += 1
+    blockers += [f"{counted(count, 'user')} {text}" for text, count in others.items()]
+    show(
+        {"ok": not blockers, **record, "blockers": blockers},
+        blockers or [f"no blocker: {compared} compared"],
+        as_json=as_json,
+    )
     sys.exit(Exit.NO if blockers else Exit.DONE)
 
 
-def _shadow(config_path: Path, name: str | None) -> tuple[str, ShadowFile]:
-    """Return a shadow's name and file; raises `StartError` if there is none."""
-    settings, _ = load_settings(config_path)
-    if name is not None:
-        options = backend_named(settings.backends, name)
-    elif len(settings.shadows) > 1:
-        names = ", ".join(each.name for each in settings.shadows)
-        raise click.UsageError(f"there are several shadows: {names}; name one")
-    else:
-        options = next(iter(settings.shadows), settings.backends[-1])
-    if options.shadow is None or options.shadow.state is None:
-        example = "shadow: {sample: 5%, state: shadow.db}"
-        what = "state of its shadow" if options.shadow else "shadow"
-        raise StartError(
-            f"the backend {options.name} has no {what} in {config_path}; write {example}"
-        )
-    return options.name, ShadowFile(options.shadow.state, options.name)
-
-
-def _record(name: str, summary: Summary) -> Record:
-    """Return the numbers for scripts."""
-    fields = Counter[str]()
-    for names, count in summary.differing.items():
-        fields.update(dict.fromkeys(names, count))
-    times = {
-        each: None if (at := getattr(summary, each)) is None else format_time(at)
-        for each in ("since", "imported", "importing")
-    }
-    compared = sum(summary.users.values()) - summary.users["unverified"]
-    return {
+def _read(
+    config_path: Path, name: str | None, *, as_json: bool
+) -> tuple[Record, list[DifferingUser]]:
+    """Return the numbers of a shadow for scripts, and the users who are not the same."""
+    with reporting(as_json=as_json):
+        settings, _ = load_settings(config_path)
+        files = {
+            each.name: each.shadow.state
+            for each in settings.shadows
+            if each.shadow and each.shadow.state
+        }
+        if name is None and len(files) == 1:
+            (name,) = files
+        if name not in files:
+            names = ", ".join(files) or "none; write shadow: {sample: 5%, state: shadow.db}"
+            raise click.UsageError(f"name a backend with shadow.state; there are: {names}")
+        contents = ShadowFile(files[name], name).read()
+    users = Counter(each.result for each in contents.differing)
+    fields = Counter(
+        field for each in contents.differing if each.result == "differs" for field in each.fields
+    )
+    imported = contents.imported
+    record = {
         "backend": name,
-        **times,
-        "days": summary.days,
-        "users": compared,
-        **summary.users,
+        "since": format_time(contents.since),
+        "imported": None if imported is None else format_time(imported),
+        "days": contents.days,
+        "users": contents.matches + users.total() - users["unverified"],
+        **{each: users[each] for each in VERDICTS},
+        "match": contents.matches,
         "fields": dict(sorted(fields.items())),
-        "totals": summary.totals,
+        "totals": contents.totals,
     }
+    return record, contents.differing
 
 
 def _lines(record: Record) -> Iterator[str]:
-    yield "{backend}: compared since {since}; last import: {}".format(
-        record["imported"] or "none", **record
-    )
-    if record["importing"]:
-        yield "import that has not ended: {importing}".format_map(record)
+    since = "{backend}: compared since {since}; last import: {}"
+    yield since.format(record["imported"] or "none", **record)
     yield f"users: {record['users']}, on {counted(record['days'], 'day')}"
     for each in VERDICTS:
         yield f"  {each}: {record[each]}"
@@ -180,35 +185,3 @@ def _lines(record: Record) -> Iterator[str]:
             yield from (f"    {field}: {count}" for field, count in record["fields"].items())
     yield "lookups:"
     yield from (f"  {result}: {count}" for result, count in sorted(record["totals"].items()))
-
-
-def _blockers(
-    name: str, summary: Summary, min_users: int, accepted: frozenset[str]
-) -> Iterator[Record]:
-    """Yield what is in the way."""
-    if summary.importing is not None:
-        began = format_time(summary.importing)
-        text = (
-            f"the import into {name} that began {began} has not ended; repeat it if it was stopped"
-        )
-        yield {"kind": "importing", "message": text}
-    users = summary.users
-    compared = sum(users.values()) - users["unverified"]
-    if compared < min_users:
-        since = "the last import" if summary.imported else "the first comparison"
-        text = f"{counted(compared, 'user')} compared since {since}; --min-users is {min_users}"
-        yield {"kind": "min_users", "users": compared, "message": text}
-    for kind, text in (
-        ("missing", f"missing from {name}"),
-        ("extra", f"extra in {name}"),
-        ("unverified", "not verified"),
-    ):
-        if count := users[kind]:
-            yield {"kind": kind, "users": count, "message": f"{counted(count, 'user')} {text}"}
-    others = Counter[tuple[str, ...]]()
-    for fields, count in summary.differing.items():
-        others[tuple(sorted(fields - accepted))] += count
-    for left, count in others.items():
-        if left:
-            text = f"{counted(count, 'user')} with another {' and '.join(left)}"
-            yield {"kind": "differs", "users": count, "fields": left, "message": text}

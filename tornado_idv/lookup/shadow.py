@@ -162,8 +162,6 @@ class Shadow:
 
     def _skip(self) -> None:
         self._counted["skipped"] += 1
-        if self._state is not None:
-            self._state.skip()
 
     async def _run(
         self, guard: Guard, query: Query, source: Source, outcome: Outcome | None

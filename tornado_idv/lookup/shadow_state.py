@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from tornado_idv.model import Query
 
 _log = logging.getLogger(__name__)
 _MAX_WAITING = 10_000
-"""Comparisons that wait to be written; more are counted as skipped."""
+"""Comparisons that wait to be written; of more, the oldest are dropped."""
 _CLOSE_TIMEOUT = 5.0
 
 
@@ -41,8 +42,7 @@ class ShadowState:
         self._interval = interval
         self._clock = clock
         self._thread = DaemonThread("shadow-state")
-        self._waiting: list[Recorded] = []
-        self._skipped = 0
+        self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -51,14 +51,7 @@ class ShadowState:
 
     def record(self, query: Query, comparison: Comparison, began: float) -> None:
         """Store a comparison that began then, in Unix time."""
-        if len(self._waiting) < _MAX_WAITING:
-            self._waiting.append(Recorded(query, comparison, began))
-        else:
-            self._skipped += 1
-
-    def skip(self) -> None:
-        """Count a lookup that was not compared."""
-        self._skipped += 1
+        self._waiting.append(Recorded(query, comparison, began))
 
     async def close(self) -> None:
         """Write what waits; a file that hangs is left after some seconds."""
@@ -75,20 +68,16 @@ class ShadowState:
 
     async def _write(self) -> None:
         """Write what waits, if anything; after a failure that waits again."""
-        waiting, self._waiting = self._waiting, []
-        skipped, self._skipped = self._skipped, 0
+        waiting = [*self._waiting]
+        self._waiting.clear()
+        problem = None
         try:
-            await self._thread(self._file.write, waiting, skipped, self._clock())
+            await self._thread(self._file.write, waiting, self._clock())
         except Exception as error:  # noqa: BLE001 - no error of the file may end this task
-            is_ours = isinstance(error, StartError)
-            problem = str(error) if is_ours else f"failed with {type(error).__name__}"
-            if self.problem is None:
-                where = "" if is_ours else f"\n{format_traceback(error)}"
-                _log.error("backend %s: shadow.state: %s%s", self._backend, problem, where)
-            self.problem = problem
-            self._skipped += skipped + max(0, len(waiting) + len(self._waiting) - _MAX_WAITING)
-            self._waiting = (waiting + self._waiting)[:_MAX_WAITING]
-        else:
-            if self.problem is not None:
-                _log.info("backend %s: shadow.state is written again", self._backend)
-            self.problem = None
+            problem = str(error) if isinstance(error, StartError) else format_traceback(error)
+            self._waiting = deque([*waiting, *self._waiting], _MAX_WAITING)
+        if problem != self.problem:
+            level = logging.ERROR if problem else logging.INFO
+            text = problem or "is written again"
+            _log.log(level, "backend %s: shadow.state: %s", self._backend, text)
+        self.problem = problem

@@ -189,7 +189,7 @@ def import_users(
         options = stores.options(name)
         canaries = canaries_of(options)
         state = options.shadow and options.shadow.state
-        shadow = ShadowFile(state, name) if state and not dry_run else None
+        shadow = ShadowFile(state, name) if state else None
         job = Import(file, limit, max_removed, expect_rows, canaries, merge, dry_run, shadow)
         with (
             open_source(file, encoding) as text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
@@ -18,7 +18,7 @@ from tornado_idv.cli.users.rows import is_nickname, named_users, parse_user
 from tornado_idv.cli.users.staging import ListedRow, Staging
 from tornado_idv.errors import StartError
 from tornado_idv.identifiers import Identifiers
-from tornado_idv.interfaces.user_store import UserStore
+from tornado_idv.interfaces.user_store import UserStore, UserTransaction
 from tornado_idv.lookup.shadow_file import ShadowFile
 from tornado_idv.model import Query
 from tornado_idv.units import parse_percentage
@@ -84,32 +84,29 @@ class Import:
                         with replaced_file(self.beside("changes")) as file:
                             file.writelines(staging.changes())
                     self._review(staging, count, rejected, parse_percentage(store.max_removed))
-                    if self.shadow is not None:
-                        self.shadow.begin_import(self.clock())
-                    try:
-                        changed = staging.apply(target)
-                        *_, kept = staging.numbers()
-                        result = Result(count - len(rejected), *changed, kept, len(rejected))
-                        notes = [*self._notes(staging, result)]
-                    except BaseException:
-                        self._end_import()
-                        raise
+                    changed = staging.apply(target)
+                    *_, kept = staging.numbers()
+                    result = Result(count - len(rejected), *changed, kept, len(rejected))
+                    notes = [*self._notes(staging, result)]
                     if not self.is_dry_run:  # after all that can fail
-                        target.commit()
-                return result, [*notes, *self._end_import()]
+                        self._commit(target)
+                return result, notes
         except sqlite3.Error as error:
             raise StartError(f"temporary files, see SQLITE_TMPDIR: {error}") from None
         except UnicodeError:
             raise RefusedError(f"{self.source}: is not in this encoding; see --encoding") from None
 
-    def _end_import(self) -> list[str]:
-        """Let comparisons count again, unless it is not known whether users were changed."""
+    def _commit(self, target: UserTransaction) -> None:
+        """Make the changes visible, and drop the comparisons from before that."""
+        if self.shadow is None:
+            target.commit()
+            return
+        self.shadow.discard(self.clock())
         try:
-            if self.shadow is not None:
-                self.shadow.end_import(self.clock())
-        except StartError as error:
-            return [f"Comparisons do not count until users are imported again: {error}."]
-        return []
+            target.commit()
+        finally:
+            with suppress(StartError, OSError):  # the users were changed
+                self.shadow.discard(self.clock())
 
     def _stage(self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers) -> int:
         """Stage all rows, and return their number."""
