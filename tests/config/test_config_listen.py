@@ -109,10 +109,14 @@ def test_a_plain_token_is_refused_where_others_can_connect(problems_in: Problems
     ("listen", "proxies", "expected"),
     [
         (["unix:/s", "127.0.0.1:1"], ["unix:"], []),
-        (["unix:/s"], [], ["limits.failed_auth counts"]),
-        (["unix:/s"], ["127.0.0.1"], ["limits.failed_auth counts"]),
+        (["unix:/s"], [], ["limits.failed_auth: limits.failed_auth counts"]),
+        (["unix:/s"], ["127.0.0.1"], ["limits.failed_auth: limits.failed_auth counts"]),
         (["127.0.0.1:1"], [], []),
-        (["unix:/s", "0.0.0.0:1", "[::1]:1", "a.b:1"], ["unix:"], ["plain HTTP on 0.0.0.0, a.b:"]),
+        (
+            ["unix:/s", "0.0.0.0:1", "[::1]:1", "a.b:1"],
+            ["unix:"],
+            ["server.listen: plain HTTP on 0.0.0.0, a.b:"],
+        ),
         (["unix:/s", "0.0.0.0:1"], ["10.0.0.1", "unix:"], []),
     ],
 )
@@ -123,6 +127,7 @@ def test_warnings(
     settings = load_text(
         text.replace("backends: [{", "limits: {failed_auth: 1/minute}\nbackends: [{")
     )
-    found = [text for text, *_ in settings.warnings(settings.server.addresses)]
+    warnings = settings.warnings(settings.server.addresses)
+    found = [f"{'.'.join(steps)}: {text}" for text, *steps in warnings]
     assert len(found) == len(expected)
     assert all(map(str.startswith, found, expected))

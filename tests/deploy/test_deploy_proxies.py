@@ -31,7 +31,8 @@ from support.processes.proxies import (
     running_program,
     substitute,
 )
-from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY
+from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, lookup_request
+from support.processes.socket_activation import held_sockets, serving_activated
 from tornado_idv.client import Unexpected
 from tornado_idv.web.errors import ApiError
 
@@ -226,18 +227,7 @@ def test_proxy_uses_a_unix_socket(
 ) -> None:
     """As the example in the file, where haproxy sees the path below its chroot."""
     service, path = unix_socket
-    changes = {
-        "    server 127.0.0.1:1;\n": "",
-        "# server unix:/run/tornado-idv/http.sock;": f"server unix:{path};",
-    }
-    if proxy is haproxy:
-        is_root = os.geteuid() == 0
-        place = path.relative_to(tmp_path) if is_root else path.relative_to("/")
-        changes = {
-            "    server idv1 127.0.0.1:1\n": "",
-            "# server idv1 unix@/idv.sock": f"server idv1 unix@/{place}",
-            **({"chroot /var/lib/haproxy": f"chroot {tmp_path}"} if is_root else {}),
-        }
+    changes = over_unix_socket(proxy, path, tmp_path)
     with closing(http.client.HTTPConnection("127.0.0.1", service.port)) as client:
         direct = {name: send(client, name) for name in ("found", "not found", "no key", "health")}
     with proxy(UNUSED, tmp_path, changes) as port:
@@ -247,6 +237,56 @@ def test_proxy_uses_a_unix_socket(
         with connect(port, "127.0.0.9") as client:
             assert send(client, "found") == direct["found"]
     eventually(lambda: '"client":"127.0.0.9"' in service.read_log())
+
+
+def over_unix_socket(proxy: Proxy, path: Path, folder: Path) -> dict[str, str]:
+    """Return the changes that make a proxy use the example in its file."""
+    if proxy is nginx:
+        return {
+            f"    server 127.0.0.1:{UNUSED};\n": "",
+            "# server unix:/run/tornado-idv/http.sock;": f"server unix:{path};",
+        }
+    is_root = os.geteuid() == 0
+    place = path.relative_to(folder if is_root else "/")
+    return {
+        f"    server idv1 127.0.0.1:{UNUSED}\n": "",
+        "# server idv1 unix@/idv.sock": f"server idv1 unix@/{place}",
+        **({"chroot /var/lib/haproxy": f"chroot {folder}"} if is_root else {}),
+    }
+
+
+@PROXIES
+@pytest.mark.parametrize("delay", ["0s", "1s"])
+def test_no_request_fails_in_a_restart_with_sockets_of_systemd(
+    proxy: Proxy, delay: str, tmp_path: Path
+) -> None:
+    """Though there is no other server: connections wait for the next process."""
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    config = tmp_path / "config.yaml"
+    server = f"health_path: /healthz, drain: {{delay: {delay}}}, trusted_proxies: ['unix:'],"
+    text = CONFIG.replace("port: 0,", server).replace("idle_timeout: 1s", "idle_timeout: 10s")
+    config.write_text(text + "  - {name: users, kind: yaml, path: users.yaml}\n")
+    with held_sockets(tmp_path) as held, ExitStack() as stack:
+        path = Path(held[1].getsockname())
+        path.chmod(0o666)
+        tmp_path.chmod(0o711)
+        changes = over_unix_socket(proxy, path, tmp_path)
+        if proxy is haproxy:
+            changes |= {f" ssl crt {tmp_path}/site.pem": "", "inter 50ms": "inter 2s"}
+        else:
+            changes |= {" ssl;": ";"}
+        process = stack.enter_context(serving_activated(held, config))
+        with (
+            proxy(UNUSED, tmp_path, changes) as front,
+            loaded(front, lookup_request("@alice"), pause=0.001) as load,
+        ):
+            load.wait_for(100)
+            for _ in range(2):
+                process.terminate()
+                assert process.wait(10) == 0
+                process = stack.enter_context(serving_activated(held, config))
+                load.wait_for(100)
+    assert {*load.results} == {"ok"}
 
 
 @PROXIES
