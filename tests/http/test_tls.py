@@ -277,6 +277,18 @@ async def test_drain_completes_a_handshake_that_has_begun(contexts: Contexts) ->
         await asyncio.wait_for(drained, 5)
 
 
+async def test_close_aborts_handshakes(contexts: Contexts) -> None:
+    server, client_tls = contexts
+    async with connected_client(server_tls=server, tls=client_tls) as client:
+        client.clock.stop()
+        silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        (acceptor,) = client.server._acceptors
+        await until(lambda: len(acceptor._pending) == 1)
+        client.server.close()
+        await until(silent.at_eof)
+        writer.close()
+
+
 async def test_drain_waits_for_responses_but_a_second_at_most_for_handshakes(
     contexts: Contexts,
 ) -> None:
