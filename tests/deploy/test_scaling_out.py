@@ -227,7 +227,7 @@ def switch(walk: Walk, load: Load, front: int) -> None:
     """Step 5: the replicas serve all requests."""
     copy, reload = walk.blocks("## 5. ")
     said = walk.run(copy)
-    assert "different: 0" in said
+    assert "differs: 0" in said
     assert "Imported 1 key, updated 1; 1 were equal." in said
     walk.run(reload)
     load.wait_for(20)
