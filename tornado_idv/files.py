@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from ssl import SSLContext
-from typing import ClassVar, NamedTuple, NoReturn
+from typing import BinaryIO, ClassVar, NamedTuple, NoReturn
 
 from pydantic import SecretStr
 
@@ -24,15 +24,21 @@ MAX_SIZE = 1024**2
 """Bytes: far more than a configuration, a secret or a certificate needs."""
 
 
-def read_file(path: Path) -> bytes:
-    """Return the content of a regular file of at most `MAX_SIZE` bytes.
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file to be read.
 
     Raises `OSError`, whose ``strerror`` is a phrase for the operator, for anything else.
     """
-    added = os.O_NONBLOCK | os.O_NOCTTY
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | added)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a regular file of at most `MAX_SIZE` bytes; raises as `open_file`."""
+    with open_file(path) as file:
         content = file.read(MAX_SIZE + 1)
     if len(content) > MAX_SIZE:
         raise OSError(errno.EFBIG, "larger than 1 MiB", str(path))

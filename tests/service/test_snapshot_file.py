@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,11 @@ from tornado_idv.lookup.snapshot import MARK, SnapshotIgnored
 from tornado_idv.service.snapshot_file import SnapshotFile
 
 OLD, NEW = MARK + b"old", MARK + b"new" * 100
-_SIZE = 10_000
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "answers.snapshot"
-
-
-def always() -> bool:
-    return True
 
 
 def names(path: Path) -> set[str]:
@@ -34,72 +30,49 @@ def names(path: Path) -> set[str]:
 
 def test_is_readable_for_its_owner_alone_and_replaced_as_a_whole(path: Path) -> None:
     file = SnapshotFile(path)
-    assert file.read(_SIZE) is None
     for content in (OLD, NEW):
-        file.write([content[:5], content[5:]], always)
-        assert file.read(_SIZE) == content
+        file.write(content)
+        assert file.read() == content
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert names(path) == {path.name}
 
 
-@pytest.mark.parametrize("length", range(0, len(NEW) + 1, 7))
+@pytest.mark.parametrize("length", range(0, len(NEW), 7))
 def test_process_that_is_killed_while_it_writes_leaves_the_old_one(path: Path, length: int) -> None:
-    SnapshotFile(path).write([OLD], always)
-
-    def cut() -> Iterator[bytes]:
-        yield NEW[:length]
-        os.kill(os.getpid(), signal.SIGKILL)
-
+    SnapshotFile(path).write(OLD)
     pid = os.fork()
     if pid == 0:
         try:
-            SnapshotFile(path).write(cut(), always)
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (length, length))
+            SnapshotFile(path).write(NEW)
         finally:
             os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGXFSZ
+    assert (path.with_name(f".{path.name}.new")).stat().st_size == length
     file = SnapshotFile(path)
-    assert file.read(_SIZE) == OLD
+    assert file.read() == OLD
     assert file.acquire()
-    file.write([NEW], always)
-    assert file.read(_SIZE) == NEW
+    file.write(NEW)
+    assert file.read() == NEW
     assert names(path) == {path.name}
 
 
-def test_failure_while_it_is_written_leaves_the_old_one(path: Path) -> None:
-    file = SnapshotFile(path)
-    file.write([OLD], always)
-
-    def failing() -> Iterator[bytes]:
-        yield NEW
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        file.write(failing(), always)
-    assert file.read(_SIZE) == OLD
-    assert names(path) == {path.name}
-
-
-@pytest.mark.parametrize("checks", [0, 1])
-def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
-    path: Path, checks: int
+def test_failure_while_it_is_written_leaves_the_old_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = SnapshotFile(path)
-    remaining = iter([True] * checks)
-    file.write([NEW], lambda: next(remaining, False))
-    assert file.read(_SIZE) is None
-    assert names(path) == set()
+    file.write(OLD)
 
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
 
-def test_purge_removes_also_what_a_killed_process_left(path: Path) -> None:
-    file = SnapshotFile(path)
-    file.write([NEW], always)
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_bytes(NEW)
-    file.remove()
-    assert names(path) == {draft.name}  # another process may be writing it
-    assert file.acquire()
-    file.remove()
-    assert names(path) == set()
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        file.write(NEW)
+    assert file.read() == OLD
+    assert names(path) == {path.name}
 
 
 def test_one_process_writes_and_another_takes_over_when_it_has_ended(path: Path) -> None:
@@ -132,32 +105,39 @@ def test_one_process_writes_and_another_takes_over_when_it_has_ended(path: Path)
 
 def _make_link(path: Path) -> None:
     target = path.with_name("target")
-    target.write_bytes(OLD)
+    target.write_bytes(b"other")
     path.symlink_to(target)
 
 
-NOT_OURS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "link": (_make_link, "symbolic link"),
-    "pipe": (os.mkfifo, "not a regular file"),
-    "folder": (lambda path: path.mkdir(), "not a regular file"),
-    "configuration": (lambda path: path.write_text("profile_sites: []\n"), "not a snapshot"),
-    "empty": (lambda path: path.touch(), "not a snapshot"),
+def _make_large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+NOT_OURS: dict[str, Callable[[Path], object]] = {
+    "link": _make_link,
+    "pipe": os.mkfifo,
+    "folder": Path.mkdir,
+    "configuration": lambda path: path.write_text("profile_sites: []\n"),
+    "empty": Path.touch,
+    "large": _make_large,
 }
 
 
 @pytest.mark.parametrize("kind", NOT_OURS)
 def test_what_is_not_a_snapshot_is_neither_read_replaced_nor_removed(path: Path, kind: str) -> None:
-    make, reason = NOT_OURS[kind]
-    make(path)
+    NOT_OURS[kind](path)
     before = os.lstat(path)
     file = SnapshotFile(path)
 
     def use() -> None:
-        if kind not in {"configuration", "empty"}:
-            with pytest.raises(SnapshotIgnored, match=reason):
-                file.read(_SIZE)
-        with pytest.raises(OSError, match=reason):
-            file.write([NEW], always)
+        if kind in {"pipe", "folder"}:
+            with pytest.raises(OSError, match="not a regular file"):
+                file.read()
+        else:
+            assert len(file.read()) < 100
+        with pytest.raises(OSError, match="not a snapshot"):
+            file.write(NEW)
         file.remove()
 
     async def wait() -> None:
@@ -170,31 +150,21 @@ def test_what_is_not_a_snapshot_is_neither_read_replaced_nor_removed(path: Path,
 
 def test_file_that_others_may_have_written_is_ignored(path: Path) -> None:
     file = SnapshotFile(path)
-    file.write([NEW], always)
+    file.write(NEW)
     for mode in (0o620, 0o602):
         path.chmod(mode)
         with pytest.raises(SnapshotIgnored, match="another user"):
-            file.read(_SIZE)
+            file.read()
     path.chmod(0o600)
     if os.geteuid() == 0:
         os.chown(path, 12345, -1)
         with pytest.raises(SnapshotIgnored, match="another user"):
-            file.read(_SIZE)
-
-
-def test_file_that_is_too_large_is_ignored(path: Path) -> None:
-    file = SnapshotFile(path)
-    file.write([NEW], always)
-    os.truncate(path, 1 << 40)
-    with pytest.raises(SnapshotIgnored, match="too large"):
-        file.read(_SIZE)
+            file.read()
 
 
 def test_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     file = SnapshotFile(tmp_path / "missing" / "answers.snapshot")
-    assert file.read(_SIZE) is None
-    with pytest.raises(FileNotFoundError):
-        file.acquire()
-    with pytest.raises(FileNotFoundError):
-        file.write([NEW], always)
+    for use in (file.read, file.acquire, lambda: file.write(NEW)):
+        with pytest.raises(FileNotFoundError):
+            use()
     file.remove()

@@ -220,9 +220,7 @@ def test_scope_does_not_depend_on_the_file_nor_on_options_with_their_defaults(pa
     assert scope_of(one) == scope_of(two)
     for changed in ({"jitter": 0}, {"ttl": 1}):
         cache = one.cache.model_copy(update=changed)
-        other = one.model_copy(update={"cache": cache})
-        assert scope_of(other) != scope_of(one)
-        assert scope_of(other, exclude_defaults=True) != scope_of(one, exclude_defaults=True)
+        assert scope_of(one.model_copy(update={"cache": cache})) != scope_of(one)
 
     class Later(BackendOptions):
         """The options of a later version."""
@@ -230,5 +228,4 @@ def test_scope_does_not_depend_on_the_file_nor_on_options_with_their_defaults(pa
         shown: bool = True
 
     later = one.model_copy(update={"backends": (Later(name="crm", kind="fake"),)})
-    assert scope_of(later, exclude_defaults=True) == scope_of(one, exclude_defaults=True)
-    assert scope_of(later) != scope_of(one)
+    assert scope_of(later) == scope_of(one)

@@ -8,7 +8,7 @@ the wall clock.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 import msgspec
@@ -22,8 +22,6 @@ from tornado_idv.model import Answer, ByCard, ByNickname, User
 MARK = b"tornado-idv snapshot "
 """How the file of any version begins."""
 _BEGINNING = MARK + b"1\n"
-_DIGEST_SIZE = hashlib.sha256().digest_size
-_LENGTH_SIZE = 4
 _BATCH = 500
 """Rows that are encoded at a time: 1 ms."""
 
@@ -34,12 +32,8 @@ class SnapshotIgnored(IdvError):
 
 class _Row(Struct, array_like=True, gc=False):
     text: str
-    plan: str
-    card_number: str
-    nickname: str
-    profile_url: str | None
+    user: User
     backend: str
-    stored: float
     until: float
 
 
@@ -55,38 +49,32 @@ class Snapshot(Struct):
     rows: list[_Row] = []
 
 
-_ROWS = msgspec.msgpack.Decoder(list[_Row])
-_HEADER = msgspec.msgpack.Decoder(Snapshot)
+_ENCODER = msgspec.json.Encoder()
+_ROWS = msgspec.json.Decoder(_Row)
+_HEADER = msgspec.json.Decoder(Snapshot)
 
 
 def encode(snapshot: Snapshot, cache: AnswerCache) -> Iterator[bytes]:
-    """Yield the parts of a snapshot with what is in a cache; each takes about 1 ms."""
-    offset = snapshot.written - cache.timer()
-    yield msgspec.msgpack.encode(snapshot)
+    """Yield the lines of a snapshot with what is in a cache; each part takes about 1 ms."""
+    offset, limit = snapshot.written - cache.timer(), cache.limits.stale_if_error
+    yield _ENCODER.encode_lines([snapshot])
 
-    def row(text: str, entry: Entry) -> _Row | None:
-        answer = entry.answer
-        user, until = answer.user, entry.stale_until + offset
-        if user is None or answer.degraded or answer.backend is None or until <= snapshot.written:
-            return None
-        stored = answer.since + offset
-        fields = user.plan, user.card_number, user.nickname, user.profile_url
-        return _Row(text, *fields, answer.backend, stored, until)
+    def rows(batch: Iterable[tuple[str, Entry]]) -> Iterator[_Row]:
+        for text, entry in batch:
+            answer = entry.answer
+            until = min(answer.since + limit, entry.stale_until) + offset
+            if answer.user and answer.backend and not answer.degraded and until > snapshot.written:
+                yield _Row(text, answer.user, answer.backend, until)
 
     entries = cache.found_entries()
     while batch := list(islice(entries, _BATCH)):
-        rows = [row(text, entry) for text, entry in batch]
-        yield msgspec.msgpack.encode([each for each in rows if each is not None])
+        yield _ENCODER.encode_lines(rows(batch))
 
 
-def to_file(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the content of the file."""
-    framed = [len(each).to_bytes(_LENGTH_SIZE) + each for each in parts]
-    digest = hashlib.sha256()
-    for each in framed:
-        digest.update(each)
-    yield _BEGINNING + digest.digest()
-    yield from framed
+def to_file(parts: Iterable[bytes]) -> bytes:
+    """Return the content of the file."""
+    lines = b"".join(parts)
+    return b"".join([_BEGINNING, hashlib.sha256(lines).hexdigest().encode(), b"\n", lines])
 
 
 def decode(content: bytes, scope: str, now: float) -> Snapshot:
@@ -94,28 +82,20 @@ def decode(content: bytes, scope: str, now: float) -> Snapshot:
     if not content.startswith(_BEGINNING):
         is_ours = content.startswith(MARK)
         raise SnapshotIgnored("of another version" if is_ours else "not a snapshot")
-    start = len(_BEGINNING) + _DIGEST_SIZE
-    digest = hashlib.sha256(memoryview(content)[start:]).digest()
-    if content[len(_BEGINNING) : start] != digest:
+    _, _, lines = content.removeprefix(_BEGINNING).partition(b"\n")
+    if content != to_file([lines]):
         raise SnapshotIgnored("cut or damaged")
+    header, _, rows = lines.partition(b"\n")
     try:
-        header, *parts = _split(memoryview(content)[start:])
         snapshot = _HEADER.decode(header)
-        if snapshot.scope != scope:
-            raise SnapshotIgnored("of another configuration of backends, identifiers or cache")
-        if snapshot.written > now:
-            raise SnapshotIgnored("of a time to come; the clock was set back")
-        snapshot.rows = [row for part in parts for row in _ROWS.decode(part)]
-    except (ValueError, msgspec.DecodeError):
+        snapshot.rows = _ROWS.decode_lines(rows)
+    except msgspec.DecodeError:
         raise SnapshotIgnored("damaged") from None
+    if snapshot.scope != scope:
+        raise SnapshotIgnored("of another configuration of backends, identifiers or cache")
+    if snapshot.written > now:
+        raise SnapshotIgnored("of a time to come; the clock was set back")
     return snapshot
-
-
-def _split(content: memoryview) -> Iterable[memoryview]:
-    while content:
-        end = _LENGTH_SIZE + int.from_bytes(content[:_LENGTH_SIZE])
-        yield content[_LENGTH_SIZE:end]
-        content = content[end:]
 
 
 def restore(
@@ -123,14 +103,12 @@ def restore(
     cache: AnswerCache,
     now: float,
     revisions: Mapping[str, str | None],
-    *,
     encode_user: Callable[[User], bytes],
-    accepts: Callable[[User], bool],
 ) -> int:
     """Keep the answers of a snapshot in a cache, to be served stale; return their number.
 
-    ``revisions`` are those of the backends now, in order: one that has changed may also pre-empt
-    every later one.
+    ``revisions`` are those of the backends now, in order: one that has changed, or has none here,
+    may also pre-empt every later one.
     """
     unchanged: dict[str, str] = {}
     for name, revision in revisions.items():
@@ -139,15 +117,12 @@ def restore(
         unchanged[name] = name  # one object for all answers
     offset, limit, count = cache.timer() - now, cache.limits.stale_if_error, 0
     for row in snapshot.rows:
-        user = User(row.plan, row.card_number, row.nickname, row.profile_url)
-        backend = unchanged.get(row.backend)
-        seconds = min(row.stored + limit, row.until) - now
-        is_answer = row.text in (f"@{user.nickname}", user.card_number) and accepts(user)
-        if backend is None or seconds <= 0 or row.stored > now or not is_answer:
+        backend, seconds = unchanged.get(row.backend), row.until - now
+        if backend is None or seconds <= 0:
             continue
         is_name = row.text.startswith("@")
         query = ByNickname(row.text[1:]) if is_name else ByCard(row.text)
-        answer = Answer(user, backend, row.stored + offset, encode_user(user))
-        cache.keep_stale(query, answer, seconds)
+        since = row.until - limit + offset
+        cache.keep_stale(query, Answer(row.user, backend, since, encode_user(row.user)), seconds)
         count += 1
     return count

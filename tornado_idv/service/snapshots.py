@@ -11,19 +11,18 @@ import asyncio
 import hashlib
 import logging
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import format_traceback
-from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.lookup.cache import OF_SNAPSHOT
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.snapshot import Snapshot, SnapshotIgnored, decode, encode, restore, to_file
+from tornado_idv.service.keys import background
 from tornado_idv.service.snapshot_file import SnapshotFile
 from tornado_idv.web.json_body import encode_user
 
@@ -32,26 +31,18 @@ _SOON = 30.0
 """Seconds in which a snapshot that was removed is written again, at most."""
 _READ_TIMEOUT = 5.0
 _STOP_TIMEOUT = 3.0
-"""Seconds for which a stop waits for the file."""
-_ATTEMPTS = 3
-"""Of a stop, while purges go on."""
-_MAX_ROW = 4096
+"""Seconds for which a stop, or an operator who purges, waits for the file."""
 
 
-def scope_of(settings: Settings, *, exclude_defaults: bool = False) -> str:
+def scope_of(settings: Settings) -> str:
     """Return a digest of what decides which user answers a query, and for how long; no secrets.
 
-    With ``exclude_defaults`` an option that a later version adds does not change it.
+    An option that a later version adds does not change it.
     """
-    parts = [settings.identifiers, settings.cache, *settings.served]
-    text = "\n".join(
-        part.model_dump_json(
-            exclude=set(OF_SNAPSHOT) if part is settings.cache else None,
-            exclude_defaults=exclude_defaults,
-        )
-        for part in parts
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
+    cache = settings.cache.model_dump_json(exclude=set(OF_SNAPSHOT), exclude_defaults=True)
+    parts = [settings.identifiers, *settings.served]
+    text = [cache, *(each.model_dump_json(exclude_defaults=True) for each in parts)]
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()
 
 
 class Snapshots:
@@ -60,16 +51,18 @@ class Snapshots:
     ``error`` is why it cannot be written, since ``since``.
     """
 
+    _directory: Directory
+
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.error: str | None = None
         self.since = clock()
         self._clock = clock
         self._in_thread = DaemonThread("snapshot")
-        self._settings = settings
-        self._directory: Directory | None = None
         self._file: SnapshotFile | None = None
-        self._removal: asyncio.Future[None] | None = None
-        self._name_file()
+        self._changes = 0
+        """The number of purges, and of other directories."""
+        self._removal: asyncio.Task[bool] | None = None
+        self._use(settings)
 
     @property
     def enabled(self) -> bool:
@@ -78,129 +71,106 @@ class Snapshots:
 
     def follow(self, settings: Settings, directory: Directory) -> None:
         """Write the answers of this directory from now on."""
-        if self._directory is not None:
-            self._directory.cache.on_purge = lambda: None
-        directory.cache.on_purge = self._on_purge
-        self._settings, self._directory = settings, directory
-        self._name_file()
+        self._changes += 1
+        self._directory = directory
+        directory.cache.on_purge = partial(self._on_purge, directory)
+        self._use(settings)
 
     async def read(self) -> Snapshot | None:
         """Return the snapshot, if there is one that can be used."""
         if self._file is None:
             return None
-        max_size = _MAX_ROW * (self._settings.cache.max_entries + 16)
-        scope = scope_of(self._settings, exclude_defaults=True)
-
-        def read(file: SnapshotFile) -> Snapshot | None:
-            content = file.read(max_size)
-            return None if content is None else decode(content, scope, self._clock())
-
+        scope = scope_of(self._settings)
         try:
             async with asyncio.timeout(_READ_TIMEOUT):
-                snapshot: Snapshot | None = await self._in_thread(read, self._file)
-        except (SnapshotIgnored, TimeoutError) as error:
-            reason = str(error) or "it cannot be read in time"
+                content = await self._in_thread(self._file.read)
+                snapshot: Snapshot = await self._in_thread(decode, content, scope, self._clock())
+        except FileNotFoundError:
+            return None
+        except (SnapshotIgnored, OSError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or "it cannot be read in time"
             _log.warning("cache.snapshot: %s is ignored: %s", self._file.path, reason)
             return None
         return snapshot
 
     def restore(self, snapshot: Snapshot, directory: Directory) -> None:
         """Keep its answers in the cache of the directory, in case lookups fail."""
-        identifiers = self._settings.make_identifiers()
-        count = restore(
-            snapshot,
-            directory.cache,
-            self._clock(),
-            _revisions(directory),
-            encode_user=partial(encode_user, identifiers=identifiers),
-            accepts=identifiers.accepts,
-        )
+        render = partial(encode_user, identifiers=self._settings.make_identifiers())
+        now, revisions = self._clock(), _revisions(directory)
+        count = restore(snapshot, directory.cache, now, revisions, render)
         text = "cache.snapshot: %d of %d answers are kept, to be served while lookups fail"
         _log.info(text, count, len(snapshot.rows))
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Write the snapshot while the context is open, and once more when it ends as it should."""
-        stop = asyncio.Event()
-        task = asyncio.create_task(self._keep(stop))
-        try:
+        async with background(self._keep()):
             yield
-            stop.set()
-            await asyncio.wait([task], timeout=_STOP_TIMEOUT)
-            if not task.done():
-                _log.warning("cache.snapshot: not written at the stop: that took too long")
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                while not await self._write():
+                    pass
+        except TimeoutError:
+            _log.warning("cache.snapshot: not written at the stop: that took too long")
 
     async def removed(self) -> bool:
         """Return whether the file was removed after the last purge, within the time of a stop."""
-        removal = self._removal
-        if removal is not None:
-            await asyncio.wait([removal], timeout=_STOP_TIMEOUT)
-        return removal is None or (removal.done() and removal.exception() is None)
+        if self._removal is None:
+            return True
+        done, _ = await asyncio.wait([self._removal], timeout=_STOP_TIMEOUT)
+        return any(each.result() for each in done)
 
-    async def _keep(self, stop: asyncio.Event) -> None:
+    async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
-        written_at, stopping = clock(), False
-        while not stopping:
+        written_at = clock()
+        while True:
             interval = self._settings.cache.snapshot_interval
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(interval / 10, _SOON)):
-                    await stop.wait()
-            file, stopping = self._file, stop.is_set()
-            if file is None:
-                continue
-            is_due = stopping or clock() >= written_at + interval
-            if is_due or not await self._in_thread(os.path.lexists, file.path):
+            await asyncio.sleep(min(interval / 10, _SOON))
+            if self._file is not None and (
+                clock() >= written_at + interval
+                or not await self._in_thread(os.path.lexists, self._file.path)
+            ):
                 written_at = clock()
-                await self._try_to_write(file, _ATTEMPTS if stopping else 1)
+                await self._write()
 
-    async def _try_to_write(self, file: SnapshotFile, attempts: int) -> None:
+    async def _write(self) -> bool:
+        """Write the file, if this process is the one that does; return false after a purge."""
+        file, directory, changes = self._file, self._directory, self._changes
+        if file is None:
+            return True
         try:
-            while attempts > 0 and not await self._write(file):
-                attempts -= 1
+            if await self._in_thread(file.acquire):
+                # Read before the answers: what is stored from now on may be of a later revision.
+                revisions = _revisions(directory)
+                header, parts = Snapshot(scope_of(self._settings), self._clock(), revisions), []
+                for part in encode(header, directory.cache):
+                    parts.append(part)
+                    await asyncio.sleep(0)
+                if changes == self._changes:  # a later purge removes the file after that
+                    await self._in_thread(lambda: file.write(to_file(parts)))
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._fail(file, "cannot be written", error)
-        else:
-            if self.error is not None:
-                _log.info("cache.snapshot: %s can be written again", file.path)
-                self.error, self.since = None, self._clock()
-
-    async def _write(self, file: SnapshotFile) -> bool:
-        """Write the file, if this process is the one that does; return false after a purge."""
-        directory = self._directory
-        if directory is None or not await self._in_thread(file.acquire):
             return True
-        cache = directory.cache
-        purges = cache.purges
+        if self.error is not None:
+            _log.info("cache.snapshot: %s can be written again", file.path)
+            self.error, self.since = None, self._clock()
+        return changes == self._changes
 
-        def is_current() -> bool:
-            return directory is self._directory and cache.purges == purges
+    def _on_purge(self, directory: Directory) -> None:
+        if directory is self._directory:
+            self._changes += 1
+            if self._file is not None:
+                self._removal = asyncio.create_task(self._remove(self._file))
 
-        scope = scope_of(self._settings, exclude_defaults=True)
-        # Read before the answers: what is stored from now on may be of a later revision.
-        header = Snapshot(scope, self._clock(), _revisions(directory))
-        parts = []
-        for part in encode(header, cache):
-            parts.append(part)
-            await asyncio.sleep(0)
-        if is_current():
-            await self._in_thread(file.write, to_file(parts), is_current)
-        return is_current()
-
-    def _on_purge(self) -> None:
-        file = self._file
-        if file is not None:
-            self._removal = self._in_thread(file.remove)
-            self._removal.add_done_callback(partial(self._on_removed, file))
-
-    def _on_removed(self, file: SnapshotFile, removal: asyncio.Future[None]) -> None:
-        error = removal.exception()
-        if error is not None:
+    async def _remove(self, file: SnapshotFile) -> bool:
+        try:
+            await self._in_thread(file.remove)
+        except OSError as error:
             self._fail(file, "cannot be removed after a purge", error)
+            return False
+        return True
 
-    def _fail(self, file: SnapshotFile, problem: str, error: BaseException) -> None:
+    def _fail(self, file: SnapshotFile, problem: str, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or type(error).__name__
         text = f"{file.path}: {problem}: {reason}"
         if text != self.error:
@@ -209,8 +179,8 @@ class Snapshots:
             _log.error("cache.snapshot: %s; %s%s", text, hint, details)
             self.error, self.since = text, self._clock()
 
-    def _name_file(self) -> None:
-        path = self._settings.cache.snapshot
+    def _use(self, settings: Settings) -> None:
+        self._settings, path = settings, settings.cache.snapshot
         if self._file is not None and self._file.path != path:
             self._file.release()
             self._file = None
@@ -219,13 +189,13 @@ class Snapshots:
 
 
 def _revisions(directory: Directory) -> dict[str, str | None]:
-    return {guard.name: _revision(guard.backend) for guard in directory.guards}
-
-
-def _revision(backend: AnyBackend) -> str | None:
-    try:
-        return backend.revision
-    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        text = "backend %s: revision failed:\n%s"
-        _log.error(text, backend.name, format_traceback(error))
-        return secrets.token_hex()  # another one at the next start: its answers are dropped
+    """Return the revisions of the backends, in order, up to the first that fails."""
+    revisions: dict[str, str | None] = {}
+    for guard in directory.guards:
+        try:
+            revisions[guard.name] = guard.backend.revision
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            text = "backend %s: revision failed:\n%s"
+            _log.error(text, guard.name, format_traceback(error))
+            break
+    return revisions

@@ -63,4 +63,4 @@ class Process:
         self.file.release()
 
     async def write(self) -> bool:
-        return await self.snapshots._write(self.file)
+        return await self.snapshots._write()
