@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count, islice
+from itertools import count
 from typing import Any
 
 from tornado_idv.cli.common import RefusedError
@@ -27,8 +27,6 @@ A profile URL is empty for none, ``None`` if the list says nothing of it.
 """
 _CACHE = -64 * 1024
 """Of pages, in KiB."""
-_ROWS_AT_ONCE = 400
-"""Rows of one statement: one by one would take twice as long."""
 _TRIES = 20
 """Numbers that are tried in place of so many last digits of a card number."""
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
@@ -267,12 +265,9 @@ class Staging:
         return True
 
     def _insert(self, table: str, width: int, rows: Iterable[Sequence[object]]) -> None:
-        values = f"({', '.join('?' * width)})"
-        rows = iter(rows)
+        values = ", ".join("?" * width)
         self._run("BEGIN")
-        while chunk := list(islice(rows, _ROWS_AT_ONCE)):
-            inserted = ", ".join([values] * len(chunk))
-            self._run(f"INSERT INTO {table} VALUES {inserted}", *chain.from_iterable(chunk))  # noqa: S608
+        self._database.executemany(f"INSERT INTO {table} VALUES ({values})", rows)  # noqa: S608
         self._run("COMMIT")
 
     def _number(self, query: str, *values: object) -> int:
