@@ -316,32 +316,28 @@ def _describe_key() -> Document:
 
 def _describe_verify() -> Document:
     text: Document = {"schema": {"type": "string"}}
-    statuses = {error.status for error in _ADVICE if error.status not in {406, 415}}
-    errors = {str(status): _describe_errors(status) for status in sorted(statuses)}
-    for response in errors.values():
-        del response["content"]
-        response["headers"][CODE_FIELD] = {"description": "The code of the error.", **text}
-    member = "A member of the user, as in RFC 8187 where it is not plain ASCII."
-    found = _headers(["X-Request-ID"]) | {CODE_FIELD: {"description": "`ok`", **text}}
-    found |= {name: {"description": member, **text} for name in USER_FIELDS.values()}
+    member = {"description": "As RFC 8187 encodes it where it is not plain ASCII.", **text}
+    code = {CODE_FIELD: {"description": "`ok`, or the code of the error.", **text}}
+    user = code | dict.fromkeys(USER_FIELDS.values(), member)
     return {
         "tags": ["Lookups"],
         "operationId": "verify",
         "summary": "Find a user, for a proxy",
         "description": "Exactly one of the header fields is needed. No response to a request that "
-        "could be parsed has a body.",
+        "could be parsed has a body. Errors are those of the other lookups.",
         "parameters": [
             {
                 "name": name,
                 "in": "header",
-                "description": f"`{operation.field}`; needs the scope `{operation.scope}`.",
-                "schema": _reference(f"{schema}/properties/{operation.field}"),
+                "description": f"As `{operation.field}` of `{operation.route}`, with its scope.",
+                **text,
             }
-            for schema, (name, operation) in zip(
-                ("ByUrl", "ByCard"), REQUEST_FIELDS.items(), strict=True
-            )
+            for name, operation in REQUEST_FIELDS.items()
         ],
-        "responses": {"200": {"description": "The user.", "headers": found}, **errors},
+        "responses": {
+            "200": {"description": "The user.", "headers": _headers(["X-Request-ID"]) | user},
+            "default": {"description": "An error.", "headers": code},
+        },
     }
 
 

@@ -7,8 +7,8 @@ import random
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from heapq import merge
-from itertools import groupby, islice
+from heapq import merge, nlargest
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
@@ -70,7 +70,9 @@ def compare(
                 compare_users(pair.get(0), pair.get(1), differences) for pair in pairs
             )
         else:
-            chosen = _sample(opened.enter_context(stores.records(first)), sample)
+            chooser = random.Random(1)  # noqa: S311 no secret
+            everyone = opened.enter_context(stores.records(first))
+            chosen = nlargest(sample, everyone, key=lambda _: chooser.random())
             results = asyncio.run(_look_up(stores, chosen, second))
         record = {"first": first, "second": second, **_differences(results)}
     show(record, _lines(record), as_json=as_json)
@@ -131,14 +133,3 @@ async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Com
                     result = compare_users(user, found, stores.identifiers.differences)
             results.append(result)
     return results
-
-
-def _sample(users: Iterator[User], size: int) -> list[User]:
-    """Return users at random, each with the same probability, the same ones each time."""
-    chooser = random.Random(1)  # noqa: S311 no secret
-    chosen = list(islice(users, size))
-    for number, user in enumerate(users, start=len(chosen) + 1):
-        place = chooser.randrange(number)
-        if place < size:
-            chosen[place] = user
-    return chosen
