@@ -41,18 +41,11 @@ _ADVICE: Mapping[ApiError, str] = {
     ApiError.UNAVAILABLE: "It could not be determined if the user exists, or if the key is valid: "
     "retry after as many seconds as `Retry-After` has, and treat the user as unchanged.",
 }
-_OF_KEY = [
-    error
-    for error in _ADVICE
-    if error not in {ApiError.SCOPE, ApiError.NOT_FOUND, ApiError.MEDIA_TYPE, ApiError.FORMAT}
-]
-_OF_BATCH = [error for error in _ADVICE if error not in {ApiError.SCOPE, ApiError.NOT_FOUND}]
+_STATUSES = frozenset(error.status for error in _ADVICE)
+_OF_BATCH = _STATUSES - {403, 404}
+_OF_KEY = _OF_BATCH - {415, 422}
+_OF_HEALTH = _OF_KEY - {401, 406, 429}
 _SUMMARY = ("found", "not_found", "invalid", "undetermined")
-_OF_HEALTH = [
-    error
-    for error in _OF_KEY
-    if error.status not in {401, 406, 429} and error is not ApiError.UNAVAILABLE
-]
 _FIELDS_BY_STATUS = {
     401: ["WWW-Authenticate"],
     403: ["WWW-Authenticate"],
@@ -121,10 +114,7 @@ def describe_api(settings: Settings) -> Document:
                 for name, (text, schema) in _FIELDS.items()
             },
             "schemas": forms.schemas(),
-            "responses": {
-                str(status): _describe_errors(status)
-                for status in sorted({error.status for error in _ADVICE})
-            },
+            "responses": {str(status): _describe_errors(status) for status in sorted(_STATUSES)},
         },
     }
 
@@ -164,7 +154,7 @@ class _Forms:
             "summary": f"Find a user by {by}",
             "description": f"The key needs the scope `identify:{name}`.",
             **_lookup(f"By{schema}", examples),
-            "responses": _responses("The user.", _reference("User"), _ADVICE),
+            "responses": _responses("The user.", _reference("User"), _STATUSES),
         }
 
     def schemas(self) -> Document:
@@ -273,9 +263,7 @@ def _batch_schemas() -> Document:
                     "type": "array",
                     "items": {"anyOf": [_reference("User"), _reference("Error")]},
                 },
-                "summary": _object(
-                    {name: {"type": "integer"} for name in _SUMMARY},
-                ),
+                "summary": _object({name: {"type": "integer"} for name in _SUMMARY}),
                 "degraded": {
                     "type": "boolean",
                     "description": "Whether a backend has failed within ten minutes.",
@@ -358,15 +346,14 @@ def _reference(schema: str) -> Document:
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
-def _responses(description: str, schema: Document, errors: Iterable[ApiError]) -> Document:
+def _responses(description: str, schema: Document, errors: Iterable[int]) -> Document:
     found = {
         "description": description,
         "headers": _headers(["X-Request-ID"]),
         "content": {"application/json": {"schema": schema}},
     }
-    statuses = sorted({str(error.status) for error in errors})
     return {"200": found} | {
-        status: {"$ref": f"#/components/responses/{status}"} for status in statuses
+        str(status): {"$ref": f"#/components/responses/{status}"} for status in sorted(errors)
     }
 
 
