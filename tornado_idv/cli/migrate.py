@@ -50,7 +50,8 @@ def _command(function: Callable[..., Any]) -> Callable[..., Any]:
 def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
     """Show how many users were compared, and how many are not the same.
 
-    A user who was looked up by nickname and by card counts once. The totals are lookups.
+    They were compared since the last import, or since the service began to. A user who was looked
+    up by nickname and by card counts once. The totals are lookups.
     """
     record, _ = _read(config_path, name, as_json=as_json)
     show(record, _lines(record), as_json=as_json)
@@ -116,18 +117,13 @@ def check(
     compared = counted(record["users"], "user")
     blockers = []
     if record["users"] < min_users:
-        since = "the last import" if record["imported"] else "the first comparison"
+        since = record["since"]
         blockers.append(f"{compared} compared since {since}; --min-users is {min_users}")
-    texts = {
-        "missing": f"missing from {record['backend']}",
-        "extra": f"extra in {record['backend']}",
-        "unverified": "not verified",
-    }
     others = Counter[str]()
     for each in differing:
         left = [field for field in each.fields if field not in accepted]
-        if each.result in texts:
-            others[texts[each.result]] += 1
+        if each.result != "differs":
+            others[f"{each.result} in {record['backend']}"] += 1
         elif left:
             others[f"with another {' and '.join(left)}"] += 1
     blockers += [f"{counted(count, 'user')} {text}" for text, count in others.items()]
@@ -160,11 +156,9 @@ def _read(
     fields = Counter(
         field for each in contents.differing if each.result == "differs" for field in each.fields
     )
-    imported = contents.imported
     record = {
         "backend": name,
         "since": format_time(contents.since),
-        "imported": None if imported is None else format_time(imported),
         "days": contents.days,
         "users": contents.matches + users.total() - users["unverified"],
         **{each: users[each] for each in VERDICTS},
@@ -176,8 +170,7 @@ def _read(
 
 
 def _lines(record: Record) -> Iterator[str]:
-    since = "{backend}: compared since {since}; last import: {}"
-    yield since.format(record["imported"] or "none", **record)
+    yield "{backend}: compared since {since}".format_map(record)
     yield f"users: {record['users']}, on {counted(record['days'], 'day')}"
     for each in VERDICTS:
         yield f"  {each}: {record[each]}"

@@ -31,7 +31,7 @@ _MATCH, _UNVERIFIED = 3, 4
 # those that an operator has to look at.
 _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
-    "CREATE TABLE state (key BLOB, backend TEXT, since REAL, imported REAL)",
+    "CREATE TABLE state (key BLOB, backend TEXT, since REAL)",
     "CREATE TABLE totals (day INTEGER, result TEXT, count INTEGER, PRIMARY KEY (day, result))",
     """CREATE TABLE comparisons (
         query TEXT PRIMARY KEY, user TEXT, result INTEGER, fields TEXT, began REAL, text TEXT
@@ -90,7 +90,6 @@ class Contents(NamedTuple):
     """
 
     since: float
-    imported: float | None
     days: int
     matches: int
     differing: list[DifferingUser]
@@ -127,14 +126,14 @@ class ShadowFile:
         """
         if self.path.exists():
             with self._opened(now) as database:
-                database.execute("UPDATE state SET since = ?1, imported = ?1", [now])
+                database.execute("UPDATE state SET since = ?", [now])
                 database.execute("DELETE FROM comparisons")
                 database.execute("DELETE FROM totals")
 
     def read(self) -> Contents:
         """Return the users who were compared."""
         with self._opened() as database:
-            ((since, imported),) = database.execute("SELECT since, imported FROM state")
+            ((since,),) = database.execute("SELECT since FROM state")
             ((users,),) = database.execute("SELECT count(DISTINCT user) FROM comparisons")
             days = "SELECT count(DISTINCT day) FROM totals WHERE result IN (?, ?, ?, ?)"
             ((day_count,),) = database.execute(days, VERDICTS[:_UNVERIFIED])
@@ -145,7 +144,7 @@ class ShadowFile:
                 names = sorted(set((fields or "").split(",")) - {""})
                 queries = sorted(texts.split("\n"))
                 differing.append(DifferingUser(user, VERDICTS[place], names, began, queries))
-        return Contents(since, imported, day_count, users - len(differing), differing, totals)
+        return Contents(since, day_count, users - len(differing), differing, totals)
 
     @contextmanager
     def _opened(self, now: float | None = None) -> Iterator[sqlite3.Connection]:
@@ -166,8 +165,8 @@ class ShadowFile:
                 if is_empty and now is not None:
                     for statement in _SCHEMA:
                         database.execute(statement)
-                    state = [secrets.token_bytes(32), self._backend, now, None]
-                    database.execute("INSERT INTO state VALUES (?, ?, ?, ?)", state)
+                    state = [secrets.token_bytes(32), self._backend, now]
+                    database.execute("INSERT INTO state VALUES (?, ?, ?)", state)
                 if database.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
                     raise self._error("no file of a shadow, or of another version; name another")
                 ((backend,),) = database.execute("SELECT backend FROM state")

@@ -46,27 +46,22 @@ class VerifyHandler(LookupHandler):
     allowed = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
     async def get(self) -> None:
-        operation, _ = self._identifier()
-        key = self.accepted_key(operation.scope if operation else None)
+        headers = self.request.headers
+        self._found = [
+            (operation, text)
+            for name, operation in REQUEST_FIELDS.items()
+            for text in headers.get_list(name)
+        ]
+        key = self.accepted_key(self._found[0][0].scope if len(self._found) == 1 else None)
         await self.look_up(self.limits_within(key))
 
     post = put = patch = delete = options = get
 
     def parse_query(self) -> Query:
-        operation, text = self._identifier()
-        if operation is None:
+        if len(self._found) != 1:
             raise InvalidFormat("identifier_header")
+        ((operation, text),) = self._found
         return operation.parse(self.services.identifiers, text)
-
-    def _identifier(self) -> tuple[Operation | None, str]:
-        """Return the only identifier and its operation, which is None without exactly one."""
-        headers = self.request.headers
-        found = [
-            (operation, text)
-            for name, operation in REQUEST_FIELDS.items()
-            for text in headers.get_list(name)
-        ]
-        return found[0] if len(found) == 1 else (None, "")
 
     def respond(self, result: Result) -> None:
         fields = f"{result.fields}{CODE_FIELD}: {result.code or 'ok'}\r\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
@@ -51,7 +51,6 @@ class Import:
     is_dry_run: bool
     shadow: ShadowFile | None = None
     """The comparisons of the backend, which do not count after the import."""
-    clock: Callable[[], float] = time
 
     @property
     def source(self) -> str:
@@ -101,12 +100,12 @@ class Import:
         if self.shadow is None:
             target.commit()
             return
-        self.shadow.discard(self.clock())
+        self.shadow.discard(time())
         try:
             target.commit()
         finally:
             with suppress(StartError, OSError):  # the users were changed
-                self.shadow.discard(self.clock())
+                self.shadow.discard(time())
 
     def _stage(self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers) -> int:
         """Stage all rows, and return their number."""
