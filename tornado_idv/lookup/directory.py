@@ -9,7 +9,7 @@ from functools import partial
 
 import pluggy
 
-from tornado_idv.errors import LookupFailed, format_traceback
+from tornado_idv.errors import format_traceback
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.bulkhead import Bulkhead
@@ -90,7 +90,7 @@ class Directory:
         if answer is not None and self._observes_hits:
             self._notify(query, answer)
             for shadow in self._shadows_of_hits:
-                shadow.offer(query, self, None)
+                shadow.offer(self, query, answer, cached=True)
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
@@ -135,16 +135,11 @@ class Directory:
         self.shadows = shadows
         self._shadows_of_hits = [each for each in shadows if each.settings.hits]
         self._observes_hits = bool(self._observers or self._shadows_of_hits)
-        self._single_flight.on_outcome = self._compare if shadows else None
+        self._single_flight.on_outcome = [partial(each.offer, self) for each in shadows]
 
     async def find_past_cache(self, query: Query) -> Answer:
         """Call the backends; nothing is cached. Raises as `find`."""
         return await self._chain.find(query)
-
-    def _compare(self, query: Query, outcome: Answer | LookupFailed) -> None:
-        is_shared = isinstance(outcome, Answer) and outcome.shared
-        for shadow in self._shadows_of_hits if is_shared else self.shadows:
-            shadow.offer(query, self, None if is_shared else outcome)
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, the shared ones, and those of all who share them."""

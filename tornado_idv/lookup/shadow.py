@@ -81,6 +81,7 @@ class Shadow:
         self._interval = self.settings.rate.seconds / self.settings.rate.count
         self._chance, self._timer, self._clock = chance, timer, clock
         self._counters, self._counted = counters, counters.shadows[options.name]
+        self._max_tasks = options.max_concurrent
         self._next = -inf
         self._source_lookups = 0
         self._opening: asyncio.Task[None] | None = None
@@ -98,26 +99,35 @@ class Shadow:
         """Problem with opening the backend, or with writing the state."""
         return self._problem or (self._state.problem if self._state else None)
 
-    def offer(self, query: Query, source: Source, outcome: Outcome | None) -> None:
+    def offer(
+        self, source: Source, query: Query, outcome: Answer | Exception, *, cached: bool = False
+    ) -> None:
         """Compare the outcome of a lookup in the background, if it is in the sample.
 
-        ``None`` is that of a cache: the source is asked what it holds now. If that cannot begin at
-        once, the lookup is counted as skipped.
+        In place of one from a cache, the source is asked what it holds now. If the comparison
+        cannot begin at once, the lookup is counted as skipped.
         """
         if self._chance() >= self._fraction:
             return
-        now, guard = self._timer(), self.guard
-        if now < self._next or guard is None or len(self._tasks) >= self.options.max_concurrent:
+        now = self._timer()
+        if now < self._next or len(self._tasks) >= self._max_tasks:
             self._skip()
             return
-        if not guard.is_asked(query):
+        # Only now, since of many lookups few come so far.
+        first, guard = None, self.guard
+        if isinstance(outcome, LookupFailed) or (
+            isinstance(outcome, Answer) and not (cached or outcome.shared)
+        ):
+            first = _trusted(outcome, is_sound=_is_sound(source.guards, query))
+        elif not self.settings.hits:
             return
-        self._next = max(self._next, now - _BURST) + self._interval
-        if outcome is not None:
-            outcome = _trusted(outcome, is_sound=_is_sound(source.guards, query))
-        task = asyncio.get_running_loop().create_task(self._run(guard, query, source, outcome))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if guard is None:
+            self._skip()
+        elif guard.is_asked(query):
+            self._next = max(self._next, now - _BURST) + self._interval
+            task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
         """Cancel the running comparisons, since their source is closed."""

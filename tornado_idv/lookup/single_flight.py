@@ -7,7 +7,7 @@ Each caller has its own future.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ from tornado_idv.model import Answer, Query
 
 _MAX_REFRESHES = 4
 _MAX_WAITING_REFRESHES = 1000
-_OUTCOMES = (Answer, LookupFailed)
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
 """Return an answer that is fresh for longer than so many seconds; raises `LookupFailed`."""
 
@@ -63,7 +62,7 @@ class SingleFlight:
         self._refreshes: set[asyncio.Task[None]] = set()
         self._refresh_slots = asyncio.Semaphore(_MAX_REFRESHES)
         self._deadlines = DeadlineQueue(self._time_out)
-        self.on_outcome: Callable[[Query, Answer | LookupFailed], object] | None = None
+        self.on_outcome: Sequence[Callable[[Query, Answer | Exception], object]] = ()
         """Called with how a lookup ended, after its callers got their answer."""
 
     def add(self, query: Query) -> asyncio.Future[Answer]:
@@ -154,8 +153,8 @@ class SingleFlight:
             else:
                 self._settle(waiter, query, outcome)
         self._deadlines.discard(call)  # last: until then no waiter may wait for ever
-        if self.on_outcome is not None and isinstance(outcome, _OUTCOMES):
-            self.on_outcome(query, outcome)
+        for each in self.on_outcome:
+            each(query, outcome)
 
     def _time_out(self, call: _Call) -> None:
         # The call may hang: later callers do not join it.
