@@ -10,8 +10,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import SSLContext
 from typing import BinaryIO, ClassVar, NamedTuple, NoReturn
@@ -24,21 +24,22 @@ MAX_SIZE = 1024**2
 """Bytes: far more than a configuration, a secret or a certificate needs."""
 
 
-def open_file(path: Path) -> BinaryIO:
+@contextmanager
+def opened_file(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file to be read.
 
     Raises `OSError`, whose ``strerror`` is a phrase for the operator, for anything else.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+    added = os.O_NONBLOCK | os.O_NOCTTY
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | added)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        yield file
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file of at most `MAX_SIZE` bytes; raises as `open_file`."""
-    with open_file(path) as file:
+    """Return the content of a regular file of at most `MAX_SIZE` bytes; raises as `opened_file`."""
+    with opened_file(path) as file:
         content = file.read(MAX_SIZE + 1)
     if len(content) > MAX_SIZE:
         raise OSError(errno.EFBIG, "larger than 1 MiB", str(path))

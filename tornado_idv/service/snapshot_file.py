@@ -11,7 +11,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from tornado_idv.files import open_file
+from tornado_idv.files import opened_file
 from tornado_idv.lookup.snapshot import MARK, SnapshotIgnored
 
 
@@ -24,7 +24,7 @@ class SnapshotFile:
 
     def read(self) -> bytes:
         """Return the content, of another file only its beginning; raises `SnapshotIgnored`."""
-        with open_file(self.path) as file:
+        with opened_file(self.path) as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 raise SnapshotIgnored("another user may have written it")
