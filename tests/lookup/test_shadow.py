@@ -28,7 +28,9 @@ class Compared:
     def __init__(self, asked: Directory, backend: FakeBackend, **given: Any) -> None:
         self.directory, self.backend, self.counters = asked, backend, Counters()
         identifiers = Identifiers((ProfileSite.parse("https://a.example"),))
-        self.shadow = Shadow(backend.options, lambda: backend, identifiers, self.counters, **given)
+        self.shadow = Shadow(
+            backend.options, lambda: [backend], identifiers, self.counters, **given
+        )
         self.shadow.start()
         asked.set_shadows([self.shadow])
 
@@ -157,7 +159,7 @@ async def test_source_is_asked_by_a_few_comparisons_at_once() -> None:
     compared = Compared(directory(old), new(OTHER_ALICE))
     old.source.hold()
     for _ in range(7):
-        compared.shadow.offer(compared.directory, QUERY, Answer(ALICE))
+        compared.shadow.offer(compared.directory._source, QUERY, Answer(ALICE))
         await asyncio.sleep(0)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -177,7 +179,7 @@ async def test_rate_allows_a_burst_of_one_second() -> None:
     async def allowed(lookups: int) -> int:
         before = shadow.source.asked
         for _ in range(lookups):
-            compared.shadow.offer(compared.directory, QUERY, Answer(ALICE))
+            compared.shadow.offer(compared.directory._source, QUERY, Answer(ALICE))
             await compared.end()
         return shadow.source.asked - before
 
@@ -194,7 +196,7 @@ async def test_part_of_the_lookups_in_the_sample_is_that_of_chance() -> None:
     compared = Compared(directory(FakeBackend(ALICE)), shadow, chance=partial(next, chances))
     await asyncio.sleep(0)
     for _ in range(4):
-        compared.shadow.offer(compared.directory, QUERY, Answer(ALICE))
+        compared.shadow.offer(compared.directory._source, QUERY, Answer(ALICE))
     await compared.end()
     assert compared.counts == {"match": 2}
 
@@ -218,7 +220,7 @@ async def test_shared_answers_are_compared_as_hits_are() -> None:
     ):
         compared = Compared(directory(FakeBackend(ALICE)), new(held, shadow={"hits": hits}))
         await asyncio.sleep(0)
-        compared.shadow.offer(compared.directory, QUERY, answer)
+        compared.shadow.offer(compared.directory._source, QUERY, answer)
         await compared.end()
         assert compared.counts == expected
 

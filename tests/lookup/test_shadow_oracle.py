@@ -92,7 +92,7 @@ class World:
         options = BackendOptions.model_validate({"name": "new", "shadow": shadow, **_OPTIONS})
         self.shadow = Shadow(
             options,
-            partial(SiteBackend, self.new, options),
+            lambda: [SiteBackend(self.new, options)],
             identifiers,
             self.counters,
             self.recorder,

@@ -272,10 +272,9 @@ def test_comparisons_are_kept_by_user_in_a_file(tmp_path: Path, new: LiveDirecto
         wait_until_open(service)
         Client(service.port).by_input("@alice")
         settled(service)
-    summary = ShadowFile(tmp_path / "new.db", "new").summary()
-    users = {each: count for each, count in summary.users.items() if count}
-    assert users == {"missing": 1, "match": 1}
-    assert summary.totals == {"missing": 2, "match": 2}
+    contents = ShadowFile(tmp_path / "new.db", "new").read()
+    assert [(each.result, each.queries) for each in contents.differing] == [("missing", ["@alice"])]
+    assert (contents.matches, contents.totals) == (1, {"missing": 2, "match": 2})
 
 
 def test_state_that_cannot_be_written_is_a_problem(tmp_path: Path, new: LiveDirectory) -> None:

@@ -104,11 +104,6 @@ class ShadowOptions(Options):
     state: ConfigPath | None = None
     """The file that keeps which users were compared, for ``tornado-idv migrate``."""
 
-    @property
-    def fraction(self) -> float:
-        """The part of lookups that is compared, at most 1."""
-        return float(parse_percentage(self.sample)) / 100
-
 
 class BackendOptions(Options):
     """The options of every backend in ``config.yaml``; a kind adds its own.

@@ -16,7 +16,7 @@ from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.chain import Chain, Explanation
 from tornado_idv.lookup.guard import BackendCall, Guard
-from tornado_idv.lookup.shadow import Shadow
+from tornado_idv.lookup.shadow import Shadow, Source
 from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, Query, User
@@ -75,6 +75,7 @@ class Directory:
         )
         self._single_flight = SingleFlight(cache, look_up, timeout, self._notify)
         cache.on_late_hit = self._single_flight.start_refresh
+        self._source = Source(self.guards, chain.find)
         self.set_shadows(())
 
     async def find(self, query: Query) -> Answer:
@@ -90,7 +91,7 @@ class Directory:
         if answer is not None and self._observes_hits:
             self._notify(query, answer)
             for shadow in self._shadows_of_hits:
-                shadow.offer(self, query, answer, cached=True)
+                shadow.offer(self._source, query, answer, cached=True)
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
@@ -135,11 +136,7 @@ class Directory:
         self.shadows = shadows
         self._shadows_of_hits = [each for each in shadows if each.settings.hits]
         self._observes_hits = bool(self._observers or self._shadows_of_hits)
-        self._single_flight.on_outcome = [partial(each.offer, self) for each in shadows]
-
-    async def find_past_cache(self, query: Query) -> Answer:
-        """Call the backends; nothing is cached. Raises as `find`."""
-        return await self._chain.find(query)
+        self._single_flight.on_outcome = [partial(each.offer, self._source) for each in shadows]
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, the shared ones, and those of all who share them."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from tornado_idv.errors import IdvError, LookupFailed, Untrusted, format_traceback
 from tornado_idv.identifiers import Identifiers
@@ -24,6 +24,7 @@ from tornado_idv.lookup.shadow_state import ShadowState
 from tornado_idv.metrics.counters import Counters, shadow_part
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.registry import close_backend, open_backend
+from tornado_idv.units import parse_percentage
 
 _log = logging.getLogger(__name__)
 _OPEN_AGAIN = 30.0
@@ -39,36 +40,31 @@ _DIFFERENCES = ("missing", "extra", "differs")
 Outcome = Answer | LookupFailed
 
 
-class Source(Protocol):
-    """The backends that answer, and their ``guards``."""
+class Source(NamedTuple):
+    """The backends that answer, and their lookup past the cache; it raises `LookupFailed`."""
 
-    @property
-    def guards(self) -> Sequence[Guard]: ...
-
-    async def find_past_cache(self, query: Query) -> Answer:
-        """Look a query up, and cache nothing; raises `LookupFailed`."""
-        ...
+    guards: Sequence[Guard]
+    find: Callable[[Query], Coroutine[Any, Any, Answer]]
 
 
 class Shadow:
     """One backend that is compared with a source, from `start` to `close`.
 
     It is opened in the background by ``build``, again and again where that fails, and has a guard
-    of its own. ``state``, if given, gets each comparison. ``chance`` gives numbers from 0 to 1,
-    ``timer`` gives seconds, ``clock`` Unix time.
+    of its own. ``state``, if given, gets each comparison. ``chance`` gives numbers from 0 to 1, and
+    ``timer`` seconds.
     """
 
     def __init__(
         self,
         options: BackendOptions,
-        build: Callable[[], AnyBackend],
+        build: Callable[[], Sequence[AnyBackend]],
         identifiers: Identifiers,
         counters: Counters,
         state: ShadowState | None = None,
         *,
         chance: Callable[[], float] = random.random,
         timer: Callable[[], float] = time.monotonic,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.options, self.name = options, options.name
         self.settings = options.shadow or ShadowOptions(sample="100%")
@@ -77,9 +73,9 @@ class Shadow:
         """Its backend, once that is open."""
         self._problem: str | None = "not open yet"
         self._build, self._state = build, state
-        self._fraction = self.settings.fraction
+        self._fraction = float(parse_percentage(self.settings.sample)) / 100
         self._interval = self.settings.rate.seconds / self.settings.rate.count
-        self._chance, self._timer, self._clock = chance, timer, clock
+        self._chance, self._timer = chance, timer
         self._counters, self._counted = counters, counters.shadows[options.name]
         self._max_tasks = options.max_concurrent
         self._next = -inf
@@ -111,7 +107,7 @@ class Shadow:
             return
         now = self._timer()
         if now < self._next or len(self._tasks) >= self._max_tasks:
-            self._skip()
+            self._counted["skipped"] += 1
             return
         # Only now, since of many lookups few come so far.
         first, guard = None, self.guard
@@ -122,7 +118,7 @@ class Shadow:
         elif not self.settings.hits:
             return
         if guard is None:
-            self._skip()
+            self._counted["skipped"] += 1
         elif guard.is_asked(query):
             self._next = max(self._next, now - _BURST) + self._interval
             task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
@@ -153,7 +149,7 @@ class Shadow:
     async def _open(self) -> None:
         while self.guard is None:
             try:
-                backend = self._build()
+                (backend,) = self._build()
                 await open_backend(backend, may_be_degraded=True)
             except IdvError as error:
                 if self._problem != str(error):
@@ -170,17 +166,14 @@ class Shadow:
         part = shadow_part(self.name)
         self._counters.count_backend_call(part, call.result, call.outcome, call.seconds)
 
-    def _skip(self) -> None:
-        self._counted["skipped"] += 1
-
     async def _run(
         self, guard: Guard, query: Query, source: Source, outcome: Outcome | None
     ) -> None:
-        began = self._clock()
+        began = time.time()
         try:
             comparison = await self._compare(guard, query, source, outcome)
             if comparison is None:
-                self._skip()
+                self._counted["skipped"] += 1
                 return
             for word in (comparison.result, *comparison.fields):
                 self._counted[word] += 1
@@ -224,7 +217,7 @@ class Shadow:
             return None
         self._source_lookups += 1
         try:
-            return await _ask(source.find_past_cache(query), source.guards, query)
+            return await _ask(source.find(query), source.guards, query)
         finally:
             self._source_lookups -= 1
 

@@ -12,8 +12,7 @@ from typing import Any
 import pluggy
 
 from tornado_idv.config.settings import Settings
-from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
-from tornado_idv.interfaces.hookspecs import Kinds
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import OF_SNAPSHOT, AnswerCache
 from tornado_idv.lookup.directory import Directory
@@ -180,7 +179,7 @@ class Directories:
         for options in settings.shadows:
             shadow = in_use.get(options.name)
             if shadow is None or shadow.options != options:
-                build = partial(_build_backend, self._kinds, options)
+                build = partial(build_backends, self._kinds, [options])
                 path = options.shadow.state if options.shadow else None
                 state = ShadowState(path, options.name) if path else None
                 shadow = Shadow(options, build, identifiers, self._counters, state)
@@ -252,10 +251,6 @@ class Directories:
         # By `tune_gc`, the directory that a process starts with is never collected.
         directory.cache.apply(Purge())
         del self._replaced[directory]
-
-
-def _build_backend(kinds: Kinds, options: BackendOptions) -> AnyBackend:
-    return build_backends(kinds, [options])[0]
 
 
 def _of_lookups(settings: Settings) -> tuple[object, ...]:
