@@ -12,9 +12,7 @@ import asyncio
 import errno
 import hashlib
 import os
-import secrets
 import sqlite3
-import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +28,6 @@ from tornado_idv import Broken, FileSignature, Query, Step, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
 """Bytes up to which every page and row of a file is checked; otherwise schema and counts."""
-
-_SETTLED = 2 * 10**9
-"""Nanoseconds after which another change of a file certainly has another time."""
 
 
 class State(NamedTuple):
@@ -198,14 +193,9 @@ def revision_of(path: Path, target: Path) -> str:
     """Return what identifies the content of the file and of its ``-wal`` file, if that has any.
 
     SQLite's own counters do not help: in WAL mode the one in the file is not changed by a write.
-    After a change within the last `_SETTLED` the next one may leave the same times, and the
-    result is of no use twice.
     """
     wal = FileSignature.find(Path(f"{target}-wal"))
     signatures = [signature_of(path), wal if wal and wal.size else None]
-    changed = max(each.ctime_ns for each in signatures if each)
-    if time.time_ns() - changed < _SETTLED:
-        return secrets.token_hex()
     return hashlib.sha256(repr(signatures).encode()).hexdigest()
 
 

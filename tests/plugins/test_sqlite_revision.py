@@ -12,30 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from idv_sqlite import openfile
 from idv_sqlite.openfile import revision_of
 from support.databases.sqlite_databases import ALICE, BOB, insert, run, serving, write
-
-_MINUTE = 60 * 10**9
-
-
-class Clock:
-    """The clock of the machine, a minute ahead: files have settled."""
-
-    ahead = _MINUTE
-
-    def __init__(self) -> None:
-        self._time_ns = time.time_ns
-
-    def __call__(self) -> int:
-        return self._time_ns() + self.ahead
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(openfile.time, "time_ns", clock)
-    return clock
 
 
 @pytest.fixture
@@ -70,16 +48,14 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_differs_after_a_change_and_only_then(people: Path, clock: Clock, change: str) -> None:
-    assert clock.ahead
+def test_differs_after_a_change_and_only_then(people: Path, change: str) -> None:
     before = revision(people)
     assert revision(people) == before
     CHANGES[change](people)
     assert revision(people) != before
 
 
-def test_differs_after_a_change_in_wal_mode(people: Path, clock: Clock) -> None:
-    assert clock.ahead
+def test_differs_after_a_change_in_wal_mode(people: Path) -> None:
     with closing(sqlite3.connect(people)) as database:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA wal_autocheckpoint = 0")
@@ -101,23 +77,7 @@ def test_differs_after_a_change_in_wal_mode(people: Path, clock: Clock) -> None:
         assert revision(people) not in revisions
 
 
-@pytest.mark.parametrize("age", [0, 1.9, -60])
-def test_is_of_no_use_for_a_file_that_changed_just_now_or_in_the_future(
-    people: Path, clock: Clock, age: float
-) -> None:
-    clock.ahead = int(age * 10**9)
-    os.utime(people, (0, 0))  # a copy may keep an old time of modification
-    changed = people.stat().st_ctime_ns
-    clock._time_ns = lambda: changed
-    assert revision(people) != revision(people)
-    clock.ahead = 2 * 10**9
-    assert revision(people) == revision(people)
-
-
-async def test_changes_after_the_change_was_reported_and_not_before(
-    people: Path, clock: Clock
-) -> None:
-    assert clock.ahead
+async def test_changes_after_the_change_was_reported_and_not_before(people: Path) -> None:
     async with serving(people) as backend:
         at_report: list[str | None] = []
         backend.on_change(lambda: at_report.append(backend.revision))
@@ -135,21 +95,9 @@ async def test_changes_after_the_change_was_reported_and_not_before(
         assert backend.revision == after
 
 
-async def test_settles_without_another_change(people: Path, clock: Clock) -> None:
-    clock.ahead = 0
-    changed = people.stat().st_ctime_ns
-    clock._time_ns = lambda: changed
-    async with serving(people) as backend:
-        assert backend.revision is not None
-        clock.ahead = _MINUTE
-        await backend.check()
-        assert backend.revision == revision(people)
-
-
 async def test_file_that_is_gone_or_damaged_leaves_no_revision_that_is_found_again(
-    people: Path, clock: Clock
+    people: Path,
 ) -> None:
-    assert clock.ahead
     async with serving(people) as backend:
         before = backend.revision
         people.rename(people.with_name("gone"))

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
+from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreLocation
 from tornado_idv.registry import load_class
@@ -95,10 +95,6 @@ _MISSING = (
     "tornado-idv keys issue ID --create"
 )
 _NO_TARGET = "the symbolic link leads to no file; restore the key store, or remove the link"
-_NOT_DURABLE = (
-    "the key store was created, and whether it outlasts a crash of the machine could not be "
-    "determined; see tornado-idv keys list"
-)
 _DAMAGED = "the key store is damaged; restore it from a backup"
 _NO_STORE = "the file is not a key store"
 _OPEN_TO_OTHERS = "other users have access to the key store; chmod 600 takes it away"
@@ -173,11 +169,8 @@ class KeyStoreFile(KeyStoreLocation):
             yield database
 
     def create(self) -> bool:
-        """Create a file, which only this user can read; it gets its name when it is complete.
-
-        Raises `UncertainChangeError` if fsync fails after that.
-        """
-        path, has_name = self.setting, False
+        """Create a file, which only this user can read; it gets its name when it is complete."""
+        path = self.setting
         if os.path.lexists(path):
             return False
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -187,7 +180,6 @@ class KeyStoreFile(KeyStoreLocation):
                 with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
                     database.executescript(f"BEGIN; {_SCHEMA} COMMIT")
                 os.link(draft, path)
-                has_name = True
             finally:
                 draft.unlink()
             descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -198,8 +190,6 @@ class KeyStoreFile(KeyStoreLocation):
         except FileExistsError:
             return False  # another command was faster
         except OSError as error:
-            if has_name:
-                raise UncertainChangeError(f"{path}: {error.strerror}; {_NOT_DURABLE}") from None
             text = f"the key store cannot be created: {error.strerror}"
             raise KeyStoreError(f"{path}: {text}") from None
         return True

@@ -80,8 +80,7 @@ def to_file(parts: Iterable[bytes]) -> bytes:
 def decode(content: bytes, scope: str, now: float) -> Snapshot:
     """Return the snapshot in a file; raises `SnapshotIgnored` unless it is whole and ours."""
     if not content.startswith(_BEGINNING):
-        is_ours = content.startswith(MARK)
-        raise SnapshotIgnored("of another version" if is_ours else "not a snapshot")
+        raise SnapshotIgnored("not a snapshot of this version")
     _, _, lines = content.removeprefix(_BEGINNING).partition(b"\n")
     if content != to_file([lines]):
         raise SnapshotIgnored("cut or damaged")

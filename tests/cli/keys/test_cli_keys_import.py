@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from support.databases.directory_sync import fail_sync
 from support.databases.key_stores import make_store, read
 from support.processes.process import Invoke
 from tornado_idv.keys.token import digest
@@ -138,14 +137,3 @@ def test_file_without_keys_is_an_error_and_creates_no_store(
     result = import_lines("", " ")
     assert (result.exit_code, result.stderr) == (1, "<stdin>: there is no key in it\n")
     assert not path.exists()
-
-
-def test_new_store_that_may_not_outlast_a_crash_is_uncertain(
-    import_lines: Import, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail_sync(monkeypatch, of_directories=True)
-    result = import_lines(line("shop"))
-    assert result.exit_code == 3
-    assert "keys.db: Input/output error; the key store was created, and whether" in result.stderr
-    assert list(read(path)) == []
-    assert [each.name for each in path.parent.iterdir()] == ["keys.db"]
