@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from support.processes.admin import admin_port
 from support.processes.process import Invoke, running
 from support.processes.service import FIXTURE
 
@@ -42,12 +43,19 @@ def test_lookup_asks_a_shadow_only_by_its_name(
     assert not (folder / "new.db").exists()
 
 
-def test_serve_says_what_is_a_shadow(config: Config, folder: Path) -> None:
+def test_serve_and_status_say_what_is_a_shadow(
+    invoke: Invoke, config: Config, folder: Path
+) -> None:
     (folder / "new.yaml").write_text(FIXTURE)
     file = config(USERS, SHADOW)
-    file.write_text(file.read_text() + "\nserver: {port: 0}\nlogging: {format: json}\n")
+    file.write_text(
+        file.read_text() + "\nserver: {port: 0}\nadmin: {port: 0}\nlogging: {format: json}\n"
+    )
     with running(file) as process:
-        pass
+        port = f"admin: {{port: {admin_port(process)}}}"
+        file.write_text(file.read_text().replace("admin: {port: 0}", port))
+        status = invoke("status", "-c", file)
+    assert "shadow:       new (yaml): available; none yet" in status.stdout
     lines = [each.strip() for each in process.announced]
     assert "Backends, in order: users (yaml)" in lines
     assert "Shadows: new (yaml)" in lines
