@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar
 
 from tornado_idv.errors import InvalidFormat
@@ -20,14 +22,10 @@ from tornado_idv.web.response import Result
 class LookupHandler(AuthenticatedHandler):
     """Looks a user up within the limits of a key."""
 
-    def parse_query(self) -> Query:
-        """Return the query of the request; raise `InvalidFormat`."""
-        raise NotImplementedError
-
-    async def look_up(self, limits: KeyLimits | None) -> None:
-        """Respond to the query; one that is not valid is charged as a miss."""
+    async def look_up(self, parse: Callable[[], Query], limits: KeyLimits | None) -> None:
+        """Respond to the query that is parsed; one that is not valid is charged as a miss."""
         try:
-            query = self.query = self.parse_query()
+            query = self.query = parse()
         except InvalidFormat:
             if limits is not None:
                 limits.charge_miss()
@@ -58,10 +56,8 @@ class IdentifyHandler(LookupHandler):
         key = self.accepted_key(self.operation.scope)
         limits = self.limits_within(key)
         check_media_types(self.request.headers)
-        await self.look_up(limits)
-
-    def parse_query(self) -> Query:
-        return self.operation.query(self.body, self.services.identifiers)
+        parse = partial(self.operation.query, self.body, self.services.identifiers)
+        await self.look_up(parse, limits)
 
     def on_finish(self) -> None:
         """Let the fast path learn what was accepted."""

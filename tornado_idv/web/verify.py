@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from tornado_idv.errors import InvalidFormat
-from tornado_idv.model import Query
 from tornado_idv.web.identify import LookupHandler
 from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation
 from tornado_idv.web.response import Result
@@ -47,21 +47,21 @@ class VerifyHandler(LookupHandler):
 
     async def get(self) -> None:
         headers = self.request.headers
-        self._found = [
+        found = [
             (operation, text)
             for name, operation in REQUEST_FIELDS.items()
             for text in headers.get_list(name)
         ]
-        key = self.accepted_key(self._found[0][0].scope if len(self._found) == 1 else None)
-        await self.look_up(self.limits_within(key))
+        operation, text = found[0] if len(found) == 1 else (None, "")
+        key = self.accepted_key(operation.scope if operation else None)
+        limits = self.limits_within(key)
+        if operation is None:
+            if limits is not None:
+                limits.charge_miss()
+            raise InvalidFormat("identifier_header")
+        await self.look_up(partial(operation.parse, self.services.identifiers, text), limits)
 
     post = put = patch = delete = options = get
-
-    def parse_query(self) -> Query:
-        if len(self._found) != 1:
-            raise InvalidFormat("identifier_header")
-        ((operation, text),) = self._found
-        return operation.parse(self.services.identifiers, text)
 
     def respond(self, result: Result) -> None:
         fields = f"{result.fields}{CODE_FIELD}: {result.code or 'ok'}\r\n"
