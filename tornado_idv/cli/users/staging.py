@@ -86,10 +86,6 @@ _KEPT = """
 SELECT (SELECT count(*) FROM listed WHERE {0} = ?1 AND reason IS NULL)
   + (SELECT count(*) FROM stored WHERE {0} = ?1 AND stays IS NOT NULL)
 """
-_NEW = """
-SELECT (SELECT count(*) FROM listed WHERE reason IS NULL) - count(*)
-  + (SELECT count(*) FROM changed WHERE line IS NULL) FROM stored WHERE stays IS NULL
-"""
 _MOVED_CARDS = """
 SELECT c.line, o.line, c.old_nickname, c.old_card_number, c.old_plan, c.old_profile_url, c.key
 FROM changed AS c CROSS JOIN changed AS o ON o.card_number = c.old_card_number
@@ -233,9 +229,7 @@ class Staging:
         updated = target.update(fields, self._run(changed))
         values = ["l.nickname", "l.card_number", "l.plan", "nullif(l.profile_url, '')"]
         query = _ADDED.format(", ".join(values[: len(fields)]))
-        # To look for those who are new takes long, and often there are none.
-        added = target.insert(fields, self._run(query)) if self._number(_NEW) else 0
-        return added, updated, removed
+        return target.insert(fields, self._run(query)), updated, removed
 
     def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
         """Yield rows with numbers that no user has: each differs in few of its last digits."""
