@@ -212,6 +212,15 @@ def test_only_accepted_fields_may_differ(read: Read, file: ShadowFile) -> None:
     assert "1 user with another card_number and plan" in read(*given)["blockers"]
 
 
+def test_fields_of_a_user_who_is_missing_by_card_do_not_count(read: Read, file: ShadowFile) -> None:
+    (by_nickname, _), (_, by_card) = compared("differs", ALICE, "plan"), compared("missing")
+    fill(file, [by_nickname, by_card], compared("differs", BOB, "profile_url"))
+    assert read("status")["fields"] == {"profile_url": 1}
+    assert read("check", "--min-users", 1, "--accept", "profile_url")["blockers"] == [
+        "1 user missing in new"
+    ]
+
+
 def test_unverified_lookup_of_a_verified_user_is_no_blocker(read: Read, file: ShadowFile) -> None:
     (by_nickname, _), (_, by_card) = compared("match"), compared("unverified")
     fill(file, [by_nickname, by_card])

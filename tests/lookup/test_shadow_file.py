@@ -133,12 +133,16 @@ def test_contents_have_days_fields_and_totals(file: ShadowFile) -> None:
         compared("differs", fields=["plan"]),
         compared("differs", BY_CARD, fields=["card_number", "plan"]),
         compared("match", began=2 * DAY, user=None),
+        compared("missing", ByNickname("bob"), 3 * DAY, user=made_up(1).comparison.user),
         compared("target_failed", began=5 * DAY),
+        compared("unverified", began=6 * DAY),
+        compared("unverified", began=7 * DAY),
     )
-    (alice,) = contents.differing
+    (_, alice) = contents.differing
     assert alice.fields == ["card_number", "plan"]
-    assert (contents.since, contents.days) == (0.0, 2)
-    assert contents.totals == {"differs": 2, "match": 1, "target_failed": 1}
+    assert (contents.since, contents.days) == (0.0, 3)
+    counts = {"differs": 2, "match": 1, "missing": 1, "target_failed": 1, "unverified": 2}
+    assert contents.totals == counts
 
 
 def test_only_users_that_are_not_the_same_are_in_the_file_in_full(file: ShadowFile) -> None:

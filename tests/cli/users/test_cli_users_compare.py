@@ -75,6 +75,19 @@ def test_hundred_users_are_listed_and_all_are_counted(
     assert ("  and 1 more" in lines) == (count > 100)
 
 
+def test_sample_is_chosen_at_random_and_is_the_same_each_time(users: Users, folder: Path) -> None:
+    made = [User("Free", str(number), f"user{number:03}") for number in range(100)]
+    sqlite_databases.write(folder / "people.db", *made)
+    sqlite_databases.write(folder / "other.db")
+    samples = []
+    for _ in range(2):
+        done = users("compare", "people", "other", "--sample", 40, "--json")
+        samples.append({*json.loads(done.stdout)["users"]["missing"]})
+    assert samples[0] == samples[1]
+    for part in (made[:50], made[50:]):
+        assert 5 < len({f"@{user.nickname}" for user in part} & samples[0]) < 35
+
+
 @pytest.mark.parametrize("sample", [[], ["--sample", "1"]], ids=["all", "sample"])
 def test_case_of_nicknames_is_no_difference_where_it_is_folded(
     invoke: Invoke, config: Callable[..., Path], folder: Path, sample: list[str]
