@@ -13,8 +13,9 @@ from support.fakes.clock_and_backends import LoopClock
 from support.processes.admin import WITH_ADMIN, admin_port
 from support.processes.service import FIXTURE, serving_here
 from tornado_idv.admin.listener import admin_listening
+from tornado_idv.config.address import Address
 from tornado_idv.service.service import Service
-from tornado_idv.service.sockets import bind, port_of
+from tornado_idv.service.sockets import bind
 
 GET = b"GET /health/ready HTTP/1.1\r\nHost: %s\r\n\r\n"
 
@@ -24,9 +25,9 @@ async def listening_on(
     service: Service, addresses: Sequence[str], host: str
 ) -> AsyncIterator[list[int]]:
     """An admin listener of a service on these addresses, and its ports."""
-    sockets = [sock for each in addresses for sock in bind("admin", each, 0)]
+    sockets = [sock for each in addresses for sock in bind("admin", Address(each))]
     async with admin_listening(sockets, host, service.operations):
-        yield [port_of([each]) for each in sockets]
+        yield [Address.of(each).port for each in sockets]
 
 
 async def status(port: int, host: bytes = b"localhost") -> int:

@@ -195,5 +195,7 @@ def test_listen_error_is_reported(
         raise error
 
     monkeypatch.setattr("tornado_idv.service.sockets.bind_sockets", refuse)
-    with pytest.raises(StartError, match=f"^cannot listen on 192.0.2.1 port 0: {reason}; change"):
+    with pytest.raises(
+        StartError, match=f"^cannot listen on 192.0.2.1:any free port: {reason}; change"
+    ):
         serve(stop, "192.0.2.1")

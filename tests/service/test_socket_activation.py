@@ -30,7 +30,7 @@ from support.processes.service import (
     open_socket,
 )
 from support.processes.socket_activation import activated, held_sockets, serving_activated
-from tornado_idv.service.sockets import passed_listeners
+from tornado_idv.service.sockets import passed_sockets
 
 pytestmark = pytest.mark.slow
 
@@ -106,11 +106,14 @@ def test_passed_sockets_replace_the_configured_address(
         open_socket(place).close()
 
 
-def test_programs_that_it_starts_are_not_passed_the_sockets() -> None:
+def test_programs_that_it_starts_are_not_passed_the_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for pid in ("1", str(os.getpid())):
-        environ = {"LISTEN_PID": pid, "LISTEN_FDS": "0", "LISTEN_FDNAMES": "a:b", "PATH": "/bin"}
-        assert passed_listeners(environ) == []
-        assert environ == {"PATH": "/bin"}
+        for name, value in {"PID": pid, "FDS": "0", "FDNAMES": "a:b"}.items():
+            monkeypatch.setenv(f"LISTEN_{name}", value)
+        assert passed_sockets() == []
+        assert not any(name.startswith("LISTEN_") for name in os.environ)
 
 
 def test_plain_http_on_a_network_is_warned_of(tmp_path: Path) -> None:

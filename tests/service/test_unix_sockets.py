@@ -150,15 +150,15 @@ def test_socket_of_another_process_is_left_alone(tmp_path: Path, workers: int) -
         assert refused() == "Protocol wrong type for socket"
     path.unlink()
     path.write_text("mine")
-    assert refused() == "there is a file that is not a socket"
+    assert refused() == f"File {path} exists and is not a socket"
     assert path.read_text() == "mine"
     path.unlink()
     path.symlink_to("elsewhere")
-    assert refused() == "there is a file that is not a socket"
+    assert refused() == "Address already in use"
     assert path.is_symlink()
     path.unlink()
     path.mkdir()
-    assert refused() == "there is a file that is not a socket"
+    assert refused() == f"File {path} exists and is not a socket"
 
 
 def test_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_start_that_fails_leaves_no_file(tmp_path: Path, workers: int) -> None:
         listen = f'"unix:http.sock", "127.0.0.1:{port}"'
         result = command("serve", "--config", str(write(tmp_path, listen, workers=workers)))
     assert result.returncode == 3
-    assert result.stderr.startswith(f"cannot listen on 127.0.0.1 port {port}: Address already in")
+    assert result.stderr.startswith(f"cannot listen on 127.0.0.1:{port}: Address already in")
     assert result.stderr.endswith("; change server.listen\n")
     assert not (tmp_path / "http.sock").exists()
 
@@ -227,7 +227,6 @@ def test_clients_behind_a_trusted_proxy_have_their_own_limits(tmp_path: Path) ->
     with running(write(tmp_path, trusted_proxies='["unix:"]')) as service:
         statuses = failures(tmp_path / "http.sock", addresses)
         assert statuses == [401, 401, 401, 429] * 2 + [401]
-        assert "failed_auth counts" not in service.read_log()
         with Client(tmp_path / "http.sock").connection() as client:
             request = lookup_request("@alice").replace(
                 b"Host: x", b"Host: x\r\nX-Forwarded-For: 6.6.6.6, 203.0.113.7"
@@ -239,16 +238,13 @@ def test_clients_behind_a_trusted_proxy_have_their_own_limits(tmp_path: Path) ->
         assert clients(service) == addresses + ["203.0.113.7"] * 3
 
 
-def test_clients_without_a_trusted_proxy_share_a_limit_of_which_the_log_warns(
-    tmp_path: Path,
-) -> None:
+def test_clients_without_a_trusted_proxy_share_a_limit(tmp_path: Path) -> None:
     """The header that any of them can write is not used."""
     proxies = "[127.0.0.1]"
     with running(write(tmp_path, trusted_proxies=proxies)) as service:
         path = tmp_path / "http.sock"
         assert failures(path, ["203.0.113.1", "203.0.113.2"] * 2) == [401, 401, 401, 429]
         assert Client(path).by_input("@alice").status == 200
-        assert "limits.failed_auth counts all clients of a Unix socket as one" in service.read_log()
         eventually(lambda: clients(service) == ["unix:"] * 5)
 
 

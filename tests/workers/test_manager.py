@@ -13,6 +13,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.admin.listener import admin_listening
+from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
@@ -20,7 +21,7 @@ from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration, Prepared
-from tornado_idv.service.sockets import bind, port_of
+from tornado_idv.service.sockets import bind
 from tornado_idv.workers import manager as manager_module
 from tornado_idv.workers.channel import Channel, Connection, Message, listening
 from tornado_idv.workers.manager import Manager
@@ -137,14 +138,14 @@ async def managed(
         keys = await stack.enter_async_context(Keys(kinds).opened(settings.auth))
         harness.manager = Manager(channel, current, keys)
         stack.push_async_callback(harness.manager.reloader.close)
-        sockets = bind("admin", "127.0.0.1", 0)
+        sockets = bind("admin", Address("127.0.0.1"))
         listener = admin_listening(sockets, "127.0.0.1", harness.manager)
         await stack.enter_async_context(listener)
         client = AsyncHTTPClient(force_instance=True)
         stack.callback(client.close)
 
         def fetch(method: str, path: str, body: bytes | None) -> asyncio.Future[HTTPResponse]:
-            url = f"http://127.0.0.1:{port_of(sockets)}{path}"
+            url = f"http://127.0.0.1:{Address.of(sockets[0]).port}{path}"
             headers = {"Content-Type": "application/json"}
             return client.fetch(HTTPRequest(url, method, headers, body), raise_error=False)
 

@@ -29,7 +29,7 @@ from tornado_idv.model import Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
-from tornado_idv.service.sockets import Listener, bind, port_of
+from tornado_idv.service.sockets import bind
 from tornado_idv.workers.channel import Connection, Message, connected
 from tornado_idv.workers.worker import run_worker
 
@@ -85,8 +85,8 @@ class Worker:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "users.yaml").write_text(FIXTURE)
-        self.sockets = bind("server.port", "127.0.0.1", 0)
-        self.client = Client(port_of(self.sockets))
+        self.sockets = bind("server.port", Address("127.0.0.1"))
+        self.client = Client(Address.of(self.sockets[0]).port)
 
     def run(
         self, supervise: Callable[[ControlEnd], None], config: str = CONFIG
@@ -120,8 +120,7 @@ class Worker:
             timer.start()
             try:
                 current = Configuration(file, settings, manager, kinds, limiters)
-                listeners = [Listener(Address("127.0.0.1"), each) for each in self.sockets]
-                code = run_worker(current, listeners, control.theirs)
+                code = run_worker(current, self.sockets, control.theirs)
             except KeyboardInterrupt:
                 pytest.fail("the worker does not end")
             finally:

@@ -31,6 +31,7 @@ from support.processes.process import (
     running,
 )
 from support.processes.service import FIXTURE, KEY, Client
+from tornado_idv.config.address import Address
 from tornado_idv.errors import StartError
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.keys.token import issue
@@ -502,5 +503,5 @@ def test_port_in_use_is_an_error() -> None:
     """Though another socket could be bound beside those of this service."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1 port {port}: Address al"):
-            bind_each("server", "127.0.0.1", port, 2)
+        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: Address al"):
+            bind_each("server", Address("127.0.0.1", port), 2)

@@ -92,8 +92,9 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
     rows = [("not resolved", f"{each.path}: {each.message}") for each in absent]
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
-        for text, *steps in settings.warnings(settings.server.addresses):
-            result.warn(text, *steps)
+        server = settings.server
+        if warning := server.warning(server.addresses):
+            result.warn(warning, "server", "listen" if server.listen else "host")
     if as_json:
         problems = failure(ConfigError(*result.problems))
         record = problems if result.problems else {"ok": True, "summary": rows}

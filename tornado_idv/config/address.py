@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +17,6 @@ from tornado_idv.options import absolute_path
 _TCP = re.compile(r"(?:\[(.*:.*)\]|([^\[\]:]+)):([0-9]{1,5})", re.ASCII)
 _MAX_PORT = 65535
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 shown in URLs, not bound
-_MAX_PATH = 107
-"""Bytes that the kernel has for the path of a Unix socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,6 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port or 'any free port'}"
 
-    def shown(self, scheme: str, base_path: str = "") -> str:
-        """Return the base URL there, or the address if it is a Unix socket."""
-        return str(self) if self.path is not None else f"{scheme}://{self}{base_path}"
-
     def url(self, scheme: str) -> str:
         """Return the base URL for requests from this machine, without a trailing slash.
 
@@ -45,7 +40,7 @@ class Address:
         """
         if self.path is not None:
             return f"{scheme}://localhost"
-        return replace(self, host=_LOOPBACK_OF.get(self.host, self.host)).shown(scheme)
+        return f"{scheme}://{replace(self, host=_LOOPBACK_OF.get(self.host, self.host))}"
 
     @property
     def is_local(self) -> bool:
@@ -55,7 +50,7 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Return the address that is written so; raises `ValueError`."""
-        if text.startswith(UNIX):
+        if text.startswith(UNIX) and text != UNIX:
             return cls(path=Path(text.removeprefix(UNIX)))
         match = _TCP.fullmatch(text)
         host, port = (match[1] or match[2], int(match[3])) if match else ("", 0)
@@ -63,16 +58,20 @@ class Address:
             return cls(host, port)
         raise ValueError("must be like 127.0.0.1:8080, [::1]:8080 or unix:/run/idv/http.sock")
 
+    @classmethod
+    def of(cls, sock: socket.socket) -> Address:
+        """Return the address that a socket is bound to."""
+        name = sock.getsockname()
+        if sock.family == socket.AF_UNIX:
+            return cls(path=Path(os.fsdecode(name).replace("\0", "@")))
+        return cls(*name[:2])
+
 
 def _listen_address(value: object, info: ValidationInfo) -> Address:
-    text = value if isinstance(value, str) else ""
-    address = Address.parse(text)
+    address = Address.parse(value if isinstance(value, str) else "")
     if address.path is None:
         return address
-    path = absolute_path(text.removeprefix(UNIX), info)
-    if len(os.fsencode(path)) > _MAX_PATH:
-        raise ValueError(f"the path of a Unix socket can have at most {_MAX_PATH} bytes")
-    return Address(path=path)
+    return Address(path=absolute_path(str(address.path), info))
 
 
 ListenAddress = Annotated[

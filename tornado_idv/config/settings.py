@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from math import inf
 from typing import Annotated, Literal
@@ -133,6 +133,16 @@ class ServerSettings(Options):
     def addresses(self) -> tuple[Address, ...]:
         """The addresses that it listens on."""
         return self.listen or (Address(self.host, self.port),)
+
+    def warning(self, addresses: Sequence[Address]) -> str | None:
+        """Return a warning of keys that cross a network in plain text to these addresses."""
+        exposed = [each.host for each in addresses if not each.is_local]
+        if not exposed or self.tls or {*self.trusted_proxies} - {UNIX}:
+            return None
+        return (
+            f"plain HTTP on {', '.join(exposed)}: anyone on the network between can read keys and "
+            "users; set server.tls, or server.trusted_proxies for a proxy with TLS in front"
+        )
 
 
 class MissLimitSettings(Options):
@@ -302,24 +312,6 @@ class Settings(Options):
         if all(each.shadow is not None for each in backends):
             raise ValueError("all of them are shadows; leave shadow out of the one that answers")
         return backends
-
-    def warnings(self, addresses: Sequence[Address]) -> Iterator[tuple[str, str, str]]:
-        """Yield what is doubtful of a service on these addresses, each with its setting."""
-        server = self.server
-        exposed = [each.host for each in addresses if not each.is_local]
-        if exposed and not server.tls and not {*server.trusted_proxies} - {UNIX}:
-            text = (
-                f"plain HTTP on {', '.join(exposed)}: anyone on the network between can read keys "
-                "and users; set server.tls, or server.trusted_proxies for a proxy with TLS in front"
-            )
-            yield text, "server", "listen" if server.listen else "host"
-        has_unix = any(each.path is not None for each in addresses)
-        if has_unix and self.limits.failed_auth and UNIX not in server.trusted_proxies:
-            text = (
-                "limits.failed_auth counts all clients of a Unix socket as one; if they are behind "
-                'a proxy that sends X-Forwarded-For, set server.trusted_proxies: ["unix:"]'
-            )
-            yield text, "limits", "failed_auth"
 
     def make_identifiers(self) -> Identifiers:
         """Return the parser of nicknames, profile URLs and card numbers for these settings."""

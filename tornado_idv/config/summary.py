@@ -22,7 +22,10 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     """Return labels and texts, one line each; ``now`` has a time zone and decides on keys."""
     server, admin, store = settings.server, settings.admin, settings.auth.store
     cache, shared = settings.cache, settings.shared_cache
-    listens = ", ".join(each.shown(server.scheme, server.base_path) for each in server.addresses)
+    listens = ", ".join(
+        str(each) if each.path else f"{server.scheme}://{each}{server.base_path}"
+        for each in server.addresses
+    )
     shared_text = f"{shared.kind}, timeout {format_duration(shared.timeout)}" if shared else ""
     store_text = str(store or "")
     if isinstance(store, SecretStr):
@@ -31,7 +34,7 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     unguarded = ", ".join(each.name for each in remote if not each.canaries)
     lines = [
         ("listens on", listens),
-        ("admin listener", Address(admin.host, admin.port).shown("http") if admin else ""),
+        ("admin listener", f"http://{Address(admin.host, admin.port)}" if admin else ""),
         ("profile sites", ", ".join(settings.profile_sites)),
         ("keys", _keys(settings.auth, now)),
         ("key store", store_text),

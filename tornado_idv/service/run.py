@@ -19,7 +19,6 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.service.service import ListeningService, listening
-from tornado_idv.service.sockets import passed_listeners
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.service.watchdog import watched_loop
 
@@ -44,7 +43,6 @@ def run(
     the start ends it. A second signal exits the process with 128 plus its number, and aborts the
     connections. Raises `StartError`.
     """
-    passed = passed_listeners()
 
     async def serve() -> None:
         signals = Signals(asyncio.current_task(), partial(abort, logs))
@@ -58,7 +56,6 @@ def run(
                 logs.access,
                 lambda: logs.writer.dropped,
                 notifier=notifier,
-                passed=passed,
             ) as service:
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -37,14 +38,7 @@ from tornado_idv.service.reload import (
     prepare_file,
     record,
 )
-from tornado_idv.service.sockets import (
-    Listener,
-    addresses_of,
-    bind,
-    port_of,
-    public_listeners,
-    tls_context,
-)
+from tornado_idv.service.sockets import addresses_of, bind, public_sockets, tls_context
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog, RequestLog
 from tornado_idv.web.app import make_api, make_reject
@@ -226,19 +220,17 @@ async def listening(
     log_dropped: Callable[[], int] = lambda: 0,
     *,
     notifier: Notifier = _NO_MANAGER,
-    passed: Sequence[Listener] = (),
 ) -> AsyncIterator[Service]:
     """The whole service in one process, from open backends to listening sockets.
 
     ``file`` holds the settings; a reload reads it again. ``log_dropped`` returns the number of
-    lost log lines, for the metrics; ``notifier`` reports reloads; ``passed`` are the listeners of
-    the service manager. Raises `StartError` if the key store or a backend cannot be opened or an
-    address cannot be taken.
+    lost log lines, for the metrics; ``notifier`` reports reloads. Raises `StartError` if the key
+    store or a backend cannot be opened or an address cannot be taken.
     """
-    listeners = public_listeners(settings.server, file.addresses_for(settings), passed)
+    sockets = public_sockets(settings.server, file.addresses_for(settings))
     kinds = installed_kinds(manager)
     async with (
-        serving(settings, manager, access_log, log_dropped, listeners=listeners) as service,
+        serving(settings, manager, access_log, log_dropped, sockets=sockets) as service,
         AsyncExitStack() as stack,
     ):
         operations = service.operations
@@ -262,12 +254,12 @@ async def listening(
             from tornado_idv.double.admin import ROUTES  # noqa: PLC0415
 
             host = settings.admin.host
-            sockets = bind("admin.host or admin.port", host, settings.admin.port)
+            own = bind("admin.host or admin.port", Address(host, settings.admin.port))
             routes = ROUTES if settings.demo else None
             await stack.enter_async_context(
-                admin_listening(sockets, host, operations, routes, double=service.shared.double)
+                admin_listening(own, host, operations, routes, double=service.shared.double)
             )
-            service.admin_url = Address(host, port_of(sockets)).url("http")
+            service.admin_url = Address.of(own[0]).url("http")
         yield service
 
 
@@ -278,12 +270,12 @@ async def serving(
     access_log: AccessLog | None,
     log_dropped: Callable[[], int],
     *,
-    listeners: AbstractContextManager[Sequence[Sequence[Listener]]],
+    sockets: AbstractContextManager[Sequence[Sequence[socket.socket]]],
     common: Limiters | None = None,
 ) -> AsyncIterator[Service]:
     """The public listener, on the sockets of one worker; raises as `listening`.
 
-    ``listeners`` is entered when everything else is open. ``common`` are the limits of all
+    ``sockets`` is entered when everything else is open. ``common`` are the limits of all
     processes, if there are several.
     """
     counters = Counters()
@@ -315,7 +307,7 @@ async def serving(
             directories.snapshots,
         )
         key_count = len(keys.ring.ids)
-        with listeners as (own,), closing(server):
-            await server.listen([each.sock for each in own], tls)
+        with sockets as (own,), closing(server):
+            await server.listen(own, tls)
             summary = addresses_of(own), settings.server.scheme, None, key_count
             yield Service(*summary, settings, server, operations, keys, directories, shared)

@@ -20,14 +20,7 @@ from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.service.run import start_summary
 from tornado_idv.service.service import ListeningService
-from tornado_idv.service.sockets import (
-    Listener,
-    addresses_of,
-    bind,
-    passed_listeners,
-    port_of,
-    public_listeners,
-)
+from tornado_idv.service.sockets import addresses_of, bind, public_sockets
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Slot
 from tornado_idv.workers.manager import run_manager
@@ -35,6 +28,7 @@ from tornado_idv.workers.supervisor import MANAGER, Supervisor
 from tornado_idv.workers.worker import run_worker
 
 _audit = logging.getLogger(AUDIT)
+Run = Callable[[Configuration, Sequence[socket.socket], socket.socket], int]
 
 
 def supervise(
@@ -51,33 +45,29 @@ def supervise(
     """
     configure_direct_logging(settings.logging.level, settings.logging.format)
     server, admin = settings.server, settings.admin
-    passed = passed_listeners()
-    with public_listeners(server, file.addresses_for(settings), passed, workers) as public:
-        admin_setting = "admin.host or admin.port"
-        admin_sockets = bind(admin_setting, admin.host, admin.port) if admin else []
+    with public_sockets(server, file.addresses_for(settings), workers) as public:
+        admin_sockets: list[socket.socket] = []
+        if admin:
+            admin_sockets = bind("admin.host or admin.port", Address(admin.host, admin.port))
         kinds = installed_kinds(manager)
         limiters = make_limiters(settings.limits)
         current = Configuration(file, settings, manager, kinds, limiters)
 
         def on_ready(key_count: int) -> None:
-            url = Address(admin.host, port_of(admin_sockets)).url("http") if admin else None
+            url = Address.of(admin_sockets[0]).url("http") if admin else None
             summary = ListeningService(addresses_of(public[0]), server.scheme, url, key_count)
             _audit.info("started", extra={**start_summary(settings, summary), "workers": workers})
             announce(summary)
 
-        public_sockets = {each.sock for each in chain(*public)}
+        every_socket = {*chain(*public), *admin_sockets}
 
-        def worker(own: Sequence[Listener], control: socket.socket) -> int:
-            _close(public_sockets.difference(each.sock for each in own))
-            _close(admin_sockets)
-            return run_worker(current, own, control)
+        def start(run: Run, own: Sequence[socket.socket], control: socket.socket) -> int:
+            _close(every_socket.difference(own))
+            return run(current, own, control)
 
-        def manage(control: socket.socket) -> int:
-            _close(public_sockets)
-            return run_manager(current, admin_sockets, control)
-
+        worker = partial(start, run_worker)
         slots = [Slot(f"worker {i}", partial(worker, own)) for i, own in enumerate(public, start=1)]
-        slots.append(Slot(MANAGER, manage))
+        slots.append(Slot(MANAGER, partial(start, run_manager, admin_sockets)))
         gc.collect()
         gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
         supervisor = Supervisor(
@@ -85,7 +75,7 @@ def supervise(
             current,
             Notifier.from_environ(),
             on_ready=on_ready,
-            release=partial(_close, public_sockets),
+            release=partial(_close, {*chain(*public)}),
         )
         _audit.info("stopped", extra={"drained": supervisor.run()})
 

@@ -18,7 +18,6 @@ from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.service.reload import Configuration, failure, prepare_file
 from tornado_idv.service.run import tune_gc
 from tornado_idv.service.service import Service, serving
-from tornado_idv.service.sockets import Listener
 from tornado_idv.service.watchdog import watched_loop
 from tornado_idv.workers.channel import (
     STOPPED,
@@ -34,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_worker(
-    current: Configuration, listeners: Sequence[Listener], control: socket.socket
+    current: Configuration, sockets: Sequence[socket.socket], control: socket.socket
 ) -> int:
     """Serve until asked to stop; return the exit code."""
     file, settings = current.file, current.settings
@@ -59,7 +58,7 @@ def run_worker(
                         current.plugins,
                         logs.access,
                         dropped,
-                        listeners=nullcontext([listeners]),
+                        sockets=nullcontext([sockets]),
                         common=current.limiters,
                     )
                 )

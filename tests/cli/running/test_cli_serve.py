@@ -139,7 +139,7 @@ def test_a_port_in_use_is_reported(config: Config) -> None:
         result = command("serve", "--config", str(path))
     assert (result.returncode, result.stdout) == (3, "")
     assert result.stderr == (
-        f"cannot listen on 127.0.0.1 port {port}: Address already in use; "
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; "
         "change server.host or server.port\n"
     )
 

@@ -171,8 +171,8 @@ def _try_to_announce(
                 file.write(line)
     except OSError as error:
         raise StartError(f"--ready-fd cannot be written: {error.strerror}") from None
-    for text, *_ in settings.warnings(service.addresses):
-        _log.warning("%s", text)
+    if warning := settings.server.warning(service.addresses):
+        _log.warning("%s", warning)
     try:
         announce(service, settings)
     except OSError as error:
