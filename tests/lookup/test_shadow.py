@@ -100,10 +100,23 @@ async def test_confirmation_neither_changes_nor_uses_the_cache() -> None:
     assert compared.directory.cache.sizes == {"found": 1, "negative": 0}
 
 
-async def test_user_found_after_a_skipped_backend_is_unverified() -> None:
+@pytest.mark.parametrize("held", [ALICE, OTHER_ALICE, None])
+async def test_user_found_after_a_skipped_backend_is_unverified(held: User | None) -> None:
     backends = chain(DOWN, ALICE, on_unavailable="continue")
-    compared = Compared(directory(*backends), new(OTHER_ALICE))
-    assert await compared.results() == {"unverified": 1}
+    assert await Compared(directory(*backends), new(held)).results() == {"unverified": 1}
+
+
+async def test_not_found_in_both_needs_a_source_that_says_so_twice() -> None:
+    """It may have had a problem until its first lookup ended."""
+    old, shadow = FakeBackend(None), new(None)
+    compared = Compared(directory(old), shadow)
+    gate = shadow.source.hold()
+    await compared.find()
+    await shadow.source.begun.wait()
+    old.source.answer = ALICE
+    gate.set()
+    await compared.end()
+    assert compared.counts == {"unverified": 1}
 
 
 async def test_not_found_of_a_source_with_a_problem_is_not_believed() -> None:

@@ -12,6 +12,8 @@ from support.processes.reloads import GATED, Gated, ReloadHarness, config, reloa
 from tornado_idv.errors import StartError
 from tornado_idv.lookup import shadow as shadow_module
 from tornado_idv.reload_result import FAILED
+from tornado_idv.service.directories import _check_canaries
+from tornado_idv.service.keys import background
 
 OLD = GATED % ("old", "A")
 SHADOW = "{name: new, kind: gated, plan: %s, shadow: {sample: 100%%, rate: 1000/s%s}}"
@@ -116,6 +118,19 @@ async def test_shadow_and_source_are_switched_and_switched_back_under_traffic(
     assert len(responses) > 100
     assert {*responses} == {(200, "A"), (200, "B")}
     assert not any(each.is_open for each in Gated.made)
+
+
+async def test_canary_of_a_shadow_is_looked_up_without_traffic(tmp_path: Path) -> None:
+    canary = RIGHT.replace("kind", "canary: {nickname: '@new-bird'}, kind")
+    async with reloadable(tmp_path, config(OLD, canary)) as harness:
+        shadow = await opened()
+        await until(lambda: harness.service.directories.shadows[0].guard is not None)
+        async with background(_check_canaries(harness.service.directories)):
+            await shadow.begun.wait()
+        await asyncio.sleep(0.01)
+        report = await harness.service.operations.report()
+        (problem,) = [each.problem for each in report.process.shadows]
+        assert problem == 'canary @new-bird is not found: its "not found" is not trusted'
 
 
 async def test_reload_that_fails_leaves_the_shadow_as_it_was(tmp_path: Path) -> None:
