@@ -137,6 +137,14 @@ def test_answer_does_not_outlive_its_own_end() -> None:
     assert not before.restarted(pause=50).is_stale()
 
 
+def test_answer_that_has_ended_is_not_written() -> None:
+    before = Process()
+    before.store()
+    assert b"alice" in before.stop()
+    before.ticker.now += 3600
+    assert b"alice" not in before.stop()
+
+
 def test_fresh_answer_replaces_it() -> None:
     before = Process()
     before.store()

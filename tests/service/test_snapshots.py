@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from support.fakes.clock_and_backends import LoopClock, Ticker
-from support.fakes.directories import DOWN, QUERY, directory
+from support.fakes.directories import QUERY, directory
 from support.fakes.snapshots import Process, Source, settings_of
 from support.processes.service import CONFIG, FIXTURE, serving_here
 from tornado_idv.admin.operations import OperationFailed
-from tornado_idv.errors import LookupFailed
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import Answer, ByNickname, User
@@ -143,8 +142,9 @@ async def test_purge_is_done_once_the_file_is_removed(
     assert "cannot be removed after a purge: Permission denied" in process.snapshots.error
 
 
-async def test_purge_while_it_is_written_makes_a_stop_write_again(
-    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at_stop", [False, True])
+async def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
+    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch, *, at_stop: bool
 ) -> None:
     process = Process(path, wall, Source())
     await process.directory.find(QUERY)
@@ -152,15 +152,40 @@ async def test_purge_while_it_is_written_makes_a_stop_write_again(
     encode, purges = module.encode, [Purge(queries=(QUERY,))]
 
     def encode_and_purge(*arguments: Any) -> Any:
-        yield from encode(*arguments)
-        if purges:
-            process.directory.purge(purges.pop())
+        for part in [*encode(*arguments)]:
+            if purges:
+                process.directory.purge(purges.pop())
+            yield part
 
     monkeypatch.setattr(module, "encode", encode_and_purge)
-    await process.stop()
-    await process.snapshots.removed()
-    assert b"bob" in path.read_bytes()
-    assert b"alice" not in path.read_bytes()
+    if at_stop:  # it is written again
+        await process.stop()
+        assert b"bob" in path.read_bytes()
+        assert b"alice" not in path.read_bytes()
+    else:
+        await process.write()
+        await process.snapshots.removed()
+        assert not path.exists()
+
+
+async def test_reload_while_it_is_written_leaves_none_with_answers_of_both(
+    path: Path, wall: Ticker
+) -> None:
+    process = Process(path, wall, Source())
+    await process.directory.find(QUERY)
+    writing = asyncio.create_task(process.write())
+    await asyncio.sleep(0)
+    process.snapshots.follow(settings_of(path, ttl=1), directory(Source()))
+    await writing
+    assert not path.exists()
+
+
+async def test_stop_does_not_try_again_what_fails(
+    path: Path, wall: Ticker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await Process(path / "missing", wall, Source()).stop()
+    assert caplog.text.count("cannot be written: No such file") == 1
+    assert "too long" not in caplog.text
 
 
 async def test_operator_who_purges_learns_that_the_file_is_still_there(
@@ -181,21 +206,30 @@ async def test_operator_who_purges_learns_that_the_file_is_still_there(
         assert service.operations.process_report().parts["cache snapshot"].error
 
 
-async def test_backend_whose_revision_fails_keeps_nothing(path: Path, wall: Ticker) -> None:
+@pytest.mark.parametrize("fails", ["at the stop", "at the start"])
+async def test_answers_of_a_backend_whose_revision_fails_and_of_later_ones_are_dropped(
+    path: Path, wall: Ticker, fails: str
+) -> None:
     class Failing(Source):
+        fails = False
+
         @property
         def revision(self) -> str:
-            raise ZeroDivisionError
+            if self.fails:
+                raise ZeroDivisionError
+            return "1"
 
-    backend = Failing()
-    process = Process(path, wall, backend)
+    failing, later = Failing("first"), Source("later")
+    failing.source.answer = None
+    process = Process(path, wall, failing, later)
     await process.directory.find(QUERY)
+    failing.fails = fails == "at the stop"
     await process.stop()
-    backend.source.answer = DOWN
-    after = Process(path, wall, backend)
+    assert b"alice" in path.read_bytes()
+    failing.fails = not failing.fails
+    after = Process(path, wall, failing, later)
     await after.start()
-    with pytest.raises(LookupFailed):
-        await after.directory.find(QUERY)
+    assert after.directory.cache.get_stale(QUERY) is None
 
 
 async def test_another_directory_is_followed_and_the_old_one_no_more(

@@ -32,7 +32,7 @@ class Source(FakeBackend):
 
 
 def settings_of(path: Path, **cache: Any) -> Settings:
-    limits = CacheLimits(ttl=TTL, negative_ttl=30, snapshot=path, **cache)
+    limits = CacheLimits(**{"ttl": TTL, "negative_ttl": 30, "snapshot": path, **cache})
     backends = (BackendOptions(name="crm", kind="fake"),)
     return Settings(profile_sites=("https://profiles.example",), cache=limits, backends=backends)
 
