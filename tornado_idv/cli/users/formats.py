@@ -133,7 +133,6 @@ def _read_csv(
         raise RefusedError(f"{name}:1: {printable(problem)}")
     width = len(header)
     # Only the last field may have no column: it is read from a cell that is added to each row.
-    missing: list[Any] = [] if columns[FIELDS[-1]] in header else [None]
     names = [*header, columns[FIELDS[-1]]]
     select = itemgetter(*(names.index(columns[field]) for field in FIELDS))
     last: Row | None = None
@@ -149,7 +148,7 @@ def _read_csv(
         if cells is None:
             last = number, Unreadable(_NOT_CSV, line)
         elif len(cells) == width:
-            last = number, select(cells + missing)
+            last = number, select([*cells, None])
         else:
             last = number, Unreadable(f"{len(cells)} fields instead of {width}", line)
     if last is None or _is_trailer(f"{name}:{last[0]}", text, count, delimiter):

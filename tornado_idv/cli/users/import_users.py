@@ -133,15 +133,11 @@ class Import:
     def _write_rejected(self, rejected: Sequence[tuple[int, str]]) -> None:
         """Write a line number and a reason each, or delete the file of an earlier import."""
         path = self.beside("rejected")
-        try:
-            if rejected:
-                with path.open("w", encoding="utf-8") as file:
-                    lines = (f"{self.source}:{line}: {reason}\n" for line, reason in rejected)
-                    file.writelines(lines)
-            else:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StartError(f"{path}: cannot be written: {error.strerror}") from None
+        if rejected:
+            with replaced_file(path) as file:
+                file.writelines(f"{self.source}:{line}: {reason}\n" for line, reason in rejected)
+        else:
+            path.unlink(missing_ok=True)
 
     def _review(
         self,
