@@ -6,9 +6,9 @@ import asyncio
 import logging
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 
@@ -24,8 +24,13 @@ ALICE = User("Free", "4000", "alice")
 MISSING = Comparison("missing", (), ALICE)
 
 
-def started(path: Path, **options: Any) -> ShadowState:
-    state = ShadowState(path, "new", **{"interval": 0.01, "clock": lambda: 1.0, **options})
+@pytest.fixture(autouse=True)
+def _short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+
+
+def started(path: Path, clock: Callable[[], float] = lambda: 1.0) -> ShadowState:
+    state = ShadowState(path, "new", clock)
     state.start()
     return state
 
@@ -35,7 +40,9 @@ def users(path: Path) -> int:
     return contents.matches + len(contents.differing)
 
 
-async def test_comparisons_are_written_every_few_seconds_and_at_the_end(tmp_path: Path) -> None:
+async def test_comparisons_are_written_every_few_seconds_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "shadow.db"
     state = started(path)
     await until(lambda: path.exists() and path.stat().st_size)  # before anything is compared
@@ -46,7 +53,8 @@ async def test_comparisons_are_written_every_few_seconds_and_at_the_end(tmp_path
     state.record(ByNickname("bob"), MISSING, 1.0)
     await asyncio.sleep(0.1)
     assert path.read_bytes() == before  # it is closed
-    state = started(path, interval=1e6)
+    monkeypatch.setattr(shadow_state, "_INTERVAL", 1e6)
+    state = started(path)
     await asyncio.sleep(0.1)
     state.record(ByNickname("bob"), Comparison("match", (), User("Free", "1", "bob")), 2.0)
     await state.close()

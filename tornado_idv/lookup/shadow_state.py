@@ -19,27 +19,22 @@ from tornado_idv.model import Query
 _log = logging.getLogger(__name__)
 _MAX_WAITING = 10_000
 """Comparisons that wait to be written; of more, the oldest are dropped."""
+_INTERVAL = 5.0
+"""Seconds from one write to the next."""
 _CLOSE_TIMEOUT = 5.0
 
 
 class ShadowState:
-    """Writes the comparisons of a shadow every ``interval`` seconds, in a thread.
+    """Writes the comparisons of a shadow every few seconds, in a thread.
 
     Neither a file that cannot be written nor one that hangs delays a lookup: ``problem`` says so.
     ``clock`` gives Unix time.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        backend: str,
-        interval: float = 5.0,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, path: Path, backend: str, clock: Callable[[], float] = time.time) -> None:
         self.problem: str | None = None
         self._file = ShadowFile(path, backend)
         self._backend = backend
-        self._interval = interval
         self._clock = clock
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
@@ -64,7 +59,7 @@ class ShadowState:
     async def _run(self) -> None:
         while True:
             await self._write()
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(_INTERVAL)
 
     async def _write(self) -> None:
         """Write what waits, if anything; after a failure that waits again."""
