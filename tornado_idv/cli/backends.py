@@ -101,8 +101,7 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
         except LookupFailed as error:
             error.backend = error.backend or name or None
             raise
-        except BrokenPipeError:
-            raise  # of standard output, as behind `head`
         except OSError as error:
-            name, reason = error.filename or "a file", error.strerror or error
-            raise StartError(f"{name}: cannot be used: {reason}") from None
+            if error.filename is None:
+                raise  # of standard output
+            raise StartError(f"{error.filename}: cannot be used: {error.strerror}") from None

@@ -543,6 +543,25 @@ def test_import_whose_result_cannot_be_printed_is_done(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", [("generate", "--count", "9"), ("export", "--from", "people")])
+def test_users_that_cannot_be_printed_are_an_error(
+    config: Callable[..., Path], folder: Path, command: tuple[str, ...]
+) -> None:
+    sqlite_databases.write(folder / "people.db", ALICE)
+    file = config("name: people, kind: sqlite, path: people.db")
+    given = ["--config", file] if command[0] == "export" else []
+    done = start(folder, "users", *command, *given, output="/dev/full")
+    said = "standard output cannot be written: No space left on device\n"
+    assert (done.wait(), done.stderr) == (3, said)
+
+
+def test_list_that_cannot_be_read_is_named(users: Users) -> None:
+    done = users("import", "/proc/self/mem", "--format", "csv", "--to", "people")
+    said = "/proc/self/mem: cannot be used: Input/output error\n"
+    assert (done.exit_code, done.stderr) == (3, said)
+
+
+@pytest.mark.slow
 def test_import_shows_its_progress_on_a_terminal(
     source: Source, config: Callable[..., Path], invoke: Invoke
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +23,6 @@ from tornado_idv.cli.common import (
     show,
 )
 from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
-from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (
     FIELDS,
@@ -35,7 +34,6 @@ from tornado_idv.cli.users.formats import (
 )
 from tornado_idv.cli.users.import_users import Import
 from tornado_idv.cli.users.rows import importable
-from tornado_idv.errors import StartError
 from tornado_idv.lookup.canary import canaries_of
 from tornado_idv.lookup.shadow_file import ShadowFile
 from tornado_idv.model import User
@@ -227,7 +225,7 @@ def export(*, name: str, file: str, form: Format | None, config_path: Path) -> N
         with stores.records(name) as stored:
             records = importable(stored, stores.identifiers)
             if file == "-":
-                _print_users(form, records)
+                write_users(sys.stdout, form, records)
             else:
                 with replaced_file(Path(file)) as text:
                     write_users(text, form, records)
@@ -250,16 +248,4 @@ def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
 @format_option("The format.  [default: csv]")
 def generate(*, number: int, seed: int, form: Format | None) -> None:
     """Print made-up users, the same for the same seed, for tests."""
-    with reporting():
-        _print_users(form or "csv", generated_users(number, seed))
-
-
-def _print_users(form: Format, records: Iterable[User]) -> None:
-    try:
-        write_users(sys.stdout, form, records)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        discard_output()
-        raise StartError(f"standard output cannot be written: {error.strerror}") from None
+    write_users(sys.stdout, form or "csv", generated_users(number, seed))

@@ -92,6 +92,9 @@ class Import:
                 return result, notes
         except sqlite3.Error as error:
             raise StartError(f"temporary files, see SQLITE_TMPDIR: {error}") from None
+        except OSError as error:
+            name = error.filename or self.source
+            raise StartError(f"{name}: cannot be used: {error.strerror}") from None
         except UnicodeError:
             raise RefusedError(f"{self.source}: is not in this encoding; see --encoding") from None
 
