@@ -135,8 +135,8 @@ class Staging:
         """
         self._insert("listed (row, line, nickname, card_number, plan, profile_url)", 6, rows)
         for column, name in (("nickname", "nickname"), ("card_number", "card number")):
-            if not self._index("listed", column):
-                self._run(_DUPLICATES.format(column, name))
+            self._run(f"CREATE INDEX listed_{column} ON listed ({column}, row)")
+            self._run(_DUPLICATES.format(column, name))
         self._run("CREATE INDEX rejected ON listed (row) WHERE reason IS NOT NULL")
 
     def compare(self, target: UserTransaction, *, merges: bool) -> None:
@@ -146,12 +146,12 @@ class Staging:
         """
         self._insert("stored (nickname, card_number, plan, profile_url, key)", 5, target.stored())
         self._run("CREATE INDEX staying ON stored (stays) WHERE stays IS NOT NULL")
-        if not self._index("stored", "nickname"):
-            self._run(
-                "UPDATE listed SET reason = 'two stored users have the nickname; correct the table'"
-                " WHERE reason IS NULL AND nickname IN (SELECT nickname FROM stored "
-                "WHERE nickname IS NOT NULL GROUP BY nickname HAVING count(*) > 1)"
-            )
+        self._run("CREATE INDEX stored_nickname ON stored (nickname)")
+        self._run(
+            "UPDATE listed SET reason = 'two stored users have the nickname; correct the table' "
+            "WHERE reason IS NULL AND nickname IN (SELECT nickname FROM stored "
+            "WHERE nickname IS NOT NULL GROUP BY nickname HAVING count(*) > 1)"
+        )
         if not target.has_profile_url:
             self._run("UPDATE listed SET reason = ? WHERE profile_url > ''", _NO_COLUMN)
         if self._number("SELECT EXISTS (SELECT 1 FROM listed WHERE reason IS NOT NULL)"):
@@ -247,16 +247,6 @@ class Staging:
                     break
             used.add(unused)
             yield *(nickname, unused, plan, url)[:width], key
-
-    def _index(self, table: str, column: str) -> bool:
-        """Create an index, and return whether no value comes twice; to count them takes longer."""
-        index = f"INDEX {table}_{column} ON {table} ({column})"
-        try:
-            self._run(f"CREATE UNIQUE {index}")
-        except sqlite3.IntegrityError:
-            self._run(f"CREATE {index}")
-            return False
-        return True
 
     def _insert(self, table: str, width: int, rows: Iterable[Sequence[object]]) -> None:
         values = ", ".join("?" * width)
