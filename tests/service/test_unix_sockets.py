@@ -303,11 +303,7 @@ def started(config: Path, *options: str) -> Iterator[list[str]]:
             process.stdout.close()
 
 
-def test_port_of_the_command_line_does_not_go_with_a_list(tmp_path: Path) -> None:
-    result = command("serve", "--config", str(write(tmp_path)), "--port", "8080")
-    assert result.returncode == 2
-    assert result.stderr.endswith(
-        "Error: --port takes the place of server.port, and this configuration has server.listen; "
-        "leave --port out\n"
-    )
-    assert not (tmp_path / "http.sock").exists()
+def test_port_of_the_command_line_takes_the_place_of_a_list(tmp_path: Path) -> None:
+    with running(write(tmp_path), "--port", "0") as service:
+        assert Client(service.port).by_input("@alice").status == 200
+        assert not (tmp_path / "http.sock").exists()

@@ -28,9 +28,10 @@ from tornado_idv.interfaces.hookspecs import Kinds
 class ConfigFile:
     """One reading of a configuration file: settings and positions are of the same content.
 
-    ``signature`` is that of the file before it was read. ``port``, if given, replaces
-    ``server.port``; it is that of the command line. `load` adds the signatures of the files that it
-    names to ``named``: those of references, and the certificate's, which are read after that.
+    ``signature`` is that of the file before it was read. ``port`` is that of the command line, if
+    given, in place of ``server.port`` and ``server.listen``. `load` adds the signatures of the
+    files that it names to ``named``: those of references, and the certificate's, which are read
+    after that.
     """
 
     path: Path

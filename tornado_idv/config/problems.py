@@ -82,11 +82,10 @@ def dotted(path: Iterable[str | int]) -> str:
 
 def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> Iterator[Problem]:
     """Yield a problem for every error that pydantic found in ``tree``."""
-    locator = SchemaLocator(schema, tree)
     details = error.errors(include_url=False, include_input=False)
     unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
     meant = {
-        steps: _suggest(str(steps[-1]), locator.locate(steps[:-1]).known)
+        steps: _suggest(str(steps[-1]), _locate(schema, tree, steps[:-1]).known)
         for steps in unknown[: ConfigError.MAX_LINES]  # each takes 0.1 ms
     }
     # A misspelt setting is missing under its name, and a list of wrong items is too short.
@@ -98,7 +97,8 @@ def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> It
         if (kind, steps) in follow_ups:
             continue
         is_unknown = kind == "extra_forbidden"
-        location = locator.locate(steps[:-1] if is_unknown else steps, missing=kind == "missing")
+        known_steps, is_missing = steps[:-1] if is_unknown else steps, kind == "missing"
+        location = _locate(schema, tree, known_steps, missing=is_missing)
         path, value = location.path, location.value
         if is_unknown:
             value = value.key(steps[-1])
@@ -177,46 +177,40 @@ class Location(NamedTuple):
     choices: Sequence[str]
 
 
-class SchemaLocator:
-    """Finds locations in one file with the schema of its settings."""
+def _locate(schema: Schema, tree: Any, steps: Steps, *, missing: bool = False) -> Location:
+    """Return the location in a file with this schema; with ``missing`` its last step is absent."""
+    path: Steps = ()
+    value, schemas, is_safe = tree, [schema], True
+    chosen: list[Schema] = []
+    for step in steps:
+        tags = [each["discriminator"]["mapping"] for each in schemas if "discriminator" in each]
+        chosen = [] if chosen else [{"$ref": each[step]} for each in tags if step in each]
+        if chosen:  # the variant that pydantic names by its tag, which is not in the file
+            schemas = chosen
+        elif _contains(value, step):  # or else it names a type of a union
+            variants = _variants(schema, schemas)
+            is_safe = is_safe and (is_safe_to_print(step) or step in _known(variants))
+            path = (*path, step) if is_safe else path
+            value, schemas = value[step], list(_members(variants, step))
+    if missing and is_safe:
+        path = (*path, steps[-1])
+    unions = (each["discriminator"] for each in schemas if "discriminator" in each)
+    tag: Schema = next(unions, {"propertyName": "", "mapping": ()})
+    known = _known(_variants(schema, schemas))
+    return Location(path, value, known, tag["propertyName"], list(tag["mapping"]))
 
-    def __init__(self, schema: Schema, tree: Any) -> None:
-        self._schema = schema
-        self._tree = tree
 
-    def locate(self, steps: Steps, *, missing: bool = False) -> Location:
-        """Return the location in the file; with ``missing`` its last step is not there."""
-        path: Steps = ()
-        value, schemas, is_safe = self._tree, [self._schema], True
-        chosen: list[Schema] = []
-        for step in steps:
-            tags = [each["discriminator"]["mapping"] for each in schemas if "discriminator" in each]
-            chosen = [] if chosen else [{"$ref": each[step]} for each in tags if step in each]
-            if chosen:  # the variant that pydantic names by its tag, which is not in the file
-                schemas = chosen
-            elif _contains(value, step):  # or else it names a type of a union
-                variants = self._variants(schemas)
-                is_safe = is_safe and (is_safe_to_print(step) or step in _known(variants))
-                path = (*path, step) if is_safe else path
-                value, schemas = value[step], list(_members(variants, step))
-        if missing and is_safe:
-            path = (*path, steps[-1])
-        unions = (each["discriminator"] for each in schemas if "discriminator" in each)
-        tag: Schema = next(unions, {"propertyName": "", "mapping": ()})
-        known = _known(self._variants(schemas))
-        return Location(path, value, known, tag["propertyName"], list(tag["mapping"]))
-
-    def _variants(self, schemas: Iterable[Schema]) -> list[Schema]:
-        found: list[Schema] = []
-        for schema in schemas:
-            if "$ref" in schema:
-                name = schema["$ref"].rpartition("/")[2]
-                found += self._variants([self._schema["$defs"][name]])
-            elif "properties" not in schema and (inner := schema.get("anyOf", schema.get("oneOf"))):
-                found += self._variants(inner)
-            else:
-                found.append(schema)
-        return found
+def _variants(root: Schema, schemas: Iterable[Schema]) -> list[Schema]:
+    found: list[Schema] = []
+    for schema in schemas:
+        if "$ref" in schema:
+            name = schema["$ref"].rpartition("/")[2]
+            found += _variants(root, [root["$defs"][name]])
+        elif "properties" not in schema and (inner := schema.get("anyOf", schema.get("oneOf"))):
+            found += _variants(root, inner)
+        else:
+            found.append(schema)
+    return found
 
 
 def _known(variants: Iterable[Schema]) -> list[str]:

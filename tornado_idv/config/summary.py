@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from tornado_idv.config.address import Address
 from tornado_idv.config.settings import AuthSettings, KeySettings, LimitSettings, Settings
-from tornado_idv.interfaces.backend import BackendOptions
+from tornado_idv.interfaces.backend import BackendOptions, ShadowOptions
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.units import format_duration, format_rate
 
@@ -40,7 +40,7 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
         ("key store", store_text),
         ("limits", _limits(settings.limits, settings.auth.keys)),
         *((f"backend {i}", _backend(each, cache)) for i, each in enumerate(settings.served, 1)),
-        *(("shadow", _shadow(each)) for each in settings.shadows),
+        *(("shadow", _shadow(each, each.shadow)) for each in settings.backends if each.shadow),
         ("cache", f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"),
         ("shared cache", shared_text),
         ("demo", "yes: plain tokens are allowed in the file" if settings.demo else "no"),
@@ -82,10 +82,7 @@ def _limits(limits: LimitSettings, keys: Sequence[KeySettings]) -> str:
     return ", ".join(shown) or "none"
 
 
-def _shadow(options: BackendOptions) -> str:
-    shadow = options.shadow
-    if shadow is None:
-        return ""
+def _shadow(options: BackendOptions, shadow: ShadowOptions) -> str:
     hits = ", also of cached answers" if shadow.hits else ""
     most = f"at most {format_rate(shadow.rate)} in each process"
     return (

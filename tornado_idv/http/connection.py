@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         A request in flight completes in its own application.
         """
         self._serving = serving = self._context.serving
-        self._parser.limit_body(serving.limits.max_body)
+        self._parser.max_body = serving.limits.max_body
         self._peer = Peer(self._peer.remote_ip, self._peer.protocol, serving.proxies)
         fast_path = None if self._draining else serving.fast_path
         self._match = None if fast_path is None else fast_path(self._peer)
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def _linger_close(self) -> None:
         """Send what is written, then the end; discard what still arrives."""
         self.state = CLOSING
-        self._parser.clear()
+        self._parser.buffer.clear()
         unsent = self._transport.get_write_buffer_size()
         self._set_timeout(self._serving.limits.idle_timeout if unsent else _LINGER_TIMEOUT)
         if self._transport.can_write_eof() and not self._eof:

@@ -51,12 +51,6 @@ class Peer:
             return self.remote_ip
         return proxies.client_address(self.remote_ip, forwarded_for)
 
-    def behind_proxies(self, forwarded_for: str) -> Peer:
-        """Return the client behind trusted proxies if there are any."""
-        if self.proxies is None:
-            return self
-        return Peer(self.client_address(forwarded_for), self.protocol)
-
 
 class ResponseSink(Protocol):
     """Interface of a connection for its exchange."""
@@ -83,7 +77,10 @@ class Exchange(HTTPConnection):
 
     def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
         self.head = head
-        self.context = peer.behind_proxies(head.headers.get("X-Forwarded-For", ""))
+        self.context = peer
+        if peer.proxies is not None:
+            client = peer.client_address(head.headers.get("X-Forwarded-For", ""))
+            self.context = Peer(client, peer.protocol)
         self._sink = sink
         self._keep_alive = head.keep_alive
         self._on_close: Callable[[], None] | None = None

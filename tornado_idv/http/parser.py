@@ -13,14 +13,14 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class RequestParser:
-    """Parse pipelined HTTP/1.1 requests with bodies of at most ``max_body`` bytes."""
+    """Parse pipelined HTTP/1.1 requests; ``max_body`` limits bodies from the next head on."""
 
     def __init__(self, max_body: int) -> None:
         self.head: RequestHead | None = None
         """The head of a request whose body was not read yet."""
         self.buffer = bytearray()
         """Bytes that belong to no complete request."""
-        self._max_body = max_body
+        self.max_body = max_body
         self._head_size = 0  # of the next head, once its end was found
         self._searched = 0  # bytes of the buffer in which it was not
         self._chunks: ChunkedBody | None = None
@@ -54,7 +54,7 @@ class RequestParser:
         if self.head is None:
             self.head = head = self._take_head()
             if head is not None and head.content_length is None:
-                self._chunks = ChunkedBody(self._max_body)
+                self._chunks = ChunkedBody(self.max_body)
         return self.head
 
     def read_body(self) -> bytes | None:
@@ -78,14 +78,6 @@ class RequestParser:
         if self.buffer:
             self._find_head()
 
-    def limit_body(self, max_body: int) -> None:
-        """Apply another limit from the next head on."""
-        self._max_body = max_body
-
-    def clear(self) -> None:
-        """Discard what is buffered."""
-        self.buffer.clear()
-
     def _find_head(self) -> None:
         buffer = self.buffer
         while buffer.startswith(b"\r\n"):
@@ -97,7 +89,7 @@ class RequestParser:
     def _take_head(self) -> RequestHead | None:
         buffer, size = self.buffer, self._head_size
         if 0 < size <= MAX_HEAD:
-            head = parse_head(bytes(buffer[:size]), self._max_body)
+            head = parse_head(bytes(buffer[:size]), self.max_body)
             del buffer[:size]
             self._head_size = self._searched = 0
             return head

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import ssl
@@ -19,8 +18,6 @@ from tornado_idv.config.settings import ServerSettings, TlsSettings
 from tornado_idv.errors import StartError
 from tornado_idv.files import load_certificate
 
-_log = logging.getLogger(__name__)
-
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return the server's TLS context: TLS 1.2 with AEAD cipher suites, or TLS 1.3.
@@ -35,10 +32,6 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-_FIRST_DESCRIPTOR = 3
-"""Of those that a service manager passes (sd_listen_fds(3))."""
-
-
 @contextmanager
 def public_sockets(
     server: ServerSettings, addresses: Sequence[Address], workers: int = 1
@@ -49,13 +42,10 @@ def public_sockets(
     the same for all workers. At the end the files of Unix sockets that were bound are removed.
     """
     setting = "server.listen" if server.listen else "server.host or server.port"
-    bound = []
-    if passed := passed_sockets():
-        shown = ", ".join(map(str, addresses_of(passed)))
-        _log.info("using sockets of the service manager in place of %s: %s", setting, shown)
-        bound, addresses = [[passed] * workers], ()
+    passed = passed_sockets()
+    bound = [[passed] * workers] if passed else []
     with ExitStack() as stack:
-        for address in addresses:
+        for address in () if passed else addresses:
             bound.append(bind_each(setting, address, workers))
             if address.path is not None:
                 stack.callback(_remove, bound[-1][0][0], address.path)
@@ -123,7 +113,7 @@ def passed_sockets() -> list[socket.socket]:
     os.environ.pop("LISTEN_FDNAMES", None)
     if pid != str(os.getpid()) or not count.isdecimal():
         return []
-    return [_passed(_FIRST_DESCRIPTOR + i) for i in range(int(count))]
+    return [_passed(descriptor) for descriptor in range(3, 3 + int(count))]
 
 
 def _passed(descriptor: int) -> socket.socket:

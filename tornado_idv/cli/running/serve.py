@@ -56,7 +56,9 @@ backends: [{{name: users, kind: yaml, path: {path}}}]
 )
 @config_option
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help="In place of server.port; 0 takes any free port."
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="In place of server.port or server.listen; 0 takes any free port.",
 )
 @click.option(
     "--demo",
@@ -104,7 +106,8 @@ def serve(
         raise click.UsageError("--stop-on-eof requires --demo")
     if ready_file is not None:
         with suppress(OSError):  # or else it is an error when it is written
-            _remove_stale(ready_file)
+            if ready_file.is_file():  # of an earlier service
+                ready_file.unlink()
     # Before a thread is started: SIGHUP would end the process until the service handles it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     with (
@@ -113,11 +116,6 @@ def serve(
     ):
         manager = plugin_manager()
         settings = file.load(installed_kinds(manager), os.environ)
-        if port is not None and settings.server.listen:
-            raise click.UsageError(
-                "--port takes the place of server.port, and this configuration has server.listen; "
-                "leave --port out"
-            )
 
         def announce_once(service: ListeningService) -> None:
             _try_to_announce(settings, ready_fd, ready_file, service)
@@ -133,20 +131,6 @@ def serve(
             logging_ = settings.logging
             with closing(configure_logging(logging_.level, logging_.format, logging_.ids)) as logs:
                 run(file, settings, manager, announce_once, logs)
-
-
-def _remove_stale(ready_file: Path) -> None:
-    """Remove the file of an earlier service, unless that still runs."""
-    if not ready_file.is_file():
-        return
-    try:
-        pid = json.loads(ready_file.read_bytes())["pid"]
-        if pid != os.getpid():  # as in a container that was started again
-            os.kill(pid, 0)
-            return
-    except (ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):
-        pass
-    ready_file.unlink()
 
 
 def _try_to_announce(
