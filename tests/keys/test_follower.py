@@ -148,11 +148,6 @@ HAND_MADE_CHANGES: dict[str, tuple[str, ...]] = {
         "DELETE FROM keys WHERE id NOT IN ('shop', 'partner')",
         "UPDATE keys SET owner = 'other' WHERE id = 'shop'",
     ),
-    "not logged": (
-        *(f"DROP TRIGGER log_tokens_{event}" for event in ("UPDATE", "DELETE")),
-        "UPDATE keys SET owner = 'other' WHERE id = 'partner'",
-        "DELETE FROM tokens WHERE id = 'shop' AND expires IS NOT NULL",
-    ),
     "more than are logged": ("DELETE FROM tokens WHERE expires IS NOT NULL", ADD_MANY_TOKENS),
     "nothing": ("UPDATE store SET revision = 'other'",),
 }

@@ -65,12 +65,10 @@ class StoreFollower:
     def poll(self) -> None:
         """Do as `read`, but log a failure, once, and try again at the next call."""
         try:
-            due, self._check_at = self._check_at, 0.0  # also when it can be read again
             self.read()
-            if self._timer() >= due:
+            if self._timer() >= self._check_at or self.error is not None:
                 self.location.require_one_server(_SERVER_TIMEOUT)
-                due = self._timer() + _SERVER_INTERVAL
-            self._check_at = due
+                self._check_at = self._timer() + _SERVER_INTERVAL
         except KeyStoreError as error:
             if self.error is None:
                 reason = str(error)

@@ -105,7 +105,8 @@ class KeyStore:
         raise KeyStoreError(f"{self._name}: the key store is damaged; restore it from a backup")
 
     def count(self) -> int:
-        return self._count("keys")
+        ((count,),) = self._database.execute("SELECT count(*) FROM keys")
+        return int(count)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -139,7 +140,21 @@ class KeyStore:
             return known
         with self._database.reading():
             self._database.check()
-            return self._read_api_keys(self.revision(), known)
+            revision = self.revision()
+            changed, rows, state = self._database.changed_rows(_API_KEYS, known.state)
+            keys: dict[bytes, ApiKey] = {}
+            if changed is not None:
+                keys = {each: key for each, key in known.keys.items() if key.id not in changed}
+            try:
+                for row in rows:
+                    key = self._convert(row[0], to_api_key, row)
+                    before = known.keys.get(key.digest)
+                    keys[key.digest] = before if before == key else key
+            finally:
+                del rows  # a cursor in a traceback would keep the store locked
+            if len({key.id for key in keys.values()}) < self.count():
+                raise InvalidRowError(f"{self._name}: a key in it is not valid: it has no token")
+        return Snapshot(keys, revision, state)
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
@@ -223,29 +238,6 @@ class KeyStore:
             tokens[key_id] = (*tokens.get(key_id, ()), Token(*columns))
         for row in self._database.execute(f"{_KEYS} {condition} ORDER BY id", values):
             yield self._convert(row[0], to_record, row, tokens.pop(row[0], ()))
-
-    def _read_api_keys(self, revision: str, known: Snapshot) -> Snapshot:
-        changed, rows, state = self._database.changed_rows(_API_KEYS, known.state)
-        keys: dict[bytes, ApiKey] = {}
-        if changed is not None:
-            keys = {each: key for each, key in known.keys.items() if key.id not in changed}
-        try:
-            for row in rows:
-                key = self._convert(row[0], to_api_key, row)
-                before = known.keys.get(key.digest)
-                keys[key.digest] = before if before == key else key
-        finally:
-            del rows  # a cursor in a traceback would keep the store locked
-        if changed is not None and len(keys) != self._count("tokens JOIN keys USING (id)"):
-            # A change was not logged.
-            return self._read_api_keys(revision, Snapshot(known.keys, None, None))
-        if len({key.id for key in keys.values()}) < self.count():
-            raise InvalidRowError(f"{self._name}: a key in it is not valid: it has no token")
-        return Snapshot(keys, revision, state)
-
-    def _count(self, tables: str) -> int:
-        ((count,),) = self._database.execute(f"SELECT count(*) FROM {tables}")  # noqa: S608 - constant
-        return int(count)
 
     def _convert(self, key_id: object, convert: Callable[..., _T], *values: object) -> _T:
         try:
