@@ -34,7 +34,7 @@ pytestmark = [
     ),
 ]
 WITH_DOCS = (
-    CONFIG.replace("port: 0,", "port: 0, base_path: /identity, docs: true,")
+    CONFIG.replace("port: 0,", "port: 0, base_path: /identity, docs: true, verify: true,")
     + "  - {name: users, kind: yaml, path: users.yaml}\n"
 )
 

@@ -1,4 +1,7 @@
-"""The API as an OpenAPI 3.1 document, with the patterns and limits of a configuration."""
+"""The API as an OpenAPI 3.1 document, with the patterns and limits of a configuration.
+
+It does not have `verify`, which is for proxies.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.model import User
 from tornado_idv.web.errors import REASONS, ApiError
 from tornado_idv.web.json_body import encode_user
-from tornado_idv.web.verify import CODE_FIELD, REQUEST_FIELDS, USER_FIELDS, VerifyHandler
 
 Document = dict[str, Any]
 
@@ -79,8 +81,6 @@ def describe_api(settings: Settings) -> Document:
         f"{root}/identify/batch": {"post": _describe_batch()},
         f"{root}/key": {"get": _describe_key()},
     }
-    if server.verify:
-        paths[f"{root}/{VerifyHandler.route}"] = {"get": _describe_verify()}
     if server.health_path is not None:
         paths[server.health_path] = {"get": _describe_health()}
     return {
@@ -299,33 +299,6 @@ def _describe_key() -> Document:
         "summary": "Describe the key of this request",
         "description": "Its id, scopes, expiry and limits. No backend is queried.",
         "responses": _responses("The key.", _reference("Key"), _OF_KEY),
-    }
-
-
-def _describe_verify() -> Document:
-    text: Document = {"schema": {"type": "string"}}
-    member = {"description": "As RFC 8187 encodes it where it is not plain ASCII.", **text}
-    code = {CODE_FIELD: {"description": "`ok`, or the code of the error.", **text}}
-    user = code | dict.fromkeys(USER_FIELDS.values(), member)
-    return {
-        "tags": ["Lookups"],
-        "operationId": "verify",
-        "summary": "Find a user, for a proxy",
-        "description": "Exactly one of the header fields is needed. No response to a request that "
-        "could be parsed has a body. Errors are those of the other lookups.",
-        "parameters": [
-            {
-                "name": name,
-                "in": "header",
-                "description": f"As `{operation.field}` of `{operation.route}`, with its scope.",
-                **text,
-            }
-            for name, operation in REQUEST_FIELDS.items()
-        ],
-        "responses": {
-            "200": {"description": "The user.", "headers": _headers(["X-Request-ID"]) | user},
-            "default": {"description": "An error.", "headers": code},
-        },
     }
 
 
