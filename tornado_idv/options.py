@@ -71,9 +71,8 @@ def checked_by(check: Callable[[Any], object]) -> AfterValidator:
 
 def text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
     """Describe text that a whole pattern matches."""
-    return WithJsonSchema(
-        {"type": "string", "pattern": f"^{pattern.pattern}$", "examples": list(examples)}
-    )
+    given = {"examples": list(examples)} if examples else {}
+    return WithJsonSchema({"type": "string", "pattern": f"^{pattern.pattern}$", **given})
 
 
 def _whole_number(text: str) -> int:

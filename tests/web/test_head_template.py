@@ -227,20 +227,6 @@ def test_sixty_kinds_of_clients_of_one_key_are_learned_in_seconds() -> None:
         assert None not in map(templates.find, heads)
 
 
-def test_ever_new_heads_of_a_shared_key_keep_those_that_come_often_waiting_for_seconds_only() -> (
-    None
-):
-    ticker = Ticker()
-    templates = HeadTemplates[str](ticker)
-    heads = [head_of(*FIELDS, b"X-Used-%d: 1" % number) for number in range(20)]
-    for number in range(400):
-        ticker.now += 0.01
-        for _ in range(2):
-            learn_twice(templates, head_of(*FIELDS, b"X-%d: 1" % number), "shared")
-        templates.learn(parse_head(heads[number % 20], 1 << 20), "shared", "meaning")
-    assert None not in map(templates.find, heads)
-
-
 def test_heads_that_never_come_again_keep_no_other_from_being_learned() -> None:
     templates = HeadTemplates[str]()
     for number in range(12_000):

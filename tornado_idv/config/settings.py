@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from math import inf
@@ -24,13 +25,13 @@ from tornado_idv.config.types import (
     Count,
     Host,
     KeyId,
-    Matches,
     Moment,
     Network,
     Sha256,
     Site,
     Timeout,
     Workers,
+    accepted_by,
     check_order,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
@@ -50,6 +51,7 @@ from tornado_idv.options import (
     WholeNumber,
     checked_by,
     compile_pattern,
+    text_schema,
 )
 from tornado_idv.units import RATE
 
@@ -73,9 +75,8 @@ class TlsSettings(Options):
 
 
 _SEGMENT = r"/(?!\.\.?(?:/|$))[A-Za-z0-9._~-]+"
-_HEALTH_PATH = Matches(
-    rf"(?!.*/api/)(?:{_SEGMENT})+", "must be like /healthz, and not a path of the API"
-)
+_BASE_PATH = re.compile(rf"(?:{_SEGMENT})*", re.ASCII)
+_HEALTH_PATH = re.compile(rf"(?!.*/api/)(?:{_SEGMENT})+", re.ASCII)
 
 
 class ServerSettings(Options):
@@ -91,13 +92,20 @@ class ServerSettings(Options):
     """How many processes serve requests; ``auto`` is one for each CPU."""
     base_path: Annotated[
         str,
-        Matches(
-            rf"(?:{_SEGMENT})*",
-            "must be empty or like /identity, without a slash at the end",
+        accepted_by(
+            _BASE_PATH.fullmatch, "must be empty or like /identity, without a slash at the end"
         ),
+        text_schema(_BASE_PATH),
     ] = ""
     """The prefix of every path of the API, such as ``/identity``."""
-    health_path: Annotated[str, _HEALTH_PATH] | None = None
+    health_path: (
+        Annotated[
+            str,
+            accepted_by(_HEALTH_PATH.fullmatch, "must be like /healthz, and not a path of the API"),
+            text_schema(_HEALTH_PATH),
+        ]
+        | None
+    ) = None
     """The path of a health check for load balancers, such as ``/healthz``."""
     docs: bool = False
     """Whether ``GET /docs`` and ``/openapi.json``, below ``base_path``, describe the API."""

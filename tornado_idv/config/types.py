@@ -7,24 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv6Network, ip_address, ip_network
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    WithJsonSchema,
-)
-from pydantic_core import CoreSchema, core_schema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from tornado_idv.identifiers import ProfileSite
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.options import Duration, Size, WholeNumber, checked_by
+from tornado_idv.options import Duration, Size, WholeNumber, checked_by, text_schema
 
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
@@ -32,30 +23,10 @@ _MAX_BODY = 1024**2
 _MAX_WORKERS = 256
 UNIX = "unix:"
 """Begins the address of a Unix socket, and stands for clients of Unix sockets, as in nginx."""
+_KEY_ID = re.compile(KEY_ID, re.ASCII)
+_SHA256 = re.compile("[0-9A-Fa-f]{64}", re.ASCII)
+_NETWORK = re.compile(rf"(?:[0-9A-Fa-f.:]{{2,45}}(?:/[0-9]{{1,3}})?|{UNIX})", re.ASCII)
 _NOT_A_NETWORK = "must be an IP address, a network like 10.0.0.0/8 or fd00::/8, or unix:"
-
-
-@dataclass(frozen=True)
-class Matches:
-    """Requires text to match a whole pattern, also in the JSON Schema; or else ``message``."""
-
-    pattern: str
-    message: str
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return handler(schema) | {"pattern": f"^({self.pattern})$"}
-
-    def _check(self, text: str) -> str:
-        if not re.fullmatch(self.pattern, text, re.ASCII):
-            raise ValueError(self.message)
-        return text
 
 
 def is_ip_address(text: str) -> bool:
@@ -77,7 +48,7 @@ def is_host(text: str) -> bool:
     return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None
 
 
-def _check(accepts: Callable[[Any], object], message: str) -> AfterValidator:
+def accepted_by(accepts: Callable[[Any], object], message: str) -> AfterValidator:
     """Leave a value as it is, if it is accepted, or else report ``message``."""
 
     def check(value: Any) -> None:
@@ -128,17 +99,26 @@ def check_order(not_before: datetime | None, expires: datetime | None) -> dateti
 Timeout = Annotated[Duration, Field(gt=0)]
 Count = Annotated[WholeNumber, Field(ge=1)]
 CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
-BodyLimit = Annotated[Size, _check(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")]
-KeyId = Annotated[str, Matches(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
-Sha256 = Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")]
+BodyLimit = Annotated[
+    Size, accepted_by(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")
+]
+KeyId = Annotated[
+    str,
+    accepted_by(_KEY_ID.fullmatch, "must be 1 to 64 letters, digits, . and -"),
+    text_schema(_KEY_ID),
+]
+Sha256 = Annotated[
+    str, accepted_by(_SHA256.fullmatch, "must be 64 hexadecimal digits"), text_schema(_SHA256)
+]
 Site = Annotated[str, checked_by(ProfileSite.parse)]
 Host = Annotated[
-    str, _check(is_host, "must be an IP address or the name of a host, without a port")
+    str, accepted_by(is_host, "must be an IP address or the name of a host, without a port")
 ]
 Network = Annotated[
     str,
-    Matches(rf"[0-9A-Fa-f.:]{{2,45}}(?:/[0-9]{{1,3}})?|{UNIX}", _NOT_A_NETWORK),
+    accepted_by(_NETWORK.fullmatch, _NOT_A_NETWORK),
     checked_by(_network),
+    text_schema(_NETWORK),
 ]
 Workers = Annotated[
     int | Literal["auto"],
@@ -151,7 +131,7 @@ Workers = Annotated[
 Moment = Annotated[
     datetime,
     BeforeValidator(_moment),
-    _check(
+    accepted_by(
         lambda moment: moment.tzinfo,
         "the time zone is missing; add Z for UTC, as in 2027-01-01T00:00:00Z",
     ),

@@ -78,9 +78,6 @@ class ListeningService:
         return self.addresses[0].port
 
 
-_NO_MANAGER = Notifier()
-
-
 @dataclass(frozen=True, slots=True)
 class SharedParts:
     """Parts that outlast a configuration: keys, counts of limits, counters, log, test double."""
@@ -216,10 +213,10 @@ async def listening(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    access_log: AccessLog | None = None,
-    log_dropped: Callable[[], int] = lambda: 0,
+    access_log: AccessLog | None,
+    log_dropped: Callable[[], int],
     *,
-    notifier: Notifier = _NO_MANAGER,
+    notifier: Notifier,
 ) -> AsyncIterator[Service]:
     """The whole service in one process, from open backends to listening sockets.
 

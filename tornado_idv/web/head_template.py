@@ -46,10 +46,6 @@ _MAX_TEMPLATES = 1000
 _COMPILING = Limit("templates", Rate(32, 4.0))
 """Templates that are compiled for one key, each of which takes up to a millisecond: 32 at once,
 then 8 a second."""
-_RESERVED = Limit("templates", Rate(40, 5.0))
-"""The same for shapes that came often, so that ever new ones of a shared key do not keep them
-waiting."""
-_OFTEN = 5
 _MAX_KEYS = 1000
 _MAX_SEEN = 10_000
 """Shapes that are counted until they are learned."""
@@ -192,11 +188,8 @@ class HeadTemplates(Generic[_Meaning]):
                 self._seen.popitem(last=False)
             return
         now = self._timer()
-        tat, limit = (
-            max(self._tats.get(key_id, now), now),
-            _RESERVED if count >= _OFTEN else _COMPILING,
-        )
-        template = None if limit.exceeded(tat, now) else compile_template(head, meaning)
+        tat = max(self._tats.get(key_id, now), now)
+        template = None if _COMPILING.exceeded(tat, now) else compile_template(head, meaning)
         if template is not None:
             del self._seen[shape]
             self._by_shape[shape] = template

@@ -22,6 +22,7 @@ from tornado_idv.keys.token import issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.service import Service, listening
+from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.app import make_api
 from tornado_idv.web.lookups import Services
 
@@ -167,7 +168,7 @@ async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
     manager = plugin_manager()
     file = ConfigFile.read(path)
     settings = file.load(installed_kinds(manager), {})
-    async with listening(file, settings, manager) as service:
+    async with listening(file, settings, manager, None, lambda: 0, notifier=Notifier()) as service:
         yield service
 
 
