@@ -52,9 +52,8 @@ def test_document_is_valid_and_its_examples_are_too(tmp_path: Path, settings: st
     document = document_for(CONFIG + YAML_BACKEND + settings, tmp_path)
     validate(document)
     schemas = document["components"]["schemas"]
-    for name in ("User", "Key"):
-        for example in schemas[name].get("examples", []):
-            Draft202012Validator(schemas[name]).validate(example)
+    for example in schemas["User"].get("examples", []):
+        Draft202012Validator(schemas["User"]).validate(example)
     for path, schema in (("url", "ByUrl"), ("card", "ByCard")):
         body = document["paths"][f"/api/v1/identify/{path}"]["post"]["requestBody"]
         for example in body["content"]["application/json"].get("examples", {}).values():

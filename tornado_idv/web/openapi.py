@@ -282,14 +282,7 @@ def _key_schema() -> Document:
         "expires": {"type": ["string", "null"], "format": "date-time"},
         "limits": _object({"requests": rate, "misses": rate}),
     }
-    example = {
-        "status": "ok",
-        "id": "shop",
-        "scopes": ["identify:card", "identify:url"],
-        "expires": "2027-06-30T00:00:00.000Z",
-        "limits": {"requests": "100/second", "misses": "60/minute"},
-    }
-    return {**_object(members), "examples": [example]}
+    return _object(members)
 
 
 def _describe_key() -> Document:
