@@ -199,9 +199,6 @@ class KeyDatabase:
         finally:
             self.script("COMMIT")
 
-    def check(self) -> None:
-        """Do nothing: the server checks its files itself."""
-
     def check_schema(self) -> None:
         """Raise `KeyStoreError` unless we know the schema."""
         # With the name of its schema, so that a missing permission is no missing table.

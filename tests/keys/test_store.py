@@ -156,6 +156,17 @@ def test_store_that_cannot_be_read_is_reported_in_a_sentence(path: Path, fault: 
     assert list(read(path)) == ["shop"]
 
 
+def test_page_that_lost_a_row_does_not_make_its_key_unknown(path: Path) -> None:
+    make_store(path, *(f"key-{i}" for i in range(200)))
+    content = bytearray(path.read_bytes())
+    leaves = [at for at in range(0, len(content), 4096) if content[at] == 10]
+    at = next(each for each in leaves if b"key-150" in content[each : each + 4096])
+    content[at + 4] -= 1  # the number of its rows
+    path.write_bytes(content)
+    with pytest.raises(KeyStoreError, match="is damaged"), open_store(path) as store:
+        store.api_keys(EMPTY)
+
+
 def test_error_that_has_ended_the_transaction_itself_is_reported(path: Path) -> None:
     """As some errors of the disk do; there is nothing to roll back then."""
     make_store(path, "shop")

@@ -84,9 +84,6 @@ class KeyDatabase(Protocol):
     def reading(self) -> AbstractContextManager[None]:
         """Make all reads within see the same state."""
 
-    def check(self) -> None:
-        """Raise `KeyStoreError` if the database is damaged, as far as it can tell."""
-
 
 class KeyStore:
     """An open key store; each change is one transaction that other processes see as a whole.
@@ -139,7 +136,6 @@ class KeyStore:
         if self.revision() == known.revision:
             return known
         with self._database.reading():
-            self._database.check()
             revision = self.revision()
             changed, rows, state = self._database.changed_rows(_API_KEYS, known.state)
             keys: dict[bytes, ApiKey] = {}

@@ -211,6 +211,8 @@ class _Database(sqlite3.Connection):
         At each row the sqlite3 module takes the interpreter's lock again, for which it waits while
         requests are answered: to read all of many keys takes seconds then.
         """
+        if self.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise sqlite3.DatabaseError
         ((revision,),) = self.execute("SELECT revision FROM store")
         if before is None:
             return None, self.execute(sql), revision
@@ -245,11 +247,6 @@ class _Database(sqlite3.Connection):
             yield
         finally:
             self.rollback()
-
-    def check(self) -> None:
-        """Read the whole file; raise an error of SQLite if a page of it is damaged."""
-        if self.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-            raise sqlite3.DatabaseError
 
 
 def _connect(path: Path, busy_timeout: float) -> _Database:
