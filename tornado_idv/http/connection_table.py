@@ -9,7 +9,6 @@ from asyncio import AbstractEventLoop
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from math import inf
 from typing import Protocol
 
 
@@ -84,7 +83,6 @@ _log = logging.getLogger(__name__)
 
 _MAX_REJECTED = 64
 """Rejected connections that may hold a descriptor until the client closes them."""
-_WARN_INTERVAL = 60.0
 _SWEEP_INTERVAL = 0.1
 """Seconds between two looks at a connection's deadline: cheaper than a timer for each."""
 _EXPIRE_BATCH = 2
@@ -123,7 +121,6 @@ class ConnectionTable:
         self._rejected: set[TimedConnection] = set()  # and those that were replaced
         self._empty = asyncio.Event()
         self._empty.set()
-        self._warned_at = -inf
         self.draining = False
         """Whether the server is draining; a connection accepted just before may still register."""
         self._expired: list[TimedConnection] = []
@@ -134,9 +131,7 @@ class ConnectionTable:
         served = len(self._connections) - len(self._rejected)
         idle = None
         if is_full := served >= self._limits.max_connections:
-            if self._loop.time() - self._warned_at >= _WARN_INTERVAL:
-                self._warned_at = self._loop.time()
-                _log.warning(self._limits.warning, self._limits.max_connections)
+            _log.warning(self._limits.warning, self._limits.max_connections)
             idle = self._oldest_idle() if self._limits.replace_idle else None
             self._rejected.add(idle or connection)
         self._connections[connection] = None

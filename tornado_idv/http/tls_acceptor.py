@@ -21,8 +21,6 @@ _ACCEPT_BATCH = 8
 """Connections accepted per iteration, so that a burst does not delay other traffic."""
 _RETRY_AFTER = 1.0
 """Seconds until accepting is tried again after the system refused a descriptor."""
-_DRAIN_TIMEOUT = 1.0
-"""Seconds for handshakes when the service stops, as for the first request of a connection."""
 _READ_BUFFER = 16 * 1024
 """Bytes that are read ahead of a paused connection, by default 256 KiB."""
 
@@ -66,12 +64,9 @@ class TlsAcceptor:
         self._sock.close()
 
     async def finish(self) -> None:
-        """Give pending handshakes a moment, and abort the others."""
-        try:
-            if self._pending:
-                await asyncio.wait(self._pending, timeout=_DRAIN_TIMEOUT)
-        finally:
-            self.abort()
+        """Wait for the end of pending handshakes, at most for their timeout."""
+        if self._pending:
+            await asyncio.wait(self._pending)
 
     def abort(self) -> None:
         """Abort the pending handshakes."""
