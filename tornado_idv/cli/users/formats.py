@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import attrgetter, itemgetter
 from pathlib import PurePath
 from typing import IO, Any, Literal, NamedTuple
@@ -136,21 +136,22 @@ def _read_csv(
     names = [*header, columns[FIELDS[-1]]]
     select = itemgetter(*(names.index(columns[field]) for field in FIELDS))
     last: Row | None = None
-    count, text = 0, ""
-    for number, line in enumerate(file, start=2):
-        cells = _parse_line(line, delimiter)
-        if cells is not None and not any(map(str.strip, cells)):
-            continue
-        if last is not None:
-            count += 1
-            yield last
-        text = line
-        if cells is None:
-            last = number, Unreadable(_NOT_CSV, line)
-        elif len(cells) == width:
-            last = number, select([*cells, None])
-        else:
-            last = number, Unreadable(f"{len(cells)} fields instead of {width}", line)
+    first, count, text = 2, 0, ""
+    while lines := list(islice(file, 200)):
+        for number, cells in enumerate(_parse_lines(lines, delimiter), start=first):
+            if not (cells is None or (cells and cells[0].strip()) or any(map(str.strip, cells))):
+                continue
+            if last is not None:
+                count += 1
+                yield last
+            text = lines[number - first]
+            if cells is None:
+                last = number, Unreadable(_NOT_CSV, text)
+            elif len(cells) == width:
+                last = number, select([*cells, None])
+            else:
+                last = number, Unreadable(f"{len(cells)} fields instead of {width}", text)
+        first += len(lines)
     if last is None or _is_trailer(f"{name}:{last[0]}", text, count, delimiter):
         return
     is_cut = not text.endswith(_ENDS[:3]) or (text.endswith("\r") and first_line.endswith("\r\n"))
@@ -205,11 +206,20 @@ def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:
     return True
 
 
-def _parse_line(line: str, delimiter: str) -> list[str] | None:
-    """Return the cells of a line, ``None`` for one that is no row by itself.
+def _parse_lines(lines: Sequence[str], delimiter: str) -> Sequence[list[str] | None]:
+    """Return the cells of each line, ``None`` for one that is no row by itself.
 
     A field never continues on the next line: one stray quote would remove the users that follow.
+    All at once where each line is a row, which takes a fifth of the time (CPython 3.11).
     """
+    try:
+        rows = list(csv.reader(lines, strict=True, delimiter=delimiter))
+    except csv.Error:
+        rows = []
+    return rows if len(rows) == len(lines) else [_parse_line(line, delimiter) for line in lines]
+
+
+def _parse_line(line: str, delimiter: str) -> list[str] | None:
     try:
         return next(csv.reader([line], strict=True, delimiter=delimiter))
     except csv.Error:

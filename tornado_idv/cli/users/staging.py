@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
+from itertools import chain, count, islice
 from typing import Any
 
 from tornado_idv.cli.common import RefusedError
@@ -27,6 +27,8 @@ A profile URL is empty for none, ``None`` if the list says nothing of it.
 """
 _CACHE = -64 * 1024
 """Of pages, in KiB."""
+_ROWS_AT_ONCE = 400
+"""Rows of one statement: one by one would take twice as long."""
 _TRIES = 20
 """Numbers that are tried in place of so many last digits of a card number."""
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
@@ -86,6 +88,10 @@ _KEPT = """
 SELECT (SELECT count(*) FROM listed WHERE {0} = ?1 AND reason IS NULL)
   + (SELECT count(*) FROM stored WHERE {0} = ?1 AND stays IS NOT NULL)
 """
+_NEW = """
+SELECT (SELECT count(*) FROM listed WHERE reason IS NULL) - count(*)
+  + (SELECT count(*) FROM changed WHERE line IS NULL) FROM stored WHERE stays IS NULL
+"""
 _MOVED_CARDS = """
 SELECT c.line, o.line, c.old_nickname, c.old_card_number, c.old_plan, c.old_profile_url, c.key
 FROM changed AS c CROSS JOIN changed AS o ON o.card_number = c.old_card_number
@@ -135,8 +141,8 @@ class Staging:
         """
         self._insert("listed (row, line, nickname, card_number, plan, profile_url)", 6, rows)
         for column, name in (("nickname", "nickname"), ("card_number", "card number")):
-            self._run(f"CREATE INDEX listed_{column} ON listed ({column}, row)")
-            self._run(_DUPLICATES.format(column, name))
+            if not self._index("listed", column):
+                self._run(_DUPLICATES.format(column, name))
         self._run("CREATE INDEX rejected ON listed (row) WHERE reason IS NOT NULL")
 
     def compare(self, target: UserTransaction, *, merges: bool) -> None:
@@ -146,12 +152,12 @@ class Staging:
         """
         self._insert("stored (nickname, card_number, plan, profile_url, key)", 5, target.stored())
         self._run("CREATE INDEX staying ON stored (stays) WHERE stays IS NOT NULL")
-        self._run("CREATE INDEX stored_nickname ON stored (nickname)")
-        self._run(
-            "UPDATE listed SET reason = 'two stored users have the nickname; correct the table' "
-            "WHERE reason IS NULL AND nickname IN (SELECT nickname FROM stored "
-            "WHERE nickname IS NOT NULL GROUP BY nickname HAVING count(*) > 1)"
-        )
+        if not self._index("stored", "nickname"):
+            self._run(
+                "UPDATE listed SET reason = 'two stored users have the nickname; correct the table'"
+                " WHERE reason IS NULL AND nickname IN (SELECT nickname FROM stored "
+                "WHERE nickname IS NOT NULL GROUP BY nickname HAVING count(*) > 1)"
+            )
         if not target.has_profile_url:
             self._run("UPDATE listed SET reason = ? WHERE profile_url > ''", _NO_COLUMN)
         if self._number("SELECT EXISTS (SELECT 1 FROM listed WHERE reason IS NOT NULL)"):
@@ -229,7 +235,9 @@ class Staging:
         updated = target.update(fields, self._run(changed))
         values = ["l.nickname", "l.card_number", "l.plan", "nullif(l.profile_url, '')"]
         query = _ADDED.format(", ".join(values[: len(fields)]))
-        return target.insert(fields, self._run(query)), updated, removed
+        # To look for those who are new takes long, and often there are none.
+        added = target.insert(fields, self._run(query)) if self._number(_NEW) else 0
+        return added, updated, removed
 
     def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
         """Yield rows with numbers that no user has: each differs in few of its last digits."""
@@ -248,10 +256,23 @@ class Staging:
             used.add(unused)
             yield *(nickname, unused, plan, url)[:width], key
 
+    def _index(self, table: str, column: str) -> bool:
+        """Create an index, and return whether no value comes twice; to count them takes longer."""
+        index = f"INDEX {table}_{column} ON {table} ({column})"
+        try:
+            self._run(f"CREATE UNIQUE {index}")
+        except sqlite3.IntegrityError:
+            self._run(f"CREATE {index}")
+            return False
+        return True
+
     def _insert(self, table: str, width: int, rows: Iterable[Sequence[object]]) -> None:
-        values = ", ".join("?" * width)
+        values = f"({', '.join('?' * width)})"
+        rows = iter(rows)
         self._run("BEGIN")
-        self._database.executemany(f"INSERT INTO {table} VALUES ({values})", rows)  # noqa: S608
+        while chunk := list(islice(rows, _ROWS_AT_ONCE)):
+            inserted = ", ".join([values] * len(chunk))
+            self._run(f"INSERT INTO {table} VALUES {inserted}", *chain.from_iterable(chunk))  # noqa: S608
         self._run("COMMIT")
 
     def _number(self, query: str, *values: object) -> int:
