@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from math import inf
 from typing import Annotated, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from tornado_idv.config.address import Address, ListenAddress
 from tornado_idv.config.parts import AdminSettings
@@ -209,15 +202,10 @@ class KeySettings(Options):
     """What the key permits."""
     not_before: Moment | None = None
     """The time from which the key is valid."""
-    expires: Moment | None = None
+    expires: Annotated[Moment | None, AfterValidator(check_order)] = None
     """The time at which the key expires."""
     limits: KeyLimitSettings = KeyLimitSettings()
     """The limits of the key, each of which is used instead of the general one."""
-
-    @field_validator("expires")
-    @classmethod
-    def _expires_later(cls, expires: datetime | None, info: ValidationInfo) -> datetime | None:
-        return check_order(info.data.get("not_before"), expires)
 
     @property
     def api_key(self) -> ApiKey:

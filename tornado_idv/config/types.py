@@ -11,7 +11,7 @@ from datetime import datetime
 from ipaddress import IPv6Network, ip_address, ip_network
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from tornado_idv.identifiers import ProfileSite
 from tornado_idv.keys.api_key import KEY_ID
@@ -89,8 +89,9 @@ def _moment(value: object) -> object:
         raise ValueError("not a date and time; write it like 2027-01-01T00:00:00Z") from None
 
 
-def check_order(not_before: datetime | None, expires: datetime | None) -> datetime | None:
-    """Return ``expires``; raises `ValueError` unless it is later than ``not_before``."""
+def check_order(expires: datetime | None, info: ValidationInfo) -> datetime | None:
+    """Return ``expires``; raises `ValueError` unless it is later than the field ``not_before``."""
+    not_before = info.data.get("not_before")
     if expires is not None and not_before is not None and expires <= not_before:
         raise ValueError("must be after not_before")
     return expires

@@ -68,7 +68,7 @@ class ImportedKey(Options):
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
     created: Time | None = None
     not_before: Time | None = None
-    expires: Time | None = None
+    expires: Annotated[Time | None, AfterValidator(check_order)] = None
     requests: RateLimit | None = None
     misses: RateLimit | None = None
     note: ShortText = ""
@@ -85,11 +85,6 @@ class ImportedKey(Options):
         if sha256 is not None and tokens:
             raise ValueError("is one of tokens already")
         return sha256
-
-    @field_validator("expires")
-    @classmethod
-    def _in_order(cls, moment: datetime | None, info: ValidationInfo) -> datetime | None:
-        return check_order(info.data.get("not_before"), moment)
 
     def as_record(self, now: float, stored: KeyRecord | None = None) -> KeyRecord:
         """Return the key; ``created``, where it is missing, is that of the stored one, or now."""
