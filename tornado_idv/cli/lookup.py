@@ -65,9 +65,7 @@ def lookup(
 
     They are queried directly, without the HTTP service and its cache.
 
-    --steps shows requests, responses and the value of each expression of an upstream, connections,
-    filter and attributes of LDAP, statement and rows of a database. Secrets are masked; the rest
-    is shown as it is.
+    With --steps secrets are masked; the rest is shown as it is.
     """
     keep_out_secrets()
     with exit_on_error(

@@ -30,9 +30,8 @@ from tornado_idv.lookup.shadow_file import VERDICTS, DifferingUser, ShadowFile
 def migrate() -> None:
     """Report whether a shadow has the same users as the source.
 
-    BACKEND is one with shadow.state in config.yaml, and may be left out if there is only one. What
-    a running service compares is counted some seconds later; what it compared before the last
-    `users import` into BACKEND is not.
+    BACKEND is one with shadow.state in config.yaml, and may be left out if there is only one.
+    Comparisons count some seconds later, and since the last `users import` into BACKEND.
 
     Exit codes: 0 done; 1 check has found a blocker; 2 wrong use; 3 could not be determined.
     """
@@ -45,13 +44,12 @@ def _command(function: Callable[..., Any]) -> Callable[..., Any]:
     return backend(config_option(json_option(function)))
 
 
-@migrate.command(epilog=examples("migrate status", "migrate status new --json"))
+@migrate.command(epilog=examples("migrate status"))
 @_command
 def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
     """Show how many users were compared, and how many are not the same.
 
-    They were compared since the last import, or since the service began to. A user who was looked
-    up by nickname and by card counts once. The totals are lookups.
+    A user who was looked up by nickname and by card counts once. The totals are lookups.
     """
     record, _ = _read(config_path, name, as_json=as_json)
     show(record, _lines(record), as_json=as_json)
@@ -63,8 +61,7 @@ def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
 def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bool) -> None:
     """List the users who are not the same, or could not be verified.
 
-    Users are shown as keyed hashes, from which no nickname can be computed. With --reveal they are
-    the nicknames and card numbers that were looked up.
+    Without --reveal they are shown as keyed hashes.
     """
     record, differing = _read(config_path, name, as_json=as_json)
     users: list[Record] = []

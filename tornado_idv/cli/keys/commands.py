@@ -93,9 +93,8 @@ def issue(
 def rotate(target: Target, key_id: str, overlap: float, expires: float | None) -> None:
     """Add a token to a key; the older ones expire after an overlap.
 
-    The new token is printed, once, alone on standard output. Limits and the time of last use are
-    those of the key, whatever its token. With --expires the key is renewed; its older tokens
-    never become valid for longer.
+    The new token is printed, once, alone on standard output. With --expires the key is renewed,
+    but not its older tokens.
     """
     now, token = target.now, new_token(key_id)
     _check_expiry(expires, now)
@@ -200,18 +199,19 @@ def _change(
 _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 
 
-@keys.command("list", epilog=examples("keys list", "keys list --json"))
-@click.option("--unused", metavar="90d", help="Only keys that were not used for so long.")
+@keys.command("list", epilog=examples("keys list --unused 90d"))
+@click.option(
+    "--unused",
+    metavar="90d",
+    help="Only keys that are not revoked, and were neither issued nor used for so long.",
+)
 @click.option("--expiring", metavar="14d", help="Only valid keys that expire within this time.")
 @click.option("--owner", "owned_by", help="Only keys of this owner.")
 @on_store
 def list_keys(
     target: Target, unused: float | None, expiring: float | None, owned_by: str | None
 ) -> None:
-    """List the keys of the store, also those that are revoked.
-
-    With --unused, keys that are not revoked and were neither issued nor used within this time.
-    """
+    """List the keys of the store, also those that are revoked."""
     now = target.now
     with target.opened() as store:
         keys = list(store.records())

@@ -130,7 +130,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         "--store",
         "store_path",
         type=click.Path(path_type=Path, readable=False),
-        help="The file of the key store.  [default: auth.store of the configuration]",
+        help="The file of the key store.  [default: auth.store]",
     )
     return store_option(config_option(json_option(run)))
 

@@ -137,7 +137,7 @@ def reload(admin: AdminListener) -> NoReturn:
     admin.show(record, lines)
 
 
-@click.command(epilog=examples("status", "status --json"))
+@click.command(epilog=examples("status"))
 @admin_command
 def status(admin: AdminListener) -> NoReturn:
     """Show what the running service does.
