@@ -57,7 +57,7 @@ from tornado_idv.service.sockets import tls_context
 from tornado_idv.web.openapi import describe_api
 
 
-@click.command(epilog=examples("check --config config.yaml", "check --config-only --json"))
+@click.command(epilog=examples("check", "check --config-only --json"))
 @config_option
 @click.option(
     "--config-only",
@@ -73,9 +73,8 @@ from tornado_idv.web.openapi import describe_api
 def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> None:  # noqa: FBT001 click's way
     """Report what is wrong with config.yaml, or what would run.
 
-    If the settings are valid, the TLS files are loaded and each backend is opened and
-    closed, so that a missing file or a table without a column is reported too. Canaries
-    must be found. An upstream without one is called with --online only.
+    If the settings are valid, the TLS files are loaded, each backend is opened and closed, and
+    canaries must be found. An upstream without one is called with --online only.
     """
     if config_only and online:
         raise click.UsageError("--config-only and --online are mutually exclusive")
@@ -226,7 +225,7 @@ def _logged_warnings() -> Iterator[list[logging.LogRecord]]:
 def schema() -> None:
     """Print the JSON Schema of config.yaml.
 
-    It contains the options of the installed plugins. Editors use it to complete and check.
+    It contains the options of the installed plugins.
     """
     with exit_on_error(Exit.NO):
         click.echo(json.dumps(json_schema(installed_kinds(plugin_manager())), indent=2))
