@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from support.processes.supervision import CONFIG, FakeProcess, Simulation
-from tornado_idv.config.load import ConfigFile
 from tornado_idv.reload_result import ReloadResult
 
 OTHER = CONFIG.replace("profiles", "other")
@@ -41,11 +40,8 @@ def commit(*processes: FakeProcess) -> None:
 
 
 def test_configuration_that_all_have_committed_replaces_no_process(service: Simulation) -> None:
-    service.path.write_text(OTHER)
-    read = ConfigFile.read(service.path)
-    assert service.use(OTHER, read.signature)["generation"] == 1
+    assert service.use(OTHER)["generation"] == 1
     assert site(service) == "https://other.example"
-    assert service.current.file == read, "a manager that is started now watches the file from there"
     service.advance(60.0)
     commit(*service.processes)
     service.end_reload(ReloadResult(5.0))

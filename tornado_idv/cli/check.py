@@ -44,7 +44,7 @@ from tornado_idv.keys.store_file import locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.canary import KINDS, canaries_of
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.model import BackendResult, ByNickname, Query
+from tornado_idv.model import BackendResult, Query
 from tornado_idv.registry import (
     build_backends,
     installed_kinds,
@@ -197,7 +197,7 @@ def _made_up_users(settings: Settings) -> Iterator[Query]:
 
 async def _check_absent(backend: AnyBackend, query: Query) -> None:
     """Look up a made-up user; raises `LookupFailed` unless the result is "not found"."""
-    kind = "nickname" if isinstance(query, ByNickname) else "card number"
+    kind = KINDS[type(query)]
     try:
         async with asyncio.timeout(backend.options.timeout):
             result = await backend.find(query)

@@ -274,10 +274,9 @@ class Configuration:
     limiters: Limiters
     generation: int = 0
 
-    def use(self, content: str, signature: list[int]) -> ReloadResult:
+    def use(self, content: str) -> ReloadResult:
         """Start processes with another content of the file from now on, if it is valid."""
-        read = FileSignature(*signature)
-        file = replace(self.file, content=content.encode(), signature=read, named={})
+        file = replace(self.file, content=content.encode(), named={})
         try:
             settings = file.load(self.kinds, os.environ)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything

@@ -117,18 +117,16 @@ def passed_sockets() -> list[socket.socket]:
 
 
 def _passed(descriptor: int) -> socket.socket:
-    try:
+    with suppress(OSError):
         sock = socket.socket(fileno=descriptor)
         is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    except OSError:
-        is_listening = 0
-    if not is_listening or sock.type != socket.SOCK_STREAM:
-        raise StartError(
-            f"the service manager passed file descriptor {descriptor} (LISTEN_FDS), which is no "
-            "socket that listens for connections: use ListenStream= and Accept=no"
-        )
-    sock.set_inheritable(False)
-    return sock
+        if is_listening and sock.type == socket.SOCK_STREAM:
+            sock.set_inheritable(False)
+            return sock
+    raise StartError(
+        f"the service manager passed file descriptor {descriptor} (LISTEN_FDS), which is no "
+        "socket that listens for connections: use ListenStream= and Accept=no"
+    )
 
 
 def addresses_of(sockets: Iterable[socket.socket]) -> list[Address]:

@@ -145,7 +145,6 @@ class Manager:
                     reply = await self._channel.ask(
                         "use",
                         content=file.content.decode(),
-                        signature=file.signature,
                         prepared=sorted(asked),
                     )
                 result = convert(reply["result"], ReloadResult)

@@ -188,7 +188,7 @@ class Supervisor:
                 if serving.difference(message["prepared"]):
                     manager.send("reply")
                     return
-                result = self._current.use(message["content"], message["signature"])
+                result = self._current.use(message["content"])
                 self._used = result if result.code is None else None
                 manager.send("reply", result=result, generation=self._current.generation)
             case "reloaded":

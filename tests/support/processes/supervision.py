@@ -16,7 +16,6 @@ import pytest
 
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
-from tornado_idv.files import FileSignature
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
@@ -32,7 +31,6 @@ profile_sites: [https://profiles.example]
 server: {workers: 2, watch_config: false}
 backends: [{name: users, kind: yaml, path: users.yaml}]
 """
-_SIGNATURE = FileSignature(1, 2, 3, 4, 5)
 _MAX_STEPS = 100
 """Steps without time between them: a supervisor that does more would use up a core."""
 
@@ -267,11 +265,11 @@ class Simulation:
         """What the manager is sent of the service."""
         return self.ask("overview")
 
-    def use(self, text: str, signature: FileSignature = _SIGNATURE) -> Message:
+    def use(self, text: str) -> Message:
         """Have the manager begin a reload with this content; return the reply."""
         self.manager.send("reloading", audited={"trigger": "admin"})
         prepared = [each.pid for each in self.processes if not each.is_unprepared]
-        return self.ask("use", content=text, signature=signature, prepared=prepared)
+        return self.ask("use", content=text, prepared=prepared)
 
     def end_reload(self, result: ReloadResult) -> None:
         """Have the manager end the reload."""
