@@ -106,7 +106,7 @@ def test_only_regular_files_are_read(problems_in: ProblemsIn, tmp_path: Path) ->
 
 def test_a_file_name_with_nul_is_reported(problems_in: ProblemsIn) -> None:
     assert problems_in(f'{GOOD}logging: {{level: "${{file:a\\0b}}"}}') == [
-        "3:18: logging.level: a file's name cannot hold a NUL character"
+        "3:18: logging.level: embedded null byte"
     ]
 
 

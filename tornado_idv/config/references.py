@@ -97,8 +97,6 @@ class Resolved:
             raise _AbsentError(f"the file {name} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ValueError(f"the file {name} is not UTF-8 text") from None
-        except ValueError:
-            raise ValueError("a file's name cannot hold a NUL character") from None
         if value:
             self.values.add(value)
         return value

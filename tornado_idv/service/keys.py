@@ -45,7 +45,6 @@ class Keys:
         self._configured: tuple[ApiKey, ...] = ()
         self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
         self._leaving: set[asyncio.Task[None]] = set()
-        self._conflicts: frozenset[str] = frozenset()
 
     @asynccontextmanager
     async def opened(self, auth: AuthSettings) -> AsyncIterator[Self]:
@@ -134,10 +133,9 @@ class Keys:
             if store is self.store and configured is self._configured:  # not replaced meanwhile
                 self.ring.replace(merged)
                 self._stored = stored
-                conflicts = frozenset(map(str, errors))
-                for text in sorted(conflicts - self._conflicts):
-                    _log.error("config.yaml: %s; until then, the one in the store is ignored", text)
-                self._conflicts = conflicts
+                text = "config.yaml: %s; until then, the one in the store is ignored"
+                for error in errors:
+                    _log.error(text, error)
         if store is self.store:
             self.ring.is_complete = store.error is None
 
