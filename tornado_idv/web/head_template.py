@@ -46,7 +46,6 @@ _MAX_TEMPLATES = 1000
 _COMPILING = Limit("templates", Rate(32, 4.0))
 """Templates that are compiled for one key, each of which takes up to a millisecond: 32 at once,
 then 8 a second."""
-_MAX_KEYS = 1000
 _MAX_SEEN = 10_000
 """Shapes that are counted until they are learned."""
 
@@ -164,7 +163,7 @@ class HeadTemplates(Generic[_Meaning]):
         self._seen: OrderedDict[int, int] = OrderedDict()
         """How often a shape came, the least recent first."""
         self._tats: dict[str, float] = {}
-        """The TAT of compiling, by key id."""
+        """The TAT of compiling, by the id of a key that was accepted."""
 
     def __len__(self) -> int:
         return len(self._by_shape)
@@ -195,6 +194,4 @@ class HeadTemplates(Generic[_Meaning]):
             self._by_shape[shape] = template
             if len(self._by_shape) > _MAX_TEMPLATES:
                 self._by_shape.popitem(last=False)
-            if len(self._tats) >= _MAX_KEYS:
-                self._tats = {each: until for each, until in self._tats.items() if until > now}
             self._tats[key_id] = tat + _COMPILING.interval
