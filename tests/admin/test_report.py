@@ -53,9 +53,13 @@ def test_merge_leaves_what_is_merged_as_it_was() -> None:
 
 
 def backend(
-    breaker: str, since: float | None, error: str | None, at: float, next_probe: float = 0.0
+    breaker: str,
+    since: float | None,
+    error: str | None,
+    at: float,
+    next_probe_s: float | None = None,
 ) -> BackendReport:
-    return BackendReport("crm", "upstream", breaker, 1, 7, since, error, at, None, next_probe)
+    return BackendReport("crm", "upstream", breaker, 1, 7, since, error, at, None, next_probe_s)
 
 
 def test_backend_fails_if_it_fails_in_one_worker() -> None:
@@ -103,10 +107,10 @@ def test_open_circuit_of_one_worker_is_shown_though_another_failed_later() -> No
 
 
 def test_next_probe_is_the_first_of_all_workers_whose_circuit_is_open() -> None:
-    states = [("open", 9.0), ("open", 4.0), ("half_open", 0.0), ("closed", 0.0)]
+    states = [("open", 9.0), ("open", 4.0), ("half_open", None), ("closed", None)]
     reports = [ProcessReport([backend(each, 1.0, "x", 1.0, at)]) for each, at in states]
-    assert merge(reports).backends[0].next_probe == 4.0
-    assert merge(reports[2:]).backends[0].next_probe == 0.0
+    assert merge(reports).backends[0].next_probe_s == 4.0
+    assert merge(reports[2:]).backends[0].next_probe_s is None
 
 
 def test_backend_that_fails_is_not_available_though_its_circuit_is_closed() -> None:

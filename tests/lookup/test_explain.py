@@ -94,19 +94,3 @@ async def test_backend_that_hangs_ends_with_the_timeout_of_a_lookup() -> None:
     explanation = await asyncio.wait_for(asked.explain(QUERY), 5)
     assert explanation.result == "undetermined"
     assert [each.backend for each in explanation.calls] == ["crm"]
-
-
-async def test_directory_can_be_joined_once_explanations_have_ended() -> None:
-    """Also one whose client left: the backend must not be closed under it."""
-    asked = directory(backend := FakeBackend(ALICE))
-    await asked.explain(QUERY)
-    await asyncio.wait_for(asked.join(), 5)
-    backend.source.hold()
-    explaining = asyncio.create_task(asked.explain(QUERY))
-    await asyncio.wait_for(backend.source.begun.wait(), 5)
-    joining = asyncio.create_task(asked.join())
-    await asyncio.sleep(0)
-    assert not joining.done()
-    backend.source.release()
-    await asyncio.wait_for(joining, 5)
-    assert (await explaining).result == "found"

@@ -172,7 +172,7 @@ async def test_source_is_asked_by_a_few_comparisons_at_once() -> None:
     compared = Compared(directory(old), new(OTHER_ALICE))
     old.source.hold()
     for _ in range(7):
-        compared.shadow.offer(compared.directory._source, QUERY, Answer(ALICE))
+        compared.shadow.offer(compared.directory._chain, QUERY, Answer(ALICE))
         await asyncio.sleep(0)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -192,7 +192,7 @@ async def test_rate_allows_a_burst_of_one_second() -> None:
     async def allowed(lookups: int) -> int:
         before = shadow.source.asked
         for _ in range(lookups):
-            compared.shadow.offer(compared.directory._source, QUERY, Answer(ALICE))
+            compared.shadow.offer(compared.directory._chain, QUERY, Answer(ALICE))
             await compared.end()
         return shadow.source.asked - before
 
@@ -209,7 +209,7 @@ async def test_part_of_the_lookups_in_the_sample_is_that_of_chance() -> None:
     compared = Compared(directory(FakeBackend(ALICE)), shadow, chance=partial(next, chances))
     await asyncio.sleep(0)
     for _ in range(4):
-        compared.shadow.offer(compared.directory._source, QUERY, Answer(ALICE))
+        compared.shadow.offer(compared.directory._chain, QUERY, Answer(ALICE))
     await compared.end()
     assert compared.counts == {"match": 2}
 
@@ -233,7 +233,7 @@ async def test_shared_answers_are_compared_as_hits_are() -> None:
     ):
         compared = Compared(directory(FakeBackend(ALICE)), new(held, shadow={"hits": hits}))
         await asyncio.sleep(0)
-        compared.shadow.offer(compared.directory._source, QUERY, answer)
+        compared.shadow.offer(compared.directory._chain, QUERY, answer)
         await compared.end()
         assert compared.counts == expected
 

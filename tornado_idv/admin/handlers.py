@@ -10,7 +10,6 @@ from importlib.resources import files
 from tornado_idv.admin.handler import AdminError, AdminHandler
 from tornado_idv.admin.history import INTERVAL, WINDOW
 from tornado_idv.admin.metrics import render
-from tornado_idv.admin.operations import Record
 from tornado_idv.admin.status import health, status
 from tornado_idv.reload_result import FAILED, INVALID
 
@@ -93,28 +92,26 @@ class PurgeHandler(AdminHandler):
         record = self.record()
         match record:
             case {"all": True} if len(record) == 1:
-                await self._purge(record, "all")
+                purged = {"purged": "all"}
             case {"backend": str(name)} if len(record) == 1:
                 known = self.operations.backends
                 if name not in known:
                     message = f"No such backend; there are: {', '.join(known)}"
                     raise AdminError(422, "invalid_format", message)
-                await self._purge(record, "backend", backend=name)
+                purged = {"purged": "backend", "backend": name}
             case {"nickname": str()} | {"card_number": str()} if len(record) == 1:
                 self.check_query(record)
-                await self._purge(record, "user")
+                purged = {"purged": "user"}
             case _:
                 names = "nickname, card_number, backend and all: true"
                 message = f"The body must have exactly one of {names}"
                 raise AdminError(422, "invalid_format", message)
-
-    async def _purge(self, record: Record, purged: str, **fields: str) -> None:
         delivered = await self.operations.purge(record)
-        fields = {"purged": purged, **fields, "client": self.request.remote_ip or ""}
-        _audit.info("cache purged", extra={**fields, "key": self.key_id})
+        who = {"client": self.request.remote_ip or "", "key": self.key_id}
+        _audit.info("cache purged", extra={**purged, **who})
         if not delivered:
             raise AdminError(503, "purge_pending", _PURGE_PENDING)
-        self.send({"status": "ok", "purged": purged})
+        self.send({"status": "ok", "purged": purged["purged"]})
 
 
 class ReloadHandler(AdminHandler):
@@ -161,15 +158,6 @@ class PageHandler(AdminHandler):
         self.finish(_read("status.html").replace("{nonce}", nonce))
 
 
-class RootHandler(AdminHandler):
-    """Leads to the page; a relative reference, since a proxy may add a prefix to the path."""
-
-    has_data = False
-
-    async def get(self) -> None:
-        self.redirect("status")
-
-
 class PageFileHandler(AdminHandler):
     """The scripts and styles of the page."""
 
@@ -188,7 +176,7 @@ def _read(name: str) -> str:
 
 
 ROUTES: dict[str, type[AdminHandler]] = {
-    "/": RootHandler,
+    "/": PageHandler,
     "/health/live": LiveHandler,
     "/health/ready": ReadyHandler,
     "/metrics": MetricsHandler,

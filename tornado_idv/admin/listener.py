@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from ipaddress import ip_address
 from typing import Any
 
@@ -53,8 +53,6 @@ async def admin_listening(
             **application_settings,
         )
         server = HttpServer(Serving(application, make_reject(None), _LIMITS))
-        await server.listen(sockets)
-        try:
+        with closing(server):
+            await server.listen(sockets)
             yield
-        finally:
-            server.close()

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters, shadow_part
 from tornado_idv.reload_result import ReloadResult
@@ -33,20 +34,20 @@ class BackendReport(Struct):
     Times are Unix times, ``failing_since`` is ``None`` after a success.
     ``users`` is the number of its users, if it knows, and ``problem`` what it knows to
     be wrong without a lookup. ``servers`` are those that lookups use, each with its role.
-    ``next_probe`` are the seconds until an open circuit breaker lets a
+    ``next_probe_s`` are the seconds until an open circuit breaker lets a
     probe through. ``canaries`` are the kinds of query that have one, and whether it was found.
     """
 
     name: str
     kind: str
     breaker: str
-    in_flight: int
-    users: int | None
-    failing_since: float | None
-    last_error: str | None
-    last_error_at: float
+    in_flight: int = 0
+    users: int | None = None
+    failing_since: float | None = None
+    last_error: str | None = None
+    last_error_at: float = 0.0
     problem: str | None = None
-    next_probe: float = 0.0
+    next_probe_s: float | None = None
     servers: list[tuple[str, str]] = []
     canaries: dict[str, bool] = {}
 
@@ -159,18 +160,14 @@ def _merge_backends(reports: Iterable[list[BackendReport]]) -> list[BackendRepor
 def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
     latest = max(reports, key=lambda each: each.last_error_at)
     failing = [each.failing_since for each in reports if each.failing_since is not None]
-    return BackendReport(
-        name=latest.name,
-        kind=latest.kind,
+    return replace(
+        latest,
         breaker=max((each.breaker for each in reports), key=_BREAKERS.index),
         in_flight=sum(each.in_flight for each in reports),
-        users=latest.users,
         failing_since=min(failing, default=None),
-        last_error=latest.last_error,
-        last_error_at=latest.last_error_at,
         problem=next((each.problem for each in reports if each.problem is not None), None),
-        next_probe=min(
-            (each.next_probe for each in reports if each.breaker == "open"), default=0.0
+        next_probe_s=min(
+            (each.next_probe_s for each in reports if each.next_probe_s is not None), default=None
         ),
         servers=sorted({server for each in reports for server in each.servers}),
         canaries={

@@ -33,8 +33,6 @@ from tornado_idv.metrics.counters import SHARED_CACHE, Counters, shadow_part
 from tornado_idv.reload_result import ReloadResult
 
 _log = logging.getLogger(__name__)
-_Description = tuple[int | None, str | None, list[tuple[str, str]]]
-"""The number of users, the problem and the servers of a source."""
 
 
 @dataclass(slots=True)
@@ -89,7 +87,7 @@ class ServiceOperations:
         }
         return ProcessReport(
             backends=[
-                self._source(each.name, each.backend.options.kind, each, _read(each.backend))
+                self._source(each.name, each.backend.options.kind, each)
                 for each in self.directory.guards
             ],
             cache_entries=self.directory.cache.sizes,
@@ -99,9 +97,7 @@ class ServiceOperations:
                 name: PartReport(part.error, part.since) for name, part in parts.items() if part
             },
             max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
-            shared_cache=self._source(
-                SHARED_CACHE, tier.cache.options.kind, tier, (None, tier.problem, [])
-            )
+            shared_cache=self._source(SHARED_CACHE, tier.cache.options.kind, tier)
             if tier
             else None,
             pending_purges=tier.pending_purges if tier else 0,
@@ -135,42 +131,38 @@ class ServiceOperations:
         return {"result": explanation.result, "cache": cached, "backends": calls}
 
     def _shadow(self, shadow: Shadow) -> BackendReport:
-        name, kind, guard = shadow_part(shadow.name), shadow.options.kind, shadow.guard
-        if guard is None:
-            report = BackendReport(name, kind, "closed", 0, None, None, None, 0.0)
-        else:
-            report = self._source(name, kind, guard, _read(guard.backend))
+        kind = shadow.options.kind
+        if shadow.guard is None:
+            return BackendReport(shadow.name, kind, "closed", problem=shadow.problem)
+        report = self._source(shadow_part(shadow.name), kind, shadow.guard)
         report.name, report.problem = shadow.name, shadow.problem or report.problem
         return report
 
-    def _source(
-        self,
-        name: str,
-        kind: str,
-        source: Guard | SharedTier,
-        description: _Description,
-    ) -> BackendReport:
-        users, problem, servers = description
-        canaries = source.canaries if isinstance(source, Guard) else {}
+    def _source(self, name: str, kind: str, source: Guard | SharedTier) -> BackendReport:
+        if isinstance(source, Guard):
+            users, problem, servers = _read(source.backend)
+            canaries = source.canaries
+        else:
+            users, problem, servers, canaries = None, source.problem, [], {}
         lost = (each.problem for each in canaries.values() if each.problem is not None)
-        counted = self.counters.backends[name]
+        counted, breaker = self.counters.backends[name], source.breaker
         return BackendReport(
             name=name,
             kind=kind,
-            breaker=source.breaker.state,
+            breaker=breaker.state,
             in_flight=source.in_flight,
             users=users,
             failing_since=counted.failing_since,
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,
             problem=problem or next(lost, None),
-            next_probe=source.breaker.next_probe,
+            next_probe_s=round(breaker.next_probe, 1) if breaker.state == "open" else None,
             servers=servers,
             canaries={KINDS[kind]: each.found for kind, each in canaries.items()},
         )
 
 
-def _read(backend: AnyBackend) -> _Description:
+def _read(backend: AnyBackend) -> tuple[int | None, str | None, list[tuple[str, str]]]:
     """Return ``user_count``, ``problem`` and ``servers``.
 
     Lookups do not need them: a plugin that fails here leaves the service ready, and degraded.

@@ -54,9 +54,8 @@ def health(report: Report, *, verbose: bool = False) -> Record:
             **_backend(shared, counted),
             "pending_purges": report.process.pending_purges,
         }
-        record["key_store"] = _part(report.process.parts.get("key store"))
-        record["shared_limits"] = _part(report.process.parts.get("shared limits"))
-        record["cache_snapshot"] = _part(report.process.parts.get("cache snapshot"))
+        for name in ("key store", "shared limits", "cache snapshot"):
+            record[name.replace(" ", "_")] = _part(report.process.parts.get(name))
     return record
 
 
@@ -121,18 +120,10 @@ def _requests(counters: Counters) -> dict[str, dict[str, int]]:
 
 def _backend(backend: BackendReport, counters: Counters, counted_as: str = "") -> Record:
     return {
-        "name": backend.name,
-        "kind": backend.kind,
+        **to_builtins(backend),
         "available": backend.available,
-        "breaker": backend.breaker,
-        "next_probe_s": round(backend.next_probe, 1) if backend.breaker == "open" else None,
         "failing_since": _time_or_none(backend.failing_since),
-        "last_error": backend.last_error,
         "last_error_at": _time_or_none(backend.last_error_at or None),
-        "problem": backend.problem,
-        "canaries": backend.canaries,
-        "in_flight": backend.in_flight,
-        "users": backend.users,
         "servers": [{"server": server, "role": role} for server, role in backend.servers],
         "calls": dict(counters.backends[counted_as or backend.name].results),
     }

@@ -10,11 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from tornado_idv.client.errors import (
-    ClientError,
-    InvalidFormat,
-    Undetermined,
-)
+from tornado_idv.client.errors import ClientError, InvalidFormat, Undetermined
 from tornado_idv.client.lookup import Batch, Found, Item, Lookup, Result, StaleConnection, User
 
 if TYPE_CHECKING:

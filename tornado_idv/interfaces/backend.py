@@ -28,9 +28,8 @@ from tornado_idv.options import (
     Percentage,
     RateLimit,
     WholeNumber,
-    checked_by,
 )
-from tornado_idv.units import Rate, parse_percentage
+from tornado_idv.units import Rate
 
 
 class BreakerOptions(Options):
@@ -77,11 +76,6 @@ class CanaryOptions(Options):
         return self
 
 
-def _more_than_none(text: str) -> None:
-    if not parse_percentage(text):
-        raise ValueError("must be more than 0%; leave shadow out to compare no lookups")
-
-
 _Canary = Annotated[
     Annotated[CanaryOptions, Tag("one")]
     | Annotated[tuple[CanaryOptions, ...], Field(min_length=1, max_length=5), Tag("list")],
@@ -95,7 +89,7 @@ class ShadowOptions(Options):
     A sample of real lookups is put to it as well, after their responses.
     """
 
-    sample: Annotated[Percentage, checked_by(_more_than_none)]
+    sample: Percentage
     """The percentage of lookups past the cache that are compared, such as 5%."""
     hits: bool = False
     """Whether lookups that the cache answers are compared, too; for each, the source is asked."""

@@ -49,6 +49,7 @@ class Chain:
         encode: Callable[[User | None], bytes],
         timeout: float,
     ) -> None:
+        self.guards = guards
         self._encode = encode
         self._timeout = timeout
         self._timer = cache.timer

@@ -27,9 +27,6 @@ class Comparison(Struct, frozen=True):
     fields: tuple[str, ...] = ()
     user: User | None = None
 
-    def __repr__(self) -> str:
-        return f"Comparison(result={self.result!r}, fields={self.fields!r})"
-
 
 def compare(
     source: User | LookupFailed | None,

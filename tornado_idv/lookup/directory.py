@@ -16,7 +16,7 @@ from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.chain import Chain, Explanation
 from tornado_idv.lookup.guard import BackendCall, Guard
-from tornado_idv.lookup.shadow import Shadow, Source
+from tornado_idv.lookup.shadow import Shadow
 from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, Query, User
@@ -68,14 +68,12 @@ class Directory:
             for guard in self.guards:
                 if guard.backend in before:
                     guard.share_state_of(before[guard.backend])
-        self._explanations: set[asyncio.Future[Explanation]] = set()
         self._observers = _observers(manager)
         look_up = (
             partial(shared.look_up, chain.find) if shared else lambda query, _: chain.find(query)
         )
         self._single_flight = SingleFlight(cache, look_up, timeout, self._notify)
         cache.on_late_hit = self._single_flight.start_refresh
-        self._source = Source(self.guards, chain.find)
         self.set_shadows(())
 
     async def find(self, query: Query) -> Answer:
@@ -91,7 +89,7 @@ class Directory:
         if answer is not None and self._observes_hits:
             self._notify(query, answer)
             for shadow in self._shadows_of_hits:
-                shadow.offer(self._source, query, answer, cached=True)
+                shadow.offer(self._chain, query, answer, cached=True)
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
@@ -100,10 +98,7 @@ class Directory:
 
     async def explain(self, query: Query) -> Explanation:
         """Call the backends as a lookup does, past the cache; nothing is cached."""
-        task = asyncio.ensure_future(self._chain.explain(query))
-        self._explanations.add(task)
-        task.add_done_callback(self._explanations.discard)
-        return await task
+        return await self._chain.explain(query)
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
         """Take the place of ``previous``, at once.
@@ -126,8 +121,6 @@ class Directory:
         while self.batch_slots.in_use:  # a batch that waits for one begins its next lookup
             await asyncio.sleep(0)
             await self._single_flight.join()
-        while self._explanations:
-            await asyncio.wait(self._explanations)
         while tasks := [each.task for each in self.canaries if each.task]:
             await asyncio.wait(tasks)
 
@@ -136,7 +129,7 @@ class Directory:
         self.shadows = shadows
         self._shadows_of_hits = [each for each in shadows if each.settings.hits]
         self._observes_hits = bool(self._observers or self._shadows_of_hits)
-        self._single_flight.on_outcome = [partial(each.offer, self._source) for each in shadows]
+        self._single_flight.on_outcome = [partial(each.offer, self._chain) for each in shadows]
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, the shared ones, and those of all who share them."""

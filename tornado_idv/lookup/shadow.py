@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from tornado_idv.errors import IdvError, LookupFailed, Untrusted, format_traceback
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import AnyBackend, BackendOptions, ShadowOptions
+from tornado_idv.lookup.chain import Chain
 from tornado_idv.lookup.comparison import Comparison, compare
 from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.lookup.shadow_state import ShadowState
@@ -38,13 +39,6 @@ _CLOSE_TIMEOUT = 2.0
 _DIFFERENCES = ("missing", "extra", "differs")
 
 Outcome = Answer | LookupFailed
-
-
-class Source(NamedTuple):
-    """The backends that answer, and their lookup past the cache; it raises `LookupFailed`."""
-
-    guards: Sequence[Guard]
-    find: Callable[[Query], Coroutine[Any, Any, Answer]]
 
 
 class Shadow:
@@ -96,7 +90,7 @@ class Shadow:
         return self._problem or (self._state.problem if self._state else None)
 
     def offer(
-        self, source: Source, query: Query, outcome: Answer | Exception, *, cached: bool = False
+        self, source: Chain, query: Query, outcome: Answer | Exception, *, cached: bool = False
     ) -> None:
         """Compare the outcome of a lookup in the background, if it is in the sample.
 
@@ -167,7 +161,7 @@ class Shadow:
         self._counters.count_backend_call(part, call.result, call.outcome, call.seconds)
 
     async def _run(
-        self, guard: Guard, query: Query, source: Source, outcome: Outcome | None
+        self, guard: Guard, query: Query, source: Chain, outcome: Outcome | None
     ) -> None:
         began = time.time()
         try:
@@ -183,7 +177,7 @@ class Shadow:
             _log.error("shadow %s: a comparison failed:\n%s", self.name, format_traceback(error))
 
     async def _compare(
-        self, guard: Guard, query: Query, source: Source, outcome: Outcome | None
+        self, guard: Guard, query: Query, source: Chain, outcome: Outcome | None
     ) -> Comparison | None:
         """Return the result, ``None`` if the source is asked too often already."""
         first = outcome or await self._ask_source(query, source)
@@ -212,7 +206,7 @@ class Shadow:
     def _of(self, source: Outcome, target: Outcome) -> Comparison:
         return compare(_user(source), _user(target), self.identifiers.differences)
 
-    async def _ask_source(self, query: Query, source: Source) -> Outcome | None:
+    async def _ask_source(self, query: Query, source: Chain) -> Outcome | None:
         if self._source_lookups >= _MAX_SOURCE_LOOKUPS:
             return None
         self._source_lookups += 1

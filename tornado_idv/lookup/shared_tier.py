@@ -132,11 +132,10 @@ class SharedTier:
         except Exception as error:  # noqa: BLE001 - the backends must still be closed
             _log.error("the shared cache failed to close:\n%s", format_traceback(error))
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _put(self, scope: str, query: Query, result: SharedResult) -> None:
         async def put() -> bool:
