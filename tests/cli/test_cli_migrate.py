@@ -73,7 +73,7 @@ def compared(
 
 def fill(file: ShadowFile, *rows: Sequence[Recorded], matches: int = 0) -> None:
     others = (compared("match", User("Free", f"7{i}", f"user{i}")) for i in range(matches))
-    file.write([each for row in (*others, *rows) for each in row], 1.0)
+    file.write([each for row in (*others, *rows) for each in row], time.time())
 
 
 def test_status_counts_users_and_lookups(run: Run, read: Read, file: ShadowFile) -> None:
@@ -86,7 +86,9 @@ def test_status_counts_users_and_lookups(run: Run, read: Read, file: ShadowFile)
         compared("target_failed", User("Free", "5", "emil")),
         matches=10,
     )
-    assert read("status") == {
+    record = read("status")
+    assert record.pop("written") > "2026"
+    assert record == {
         "backend": "new",
         "since": "1970-01-01T00:00:00.000Z",
         "days": 2,
@@ -94,8 +96,9 @@ def test_status_counts_users_and_lookups(run: Run, read: Read, file: ShadowFile)
         "missing": 1,
         "extra": 0,
         "differs": 2,
-        "match": 10,
         "unverified": 1,
+        "target_failed": 1,
+        "match": 10,
         "fields": {"plan": 2, "profile_url": 1},
         "totals": {
             "match": 20,
@@ -116,8 +119,9 @@ users: 13, on 2 days
   differs: 2
     plan: 2
     profile_url: 1
-  match: 10
   unverified: 1
+  target_failed: 1
+  match: 10
 lookups:
   differs: 4
   match: 20
@@ -164,7 +168,8 @@ def test_check_passes_with_enough_users_who_are_the_same(
     run: Run, read: Read, file: ShadowFile
 ) -> None:
     fill(file, compared("target_failed", DORA), compared("unverified", CARL), matches=999)
-    (few, _) = read("check")["blockers"]
+    few, *others = read("check")["blockers"]
+    assert others == ["1 user unverified in new", "1 user target_failed in new"]
     assert few == "999 users compared since 1970-01-01T00:00:00.000Z; --min-users is 1000"
     fill(file, compared("match", DORA), compared("match", CARL))
     assert read("check")["blockers"] == []
@@ -178,6 +183,7 @@ def test_check_passes_with_enough_users_who_are_the_same(
         (compared("missing", CARL), "1 user missing in new"),
         (compared("extra", CARL), "1 user extra in new"),
         (compared("unverified", CARL), "1 user unverified in new"),
+        (compared("target_failed", CARL), "1 user target_failed in new"),
         (compared("differs", CARL, "plan"), "1 user with another plan"),
     ],
 )
@@ -205,7 +211,7 @@ def test_only_accepted_fields_may_differ(read: Read, file: ShadowFile) -> None:
     assert read(*given, "--accept", "profile_url")["ok"] is True
     # A user whose lookups differ in other fields differs in all of them.
     card = Recorded(ByCard(ALICE.card_number), Comparison("differs", ("card_number",), ALICE), 2.0)
-    file.write([card], 1.0)
+    file.write([card], time.time())
     given = ["check", "--min-users", 1, "--accept", "profile_url"]
     assert read(*given, "--accept", "card_number")["blockers"] == ["2 users with another plan"]
     assert read(*given, "--accept", "plan")["blockers"] == ["1 user with another card_number"]
@@ -221,9 +227,27 @@ def test_fields_of_a_user_who_is_missing_by_card_do_not_count(read: Read, file: 
     ]
 
 
-def test_unverified_lookup_of_a_verified_user_is_no_blocker(read: Read, file: ShadowFile) -> None:
-    (by_nickname, _), (_, by_card) = compared("match"), compared("unverified")
-    fill(file, [by_nickname, by_card])
+def test_last_result_of_each_lookup_counts(read: Read, file: ShadowFile) -> None:
+    """A directory that was emptied, or fails for one user, is no match of before."""
+    fill(file, matches=3)
+    assert read("check", "--min-users", 3)["ok"] is True
+    for result in ("unverified", "target_failed"):
+        fill(file, compared(result, User("Free", "70", "user0"), began=2.0))
+        expected = ["2 users compared since 1970-01-01T00:00:00.000Z; --min-users is 3"]
+        expected.append(f"1 user {result} in new")
+        assert read("check", "--min-users", 3)["blockers"] == expected
+
+
+def test_service_that_does_not_write_is_a_blocker(read: Read, file: ShadowFile) -> None:
+    """It is down, or the disk is full: what the last lookups found is not in the file."""
+    fill(file, matches=3)
+    for moment in (time.time() - 90, time.time() + 90):
+        file.write([], moment)
+        (text,) = read("check", "--min-users", 1)["blockers"]
+        assert re.fullmatch(
+            r"the service has not written the file since \S+Z: see tornado-idv health", text
+        )
+    file.write([], time.time() - 30)
     assert read("check", "--min-users", 1)["ok"] is True
 
 
@@ -234,8 +258,8 @@ def test_unverified_lookup_of_a_verified_user_is_no_blocker(read: Read, file: Sh
         ((OLD,), "", "there are: none; write shadow: {sample: 5%, state: shadow.db}"),
         ((OLD, NEW), "old", "name a backend with shadow.state; there are: new"),
         ((OLD, NEW.replace(", state: shadow.db", "")), "", "there are: none"),
-        ((OLD, NEW, NEW.replace("new", "b")), "", "there are: new, b"),
-        ((OLD, NEW), "", "shadow.db: cannot be used: No such file or directory"),
+        ((OLD, NEW, NEW.replace("new", "b").replace("shadow.db", "b.db")), "", "there are: new, b"),
+        ((OLD, NEW), "", "shadow.db: not there yet: no service has compared anything"),
     ],
 )
 def test_what_cannot_be_determined_exits_with_3(

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.fakes.clock_and_backends import CardsOnly, FakeBackend, Ticker
 from support.fakes.directories import ALICE, DOWN, OTHER_ALICE, QUERY, chain, directory
-from tornado_idv.errors import LookupFailed
+from support.http.http_server import until
+from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.identifiers import Identifiers, ProfileSite
+from tornado_idv.lookup import shadow_state
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.shadow import Shadow
+from tornado_idv.lookup.shadow_file import ShadowFile
+from tornado_idv.lookup.shadow_state import ShadowState
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, User
 
@@ -172,7 +179,7 @@ async def test_source_is_asked_by_a_few_comparisons_at_once() -> None:
     compared = Compared(directory(old), new(OTHER_ALICE))
     old.source.hold()
     for _ in range(7):
-        compared.shadow.offer(compared.directory._chain, QUERY, Answer(ALICE))
+        compared.shadow.offer(QUERY, Answer(ALICE))
         await asyncio.sleep(0)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -192,7 +199,7 @@ async def test_rate_allows_a_burst_of_one_second() -> None:
     async def allowed(lookups: int) -> int:
         before = shadow.source.asked
         for _ in range(lookups):
-            compared.shadow.offer(compared.directory._chain, QUERY, Answer(ALICE))
+            compared.shadow.offer(QUERY, Answer(ALICE))
             await compared.end()
         return shadow.source.asked - before
 
@@ -209,7 +216,7 @@ async def test_part_of_the_lookups_in_the_sample_is_that_of_chance() -> None:
     compared = Compared(directory(FakeBackend(ALICE)), shadow, chance=partial(next, chances))
     await asyncio.sleep(0)
     for _ in range(4):
-        compared.shadow.offer(compared.directory._chain, QUERY, Answer(ALICE))
+        compared.shadow.offer(QUERY, Answer(ALICE))
     await compared.end()
     assert compared.counts == {"match": 2}
 
@@ -233,7 +240,7 @@ async def test_shared_answers_are_compared_as_hits_are() -> None:
     ):
         compared = Compared(directory(FakeBackend(ALICE)), new(held, shadow={"hits": hits}))
         await asyncio.sleep(0)
-        compared.shadow.offer(compared.directory._chain, QUERY, answer)
+        compared.shadow.offer(QUERY, answer)
         await compared.end()
         assert compared.counts == expected
 
@@ -267,3 +274,35 @@ async def test_closed_shadow_leaves_nothing_running() -> None:
     assert compared.counts == {}
     assert shadow.source.under_way == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_what_did_not_match_is_compared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no client looks it up, and whatever the sample."""
+    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+    now = 0.0
+    state = ShadowState(tmp_path / "shadow.db", "new", lambda: now)
+    state.start()
+    shadow = new(OTHER_ALICE)
+    compared = Compared(directory(FakeBackend(ALICE)), shadow, state=state, chance=lambda: 0.0)
+    await compared.results()
+    await until(lambda: bool(differing(tmp_path)))
+    shadow.source.answer = ALICE
+    compared.shadow._chance = lambda: 1.0
+    await compared.shadow.compare_again(state)
+    assert compared.counts["differs"] == 1
+    now = time.time() + 61
+    await compared.shadow.compare_again(state)
+    await compared.end()
+    assert compared.counts["match"] == 1
+    await compared.shadow.close()
+    assert (await state.due(0.0, 10), differing(tmp_path)) == ([], [])
+
+
+def differing(folder: Path) -> Sequence[object]:
+    """Return the users that a shadow's file lists, none while there is no such file."""
+    try:
+        return ShadowFile(folder / "shadow.db", "new").read().differing
+    except StartError:
+        return ()

@@ -23,7 +23,7 @@ from tornado_idv.model import ByCard, ByNickname, Query, User
 
 ALICE = User("Free", "4000", "alice")
 BY_NICKNAME, BY_CARD = ByNickname("alice"), ByCard("4000")
-NOBODY = {"missing": 0, "extra": 0, "differs": 0, "match": 0, "unverified": 0}
+NOBODY = {"missing": 0, "extra": 0, "differs": 0, "match": 0, "unverified": 0, "target_failed": 0}
 DAY = 86400.0
 
 
@@ -75,9 +75,10 @@ def test_user_looked_up_by_nickname_and_by_card_counts_once(file: ShadowFile) ->
 @pytest.mark.parametrize(
     ("results", "expected"),
     [
-        (("match", "unverified"), "match"),
-        (("unverified", "match"), "match"),
-        (("unverified", "unverified"), "unverified"),
+        (("match", "unverified"), "unverified"),
+        (("target_failed", "match"), "target_failed"),
+        (("unverified", "target_failed"), "unverified"),
+        (("source_failed", "match"), "match"),
         (("differs", "match"), "differs"),
         (("extra", "differs"), "extra"),
         (("extra", "missing"), "missing"),
@@ -96,19 +97,41 @@ def test_most_severe_verdict_of_a_users_queries_counts(
     assert users(file) == {**NOBODY, expected: 1}
 
 
-def test_verdict_replaces_what_was_there_and_nothing_else_does(file: ShadowFile) -> None:
-    write(file, compared("unverified"))
-    assert users(file)["unverified"] == 1
-    write(file, compared("missing"))
+def test_last_result_counts_unless_the_source_failed(file: ShadowFile) -> None:
+    results: Sequence[ComparisonResult] = (
+        *("match", "unverified", "missing", "target_failed", "differs", "match", "extra"),
+    )
+    for began, result in enumerate(results, start=1):
+        for each in (compared(result, began=began), compared("source_failed", began=began)):
+            write(file, each)
+            assert users(file) == {**NOBODY, result: 1}
+
+
+def test_users_who_did_not_match_are_due_the_oldest_first(file: ShadowFile) -> None:
+    rows = [made_up(1, "missing", 3.0), made_up(2, "match", 1.0), made_up(3, "target_failed", 2.0)]
+    write(file, *rows, compared("unverified", BY_CARD, 4.0, user=None))
+    assert file.due(4.0, 5) == ["@user3", "@user1"]
+    assert file.due(5.0, 2) == ["@user3", "@user1"]
+    assert file.due(5.0, 5) == ["@user3", "@user1", "4000"]
+
+
+def test_another_configuration_begins_again(tmp_path: Path) -> None:
+    file = ShadowFile(tmp_path / "shadow.db", "new")
+    file.write([compared("match", began=9.0)], 9.0, "one")
+    file.write([compared("match", BY_CARD, 9.5)], 9.5, "one")
+    assert file.read().totals == {"match": 2}
+    file.write([compared("match", BY_CARD, 5.0), made_up(1, began=11.0)], 10.0, "other")
+    contents = file.read()
+    assert (contents.since, contents.matches, contents.totals) == (10.0, 1, {"match": 1})
+
+
+def test_clock_that_was_set_back_hides_nothing(file: ShadowFile) -> None:
+    write(file, compared("match", began=5000.0), now=5001.0)
+    write(file, compared("missing", began=100.0), now=101.0)
     assert users(file) == {**NOBODY, "missing": 1}
-    for result in ("unverified", "source_failed", "target_failed"):
-        totals = write(file, compared(result, began=2.0)).totals
-        assert (users(file)["missing"], totals[result]) == (1, 1 + (result[0] == "u"))
-    write(file, compared("differs", began=3.0, fields=["plan"]))
-    assert users(file)["differs"] == 1
-    write(file, compared("match", began=4.0))
-    assert users(file) == {**NOBODY, "match": 1}
-    assert listed(file) == []
+    write(file, compared("missing", began=5000.0), now=5001.0)
+    write(file, compared("match", began=100.0, user=None), now=101.0)
+    assert users(file) == NOBODY
 
 
 def test_older_result_of_another_process_does_not_replace_a_newer_one(file: ShadowFile) -> None:
@@ -121,7 +144,7 @@ def test_older_result_of_another_process_does_not_replace_a_newer_one(file: Shad
 def test_not_found_in_both_is_only_in_the_totals(file: ShadowFile) -> None:
     """Also where the query was of a user who has been removed from both since."""
     absent = compared("match", ByNickname("nobody"), user=None)
-    contents = write(file, compared("missing"), absent, compared("unverified", BY_CARD, user=None))
+    contents = write(file, compared("missing"), absent)
     assert (users(file), contents.totals["match"]) == ({**NOBODY, "missing": 1}, 1)
     write(file, compared("match", began=2.0, user=None))
     assert users(file) == NOBODY
@@ -336,7 +359,7 @@ def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | None) -
 
 def test_missing_and_empty_files_are_reported(tmp_path: Path) -> None:
     file = ShadowFile(tmp_path / "shadow.db", "new")
-    with pytest.raises(StartError, match="cannot be used: No such file or directory"):
+    with pytest.raises(StartError, match="not there yet: no service has compared anything"):
         file.read()
     file.path.touch()
     with pytest.raises(StartError, match="no file of a shadow"):

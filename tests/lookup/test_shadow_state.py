@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
+from idv_postgres.options import PostgresOptions
 from support.http.http_server import until
 from tornado_idv.errors import StartError
 from tornado_idv.lookup import shadow_state
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.lookup.shadow_file import ShadowFile
-from tornado_idv.lookup.shadow_state import ShadowState
-from tornado_idv.model import ByNickname, User
+from tornado_idv.lookup.shadow_state import ShadowState, scope_of_users
+from tornado_idv.model import ByCard, ByNickname, User
 
 ALICE = User("Free", "4000", "alice")
 MISSING = Comparison("missing", (), ALICE)
@@ -30,12 +33,14 @@ def _short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(path: Path, clock: Callable[[], float] = lambda: 1.0) -> ShadowState:
-    state = ShadowState(path, "new", clock)
+    state = ShadowState(path, "new", clock=clock)
     state.start()
     return state
 
 
 def users(path: Path) -> int:
+    if not path.exists() or not path.stat().st_size:
+        return 0
     contents = ShadowFile(path, "new").read()
     return contents.matches + len(contents.differing)
 
@@ -174,3 +179,44 @@ async def test_file_that_hangs_delays_neither_lookups_nor_the_end(
     await state.close()
     assert time.monotonic() - began < 5
     held.set()
+
+
+def options(**given: Any) -> PostgresOptions:
+    given = {"dsn": "postgresql://idv:one@db1/club", **given}
+    return PostgresOptions(name="new", kind="postgres", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_other"),
+    [
+        ({"dsn": "postgresql://idv:two@db1/club"}, False),
+        ({"timeout": "3s", "shadow": {"sample": "7%"}}, False),
+        ({"dsn": "postgresql://idv:one@db1/members"}, True),
+        ({"table": "people"}, True),
+        ({"match": "@.*"}, True),
+    ],
+)
+def test_scope_is_that_of_the_users(given: dict[str, Any], *, is_other: bool) -> None:
+    scope = scope_of_users([options()])
+    assert re.fullmatch("[0-9a-f]{64}", scope)
+    assert (scope_of_users([options(**given)]) != scope) == is_other
+    assert (scope_of_users([options(), options(**given)]) != scope_of_users([options()] * 2)) == (
+        is_other
+    )
+
+
+async def test_what_did_not_match_is_due_after_its_age(tmp_path: Path) -> None:
+    now = 20.0
+    state = started(tmp_path / "shadow.db", lambda: now)
+    await until((tmp_path / "shadow.db").exists)
+    state.record(ByNickname("alice"), MISSING, 50.0)
+    state.record(ByCard("4000"), MISSING, 30.0)
+    await until(lambda: users(tmp_path / "shadow.db") == 1)
+    now = 100.0
+    assert await state.due(60.0, 10) == [ByCard("4000")]
+    now = 111.0
+    assert await state.due(60.0, 10) == [ByCard("4000"), ByNickname("alice")]
+    await state.close(discard=True)
+    assert users(tmp_path / "shadow.db") == 0
+    (tmp_path / "shadow.db").unlink()
+    assert await state.due(60.0, 10) == []

@@ -11,6 +11,8 @@ from support.http.http_server import until
 from support.processes.reloads import GATED, Gated, ReloadHarness, config, reloadable
 from tornado_idv.errors import StartError
 from tornado_idv.lookup import shadow as shadow_module
+from tornado_idv.lookup import shadow_state
+from tornado_idv.lookup.shadow_file import ShadowFile
 from tornado_idv.reload_result import FAILED
 from tornado_idv.service.directories import _check_canaries
 from tornado_idv.service.keys import background
@@ -227,3 +229,32 @@ async def test_comparison_ends_with_its_source(tmp_path: Path) -> None:
         await harness.ask("@bob")
         assert await counts(harness, 2) == {"differs": 1, "plan": 1}
         assert newest("new") is shadow
+
+
+async def test_removed_shadow_or_another_source_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compared before an import that the file cannot know of is no evidence."""
+    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+    kept = SHADOW % ("A", f", state: {tmp_path}/new.db")
+    file = ShadowFile(tmp_path / "new.db", "new")
+    async with reloadable(tmp_path, config(OLD, kept)) as harness:
+        await until(lambda: file.path.exists() and file.path.stat().st_size > 0)
+
+        async def compared(text: str) -> None:
+            await opened()
+            assert (await harness.ask(text)).status == 200
+            await until(lambda: file.read().matches == 1)
+
+        await compared("@alice")
+        assert (await harness.reload(config(OLD, kept.replace("100%", "99.9%")))).code is None
+        await until(lambda: newest("new").is_open)
+        assert file.read().matches == 1
+        assert (await harness.reload(config(OLD))).code is None
+        await until(lambda: file.read().matches == 0)
+        assert (await harness.reload(config(OLD, kept))).code is None
+        await compared("@bob")
+        assert (await harness.reload(config(GATED % ("older", "A"), kept))).code is None
+        await until(lambda: file.read().matches == 0)
+        await compared("@carol")
+    assert file.read().matches == 1

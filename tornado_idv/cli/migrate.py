@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,10 @@ from tornado_idv.cli.common import (
 from tornado_idv.cli.users.formats import FIELDS
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.log_format import format_time
-from tornado_idv.lookup.shadow_file import VERDICTS, DifferingUser, ShadowFile
+from tornado_idv.lookup.shadow_file import FAILED, STORED, Contents, ShadowFile
+
+_WRITTEN_WITHIN = 60.0
+"""Seconds; a service writes the file every 5 s, also if it compares nothing."""
 
 
 @click.group()
@@ -63,10 +67,10 @@ def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bo
 
     Without --reveal they are shown as keyed hashes.
     """
-    record, differing = _read(config_path, name, as_json=as_json)
+    record, contents = _read(config_path, name, as_json=as_json)
     users: list[Record] = []
     lines = []
-    for each in differing:
+    for each in contents.differing:
         compared = format_time(each.compared)
         users.append({**each._asdict(), "compared": compared})
         if not reveal:
@@ -106,18 +110,22 @@ def check(
     """Report what is in the way of answering from the shadow.
 
     Blockers are users who are missing or extra, who differ in a field that --accept does not name,
-    or could not be verified; and too few users.
+    who could not be verified or looked up when last compared; too few users; and a service that
+    does not write what it compares. What did not match is compared again each minute.
 
     Exit codes: 0 no blocker; 1 blockers; 2 wrong use; 3 could not be determined.
     """
-    record, differing = _read(config_path, name, as_json=as_json)
+    record, contents = _read(config_path, name, as_json=as_json)
     compared = counted(record["users"], "user")
     blockers = []
     if record["users"] < min_users:
         since = record["since"]
         blockers.append(f"{compared} compared since {since}; --min-users is {min_users}")
+    if abs(time.time() - contents.written) > _WRITTEN_WITHIN:
+        text = "the service has not written the file since {written}: see tornado-idv health"
+        blockers.append(text.format_map(record))
     others = Counter[str]()
-    for each in differing:
+    for each in contents.differing:
         left = [field for field in each.fields if field not in accepted]
         if each.result != "differs":
             others[f"{each.result} in {record['backend']}"] += 1
@@ -132,10 +140,8 @@ def check(
     sys.exit(Exit.NO if blockers else Exit.DONE)
 
 
-def _read(
-    config_path: Path, name: str | None, *, as_json: bool
-) -> tuple[Record, list[DifferingUser]]:
-    """Return the numbers of a shadow for scripts, and the users who are not the same."""
+def _read(config_path: Path, name: str | None, *, as_json: bool) -> tuple[Record, Contents]:
+    """Return the numbers of a shadow for scripts, and what its file has."""
     with reporting(as_json=as_json):
         settings, _ = load_settings(config_path)
         files = {
@@ -156,20 +162,21 @@ def _read(
     record = {
         "backend": name,
         "since": format_time(contents.since),
+        "written": format_time(contents.written),
         "days": contents.days,
-        "users": contents.matches + users.total() - users["unverified"],
-        **{each: users[each] for each in VERDICTS},
+        "users": contents.matches + users.total() - sum(users[each] for each in FAILED),
+        **{each: users[each] for each in STORED},
         "match": contents.matches,
         "fields": dict(sorted(fields.items())),
         "totals": contents.totals,
     }
-    return record, contents.differing
+    return record, contents
 
 
 def _lines(record: Record) -> Iterator[str]:
     yield "{backend}: compared since {since}".format_map(record)
     yield f"users: {record['users']}, on {counted(record['days'], 'day')}"
-    for each in VERDICTS:
+    for each in STORED:
         yield f"  {each}: {record[each]}"
         if each == "differs":
             yield from (f"    {field}: {count}" for field, count in record["fields"].items())

@@ -27,8 +27,14 @@ _Value = tuple[str, yaml_loader.Mark, str]
 def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
     """Yield every problem between settings."""
     keys = list(_entries(tree, "auth", "keys"))
-    backends = _entries(tree, "backends")
+    backends = list(_entries(tree, "backends"))
     yield from _duplicates(file, _texts(backends, "name"), "another backend has this name")
+    shadows = [
+        (f"{path}.shadow", shadow)
+        for path, each in backends
+        if isinstance(shadow := value_at(each, "shadow"), yaml_loader.Mapping)
+    ]
+    yield from _duplicates(file, _texts(shadows, "state"), "another shadow has this file")
     yield from _duplicates(file, _texts(keys, "id"), "another key has this id")
     yield from _duplicates(file, _digests(keys), "another key has this token")
     for path, key in keys:

@@ -89,7 +89,7 @@ class Directory:
         if answer is not None and self._observes_hits:
             self._notify(query, answer)
             for shadow in self._shadows_of_hits:
-                shadow.offer(self._chain, query, answer, cached=True)
+                shadow.offer(query, answer, cached=True)
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
@@ -127,9 +127,11 @@ class Directory:
     def set_shadows(self, shadows: Sequence[Shadow]) -> None:
         """Compare lookups with these shadows from now on."""
         self.shadows = shadows
+        for each in shadows:
+            each.source = self._chain
         self._shadows_of_hits = [each for each in shadows if each.settings.hits]
         self._observes_hits = bool(self._observers or self._shadows_of_hits)
-        self._single_flight.on_outcome = [partial(each.offer, self._chain) for each in shadows]
+        self._single_flight.on_outcome = [each.offer for each in shadows]
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, the shared ones, and those of all who share them."""

@@ -36,6 +36,9 @@ _MAX_SOURCE_LOOKUPS = 4
 """Lookups in the source at a time: they have places in the guards of the served path."""
 _CLOSE_TIMEOUT = 2.0
 """Seconds for which the end of its lookups, and of its backend, is waited for."""
+_AGAIN = 60.0
+"""Seconds after which what did not match is compared again, without a lookup of a client."""
+_MAX_AGAIN = 100
 _DIFFERENCES = ("missing", "extra", "differs")
 
 Outcome = Answer | LookupFailed
@@ -66,7 +69,7 @@ class Shadow:
         self.guard: Guard | None = None
         """Its backend, once that is open."""
         self._problem: str | None = "not open yet"
-        self._build, self._state = build, state
+        self._build, self.state = build, state
         self._fraction = float(parse_percentage(self.settings.sample)) / 100
         self._interval = self.settings.rate.seconds / self.settings.rate.count
         self._chance, self._timer = chance, timer
@@ -75,23 +78,26 @@ class Shadow:
         self._next = -inf
         self._source_lookups = 0
         self._opening: asyncio.Task[None] | None = None
+        self._repeating: asyncio.Task[None] | None = None
+        self.source: Chain | None = None
+        """With what lookups are compared from now on."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Open the backend in the background, unless that was begun."""
         if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-            if self._state is not None:
-                self._state.start()
+            loop = asyncio.get_running_loop()
+            self._opening = loop.create_task(self._open())
+            if self.state is not None:
+                self.state.start()
+                self._repeating = loop.create_task(self._repeat(self.state))
 
     @property
     def problem(self) -> str | None:
         """Problem with opening the backend, or with writing the state."""
-        return self._problem or (self._state.problem if self._state else None)
+        return self._problem or (self.state.problem if self.state else None)
 
-    def offer(
-        self, source: Chain, query: Query, outcome: Answer | Exception, *, cached: bool = False
-    ) -> None:
+    def offer(self, query: Query, outcome: Answer | Exception, *, cached: bool = False) -> None:
         """Compare the outcome of a lookup in the background, if it is in the sample.
 
         In place of one from a cache, the source is asked what it holds now. If the comparison
@@ -104,7 +110,9 @@ class Shadow:
             self._counted["skipped"] += 1
             return
         # Only now, since of many lookups few come so far.
-        first, guard = None, self.guard
+        first, guard, source = None, self.guard, self.source
+        if source is None:
+            return
         if isinstance(outcome, LookupFailed) or (
             isinstance(outcome, Answer) and not (cached or outcome.shared)
         ):
@@ -115,19 +123,34 @@ class Shadow:
             self._counted["skipped"] += 1
         elif guard.is_asked(query):
             self._next = max(self._next, now - _BURST) + self._interval
-            task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(guard, query, source, first)
+
+    def _begin(self, guard: Guard, query: Query, source: Chain, first: Outcome | None) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _repeat(self, state: ShadowState) -> None:
+        while True:
+            await asyncio.sleep(_AGAIN)
+            await self.compare_again(state)
+
+    async def compare_again(self, state: ShadowState) -> None:
+        """Compare what did not match before: the users may be the same by now."""
+        for query in await state.due(_AGAIN, _MAX_AGAIN):
+            if self.guard and self.source and len(self._tasks) < self._max_tasks:
+                self._begin(self.guard, query, self.source, None)
+            await asyncio.sleep(self._interval)
 
     def cancel(self) -> None:
         """Cancel the running comparisons, since their source is closed."""
         for task in self._tasks:
             task.cancel()
 
-    async def close(self) -> None:
-        """End what is running, and close the backend."""
+    async def close(self, *, discard: bool = False) -> None:
+        """End what is running, close the backend, and ``discard`` what was compared, if wanted."""
         canaries = self.guard.canaries.values() if self.guard else ()
-        own = (self._opening, *(each.task for each in canaries))
+        own = (self._opening, self._repeating, *(each.task for each in canaries))
         tasks = [*self._tasks, *filter(None, own)]
         for task in tasks:
             task.cancel()
@@ -137,8 +160,8 @@ class Shadow:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT):
                     await close_backend(self.guard.backend)
-        if self._state is not None:
-            await self._state.close()
+        if self.state is not None:
+            await self.state.close(discard=discard)
 
     async def _open(self) -> None:
         while self.guard is None:
@@ -155,6 +178,7 @@ class Shadow:
                 self.guard = Guard(
                     backend, self.identifiers.accepts, self._on_call, timer=self._timer
                 )
+                self.guard.name = shadow_part(self.name)  # for the log
 
     def _on_call(self, call: BackendCall) -> None:
         part = shadow_part(self.name)
@@ -171,8 +195,8 @@ class Shadow:
                 return
             for word in (comparison.result, *comparison.fields):
                 self._counted[word] += 1
-            if self._state is not None:
-                self._state.record(query, comparison, began)
+            if self.state is not None:
+                self.state.record(query, comparison, began)
         except Exception as error:  # noqa: BLE001 - nothing waits for it
             _log.error("shadow %s: a comparison failed:\n%s", self.name, format_traceback(error))
 

@@ -19,32 +19,34 @@ from tornado_idv.errors import StartError
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.model import Query
 
-_APPLICATION_ID = 0x69647601
-"""Marks a database as such a file, in version 1."""
+_APPLICATION_ID = 0x69647602
+"""Marks a database as such a file, in version 2."""
 _BUSY_TIMEOUT = 5.0
 _DAY = 86400
-VERDICTS = ("missing", "extra", "differs", "match", "unverified")
+STORED = ("missing", "extra", "differs", "unverified", "target_failed", "match")
 """The results that users have, the most severe first; of a user's queries that one counts."""
-_MATCH, _UNVERIFIED = 3, 4
+FAILED = ("unverified", "target_failed")
+"""Results of users who were not compared in fact."""
+_MATCH = STORED.index("match")
 
-# A row of comparisons is one query, with the place of its result in VERDICTS. Its text is there for
+# A row of comparisons is one query, with the place of its result in STORED. Its text is there for
 # those that an operator has to look at.
 _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
-    "CREATE TABLE state (key BLOB, backend TEXT, since REAL)",
+    "CREATE TABLE state (key BLOB, backend TEXT, scope TEXT, since REAL, written REAL)",
     "CREATE TABLE totals (day INTEGER, result TEXT, count INTEGER, PRIMARY KEY (day, result))",
     """CREATE TABLE comparisons (
         query TEXT PRIMARY KEY, user TEXT, result INTEGER, fields TEXT, began REAL, text TEXT
     ) WITHOUT ROWID""",
 )
-# Of several processes, one may write an older result after a newer one.
-_STORE = f"""
-INSERT INTO comparisons VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (query) DO UPDATE
+# Of several processes, one may write an older result after a newer one. One of a time to come is of
+# a clock that was set back.
+_STORE = """
+INSERT INTO comparisons VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (query) DO UPDATE
 SET user = excluded.user, result = excluded.result, fields = excluded.fields,
     began = excluded.began, text = excluded.text
-WHERE excluded.began >= began
-    AND (excluded.result <> {_UNVERIFIED} OR result = {_UNVERIFIED})
-"""  # noqa: S608 - constants
+WHERE excluded.began >= began OR began > ?7
+"""
 _COUNT = """
 INSERT INTO totals VALUES (?, ?, ?) ON CONFLICT (day, result) DO UPDATE
 SET count = count + excluded.count
@@ -58,6 +60,11 @@ DELETE FROM comparisons WHERE query IN (
 _DIFFERING = f"""
 SELECT user, min(result), group_concat(fields), max(began), group_concat(text, char(10))
 FROM comparisons GROUP BY user HAVING min(result) <> {_MATCH} ORDER BY min(result), user
+"""  # noqa: S608 - constants
+
+
+_DUE = f"""
+SELECT text FROM comparisons WHERE result <> {_MATCH} AND began < ? ORDER BY began LIMIT ?
 """  # noqa: S608 - constants
 
 
@@ -85,11 +92,12 @@ class DifferingUser(NamedTuple):
 class Contents(NamedTuple):
     """Users who were compared since the last import, or since the file was created.
 
-    ``matches`` is the number of the users who do not differ. ``totals`` are the numbers of
-    comparisons by result. Times are in Unix time.
+    A service has ``written`` it last. ``matches`` is the number of the users who do not differ.
+    ``totals`` are the numbers of comparisons by result. Times are in Unix time.
     """
 
     since: float
+    written: float
     days: int
     matches: int
     differing: list[DifferingUser]
@@ -107,15 +115,22 @@ class ShadowFile:
         self._backend = backend
         self._max_rows = max_rows
 
-    def write(self, comparisons: Sequence[Recorded], now: float) -> None:
-        """Store comparisons, except for those that began before an import."""
+    def write(self, comparisons: Sequence[Recorded], now: float, scope: str = "") -> None:
+        """Store comparisons, except for those that began before an import.
+
+        With another ``scope`` than before they begin again.
+        """
         with self._opened(now) as database:
-            ((key, since),) = database.execute("SELECT key, since FROM state")
+            ((key, since, before),) = database.execute("SELECT key, since, scope FROM state")
+            if before not in (None, scope):
+                _clear(database, now)
+                since = now
+            database.execute("UPDATE state SET scope = ?, written = ?", [scope, now])
             counted = [each for each in comparisons if each.began >= since]
             totals = Counter((each.began // _DAY, each.comparison.result) for each in counted)
             database.executemany(_COUNT, [(*each, count) for each, count in totals.items()])
             for each in counted:
-                _store(database, key, *each)
+                _store(database, key, each, now)
             if counted:
                 database.execute(_TRIM, [self._max_rows])
 
@@ -126,25 +141,29 @@ class ShadowFile:
         """
         if self.path.exists():
             with self._opened(now) as database:
-                database.execute("UPDATE state SET since = ?", [now])
-                database.execute("DELETE FROM comparisons")
-                database.execute("DELETE FROM totals")
+                _clear(database, now)
+
+    def due(self, before: float, count: int) -> list[str]:
+        """Return the texts of queries that were compared before, and did not match."""
+        with self._opened() as database:
+            rows = database.execute(_DUE, [before, count])
+            return [text for (text,) in rows]
 
     def read(self) -> Contents:
         """Return the users who were compared."""
         with self._opened() as database:
-            ((since,),) = database.execute("SELECT since FROM state")
+            ((since, written),) = database.execute("SELECT since, written FROM state")
             ((users,),) = database.execute("SELECT count(DISTINCT user) FROM comparisons")
-            days = "SELECT count(DISTINCT day) FROM totals WHERE result IN (?, ?, ?, ?)"
-            ((day_count,),) = database.execute(days, VERDICTS[:_UNVERIFIED])
+            days = "SELECT count(DISTINCT day) FROM totals WHERE result NOT IN (?, ?, ?)"
+            ((day_count,),) = database.execute(days, [*FAILED, "source_failed"])
             rows = database.execute("SELECT result, sum(count) FROM totals GROUP BY result")
             totals = dict(rows.fetchall())
             differing = []
             for user, place, fields, began, texts in database.execute(_DIFFERING):
                 names = sorted(set((fields or "").split(",")) - {""})
                 queries = sorted(texts.split("\n"))
-                differing.append(DifferingUser(user, VERDICTS[place], names, began, queries))
-        return Contents(since, day_count, users - len(differing), differing, totals)
+                differing.append(DifferingUser(user, STORED[place], names, began, queries))
+        return Contents(since, written, day_count, users - len(differing), differing, totals)
 
     @contextmanager
     def _opened(self, now: float | None = None) -> Iterator[sqlite3.Connection]:
@@ -165,8 +184,8 @@ class ShadowFile:
                 if is_empty and now is not None:
                     for statement in _SCHEMA:
                         database.execute(statement)
-                    state = [secrets.token_bytes(32), self._backend, now]
-                    database.execute("INSERT INTO state VALUES (?, ?, ?)", state)
+                    state = [secrets.token_bytes(32), self._backend, None, now, now]
+                    database.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", state)
                 if database.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
                     raise self._error("no file of a shadow, or of another version; name another")
                 ((backend,),) = database.execute("SELECT backend FROM state")
@@ -175,6 +194,8 @@ class ShadowFile:
                 yield database
                 database.execute("COMMIT")
         except (OSError, sqlite3.Error) as error:  # whose texts have no values
+            if now is None and isinstance(error, FileNotFoundError):
+                raise self._error("not there yet: no service has compared anything") from None
             reason = error.strerror if isinstance(error, OSError) else error
             raise self._error(f"cannot be used: {reason}") from None
 
@@ -182,20 +203,27 @@ class ShadowFile:
         return StartError(f"{self.path}: {reason}")
 
 
-def _store(
-    database: sqlite3.Connection, key: bytes, query: Query, comparison: Comparison, began: float
-) -> None:
-    """Store a comparison that found a user, or remove a query that no source knows any more."""
+def _clear(database: sqlite3.Connection, now: float) -> None:
+    """Let only comparisons count that begin from now on."""
+    database.execute("UPDATE state SET since = ?", [now])
+    database.execute("DELETE FROM comparisons")
+    database.execute("DELETE FROM totals")
+
+
+def _store(database: sqlite3.Connection, key: bytes, recorded: Recorded, now: float) -> None:
+    """Store the result of a query, or remove it if no source knows the user any more."""
+    query, comparison, began = recorded
 
     def digest(text: str) -> str:
         return blake2b(text.encode(), key=key, digest_size=12).hexdigest()
 
     result, user = comparison.result, comparison.user
     hashed = digest(query.text)
-    if user is not None and result in VERDICTS:
+    if result == "match" and user is None:
+        sql = "DELETE FROM comparisons WHERE query = ? AND (began <= ? OR began > ?)"
+        database.execute(sql, [hashed, began, now])
+    elif result in STORED:
         text = None if result == "match" else query.text
         fields = ",".join(comparison.fields) or None
-        row = (hashed, digest(f"@{user.nickname}"), VERDICTS.index(result), fields, began, text)
-        database.execute(_STORE, row)
-    elif result == "match":
-        database.execute("DELETE FROM comparisons WHERE query = ? AND began <= ?", [hashed, began])
+        of_user = digest(f"@{user.nickname}" if user else query.text)
+        database.execute(_STORE, (hashed, of_user, STORED.index(result), fields, began, text, now))

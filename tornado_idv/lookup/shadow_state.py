@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import StartError, format_traceback
+from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.lookup.shadow_file import Recorded, ShadowFile
-from tornado_idv.model import Query
+from tornado_idv.model import ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
 _MAX_WAITING = 10_000
@@ -22,6 +27,24 @@ _MAX_WAITING = 10_000
 _INTERVAL = 5.0
 """Seconds from one write to the next."""
 _CLOSE_TIMEOUT = 5.0
+_OF_USERS = {"breaker", "cache_ttl", "max_concurrent", "negative_ttl", "shadow", "timeout"}
+"""Options of a backend that have no influence on who its users are."""
+
+
+def scope_of_users(backends: Iterable[BackendOptions]) -> str:
+    """Return a digest of what decides which users the source and the shadow have.
+
+    Of secrets only URLs matter, without the password, so that it can be rotated.
+    """
+
+    def plain(value: object) -> str:
+        if not isinstance(value, SecretStr):
+            return str(value)
+        scheme, mark, rest = value.get_secret_value().partition("://")
+        return scheme + rest.rpartition("@")[2] if mark else ""
+
+    options = [each.model_dump(exclude=_OF_USERS) for each in backends]
+    return hashlib.sha256(json.dumps(options, default=plain).encode()).hexdigest()
 
 
 class ShadowState:
@@ -33,6 +56,8 @@ class ShadowState:
 
     def __init__(self, path: Path, backend: str, clock: Callable[[], float] = time.time) -> None:
         self.problem: str | None = None
+        self.scope = ""
+        """That of the comparisons from now on."""
         self._file = ShadowFile(path, backend)
         self._backend = backend
         self._clock = clock
@@ -48,13 +73,24 @@ class ShadowState:
         """Store a comparison that began then, in Unix time."""
         self._waiting.append(Recorded(query, comparison, began))
 
-    async def close(self) -> None:
-        """Write what waits; a file that hangs is left after some seconds."""
+    async def due(self, age: float, count: int) -> list[Query]:
+        """Return queries that did not match, and were not compared again for ``age`` seconds."""
+        try:
+            texts: list[str] = await self._thread(self._file.due, self._clock() - age, count)
+        except StartError:  # writing the file reports it
+            return []
+        return [ByNickname(each[1:]) if each.startswith("@") else ByCard(each) for each in texts]
+
+    async def close(self, *, discard: bool = False) -> None:
+        """Write what waits, or ``discard`` all; a file that hangs is left after some seconds."""
         if self._task is not None:
             self._task.cancel()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT):
                     await self._write()
+                    if discard:
+                        with suppress(StartError):
+                            await self._thread(self._file.discard, self._clock())
 
     async def _run(self) -> None:
         while True:
@@ -67,7 +103,7 @@ class ShadowState:
         self._waiting.clear()
         problem = None
         try:
-            await self._thread(self._file.write, waiting, self._clock())
+            await self._thread(self._file.write, waiting, self._clock(), self.scope)
         except Exception as error:  # noqa: BLE001 - no error of the file may end this task
             problem = str(error) if isinstance(error, StartError) else format_traceback(error)
             self._waiting = deque([*waiting, *self._waiting], _MAX_WAITING)

@@ -18,7 +18,7 @@ from tornado_idv.lookup.cache import OF_SNAPSHOT, AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.lookup.shadow import Shadow
-from tornado_idv.lookup.shadow_state import ShadowState
+from tornado_idv.lookup.shadow_state import ShadowState, scope_of_users
 from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import Counters
@@ -188,11 +188,16 @@ class Directories:
 
     def _compare_with(self, shadows: Sequence[Shadow]) -> None:
         """Have the directory in force compared with these shadows, and close the others."""
+        names = {each.name for each in shadows}
         for each in set(self.shadows) - set(shadows):
-            closing = asyncio.create_task(each.close())
+            # Its users may change from now on, and `users import` cannot say so.
+            removed = each.name not in names and not self._closing.done()
+            closing = asyncio.create_task(each.close(discard=removed))
             self._closing_shadows.add(closing)
             closing.add_done_callback(self._closing_shadows.discard)
         for each in shadows:
+            if each.state is not None and self._settings is not None:
+                each.state.scope = scope_of_users([*self._settings.served, each.options])
             each.start()
         self.shadows = shadows
         self.current.set_shadows(shadows)
