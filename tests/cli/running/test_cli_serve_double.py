@@ -137,8 +137,14 @@ def is_listening(port: int) -> bool:
     return True
 
 
-def test_a_start_that_fails_removes_the_ready_file_of_an_earlier_one(tmp_path: Path) -> None:
-    (ready := tmp_path / "ready.json").write_text("{}", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [("{}", False), ('{"pid": 99999999}', False), (f'{{"pid": {os.getppid()}}}', True)],
+)
+def test_a_start_that_fails_removes_the_ready_file_of_a_service_that_has_ended(
+    tmp_path: Path, text: str, *, stays: bool
+) -> None:
+    (ready := tmp_path / "ready.json").write_text(text, encoding="utf-8")
     arguments = ("--demo", "none.yaml", "--ready-file", "ready.json")
     done = command("serve", *arguments, cwd=tmp_path)
-    assert (done.returncode, ready.exists()) == (3, False)
+    assert (done.returncode, ready.exists()) == (3, stays)

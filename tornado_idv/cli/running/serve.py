@@ -106,8 +106,7 @@ def serve(
         raise click.UsageError("--stop-on-eof requires --demo")
     if ready_file is not None:
         with suppress(OSError):  # or else it is an error when it is written
-            if ready_file.is_file():  # of an earlier service
-                ready_file.unlink()
+            _remove_stale(ready_file)
     # Before a thread is started: SIGHUP would end the process until the service handles it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     with (
@@ -131,6 +130,20 @@ def serve(
             logging_ = settings.logging
             with closing(configure_logging(logging_.level, logging_.format, logging_.ids)) as logs:
                 run(file, settings, manager, announce_once, logs)
+
+
+def _remove_stale(ready_file: Path) -> None:
+    """Remove the file of an earlier service, unless that still runs."""
+    if not ready_file.is_file():
+        return
+    try:
+        pid = json.loads(ready_file.read_bytes())["pid"]
+        if pid != os.getpid():  # as in a container that was started again
+            os.kill(pid, 0)
+            return
+    except (ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):
+        pass
+    ready_file.unlink()
 
 
 def _try_to_announce(
