@@ -254,7 +254,9 @@ def test_files_for_traefik_and_envoy_pass_every_field_of_the_user_on() -> None:
 
 
 @SITES
-@pytest.mark.parametrize("key", [EXPIRED_KEY, CARDS_ONLY_KEY, "unknown"])
+@pytest.mark.parametrize(
+    "key", [EXPIRED_KEY, CARDS_ONLY_KEY, "unknown"], ids=["expired", "cards only", "unknown"]
+)
 def test_key_that_is_not_accepted_is_no_business_of_the_client(
     site: Site, service: int, application: int, tmp_path: Path, key: str
 ) -> None:
