@@ -36,11 +36,8 @@ class SnapshotState(Protocol):
 class Operations(Protocol):
     """The service as the handlers use it; ``backends`` are the names of its backends, in order."""
 
-    @property
-    def keys(self) -> KeyRing: ...
-
-    @property
-    def identifiers(self) -> Identifiers: ...
+    keys: KeyRing
+    identifiers: Identifiers
 
     @property
     def backends(self) -> list[str]: ...

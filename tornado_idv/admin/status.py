@@ -18,12 +18,7 @@ from tornado_idv.log_format import format_time
 from tornado_idv.lookup.comparison import ComparisonResult
 from tornado_idv.metrics.counters import Counters, shadow_part
 
-_OPERATIONS = {
-    "identify/url": "url",
-    "identify/card": "card",
-    "identify/batch": "batch",
-    "verify": "verify",
-}
+_OPERATIONS = ("url", "card", "batch", "verify")
 FAILURES = ("backend_unavailable", "internal", "overloaded")
 """Codes of responses with a status of 500 or more."""
 SHADOW_RESULTS = (*get_args(ComparisonResult), "skipped")
@@ -101,7 +96,10 @@ def status(report: Report, keys: KeyRing) -> Record:
 
 def operation_of(route: str, code: str) -> str:
     """Return the operation of a response, as metrics name it; one before a request has no route."""
-    return _OPERATIONS.get(route, "connection" if (route, code) == ("-", "overloaded") else "none")
+    name = route.removeprefix("identify/")
+    if name in _OPERATIONS:
+        return name
+    return "connection" if (route, code) == ("-", "overloaded") else "none"
 
 
 def cache_lookups(counters: Counters) -> dict[str, int]:
