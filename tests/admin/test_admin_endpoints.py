@@ -121,6 +121,7 @@ def test_purge_drops_the_answers_asked_for(
     (line,) = [each for each in caplog.records if each.name == "tornado_idv.audit"]
     assert line.getMessage() == "cache purged"
     assert vars(line)["purged"] == reply.json["purged"]
+    assert vars(line).get("backend") == record.get("backend")
     assert "alice" not in str(vars(line))
     assert "4000" not in str(vars(line)["purged"])
 

@@ -131,7 +131,10 @@ def test_failing_backend_is_counted_and_its_breaker_shown(tmp_path: Path) -> Non
     )
     with serving(f"{CONFIG}{backend}admin: {{port: 0}}\n", tmp_path) as service:
         client = Client(service.port)
-        for name in ("@a", "@b", "@c"):
+        assert client.by_input("@a").status == 503
+        (crm,) = ask_admin(service, "/status.json").json["backends"]
+        assert (crm["available"], crm["breaker"]) == (False, "closed")
+        for name in ("@b", "@c"):
             assert client.by_input(name).status == 503
         value = scrape(service)
         ready = ask_admin(service, "/health/ready?verbose")
@@ -146,6 +149,7 @@ def test_failing_backend_is_counted_and_its_breaker_shown(tmp_path: Path) -> Non
     assert ready.json["degraded"] == ["backend crm"]
     (crm,) = ready.json["backends"]
     assert (crm["name"], crm["available"], crm["breaker"]) == ("crm", False, "open")
+    assert 2880 <= crm["next_probe_s"] <= 4320
     assert crm["failing_since"].endswith("Z")
     assert crm["last_error"]
 
