@@ -88,6 +88,7 @@ def test_status_counts_users_and_lookups(run: Run, read: Read, file: ShadowFile)
     )
     record = read("status")
     assert record.pop("written") > "2026"
+    assert record.pop("problem") is None
     assert record == {
         "backend": "new",
         "since": "1970-01-01T00:00:00.000Z",
@@ -95,9 +96,9 @@ def test_status_counts_users_and_lookups(run: Run, read: Read, file: ShadowFile)
         "users": 13,
         "missing": 1,
         "extra": 0,
-        "differs": 2,
         "unverified": 1,
         "target_failed": 1,
+        "differs": 2,
         "match": 10,
         "fields": {"plan": 2, "profile_url": 1},
         "totals": {
@@ -116,11 +117,11 @@ new: compared since 1970-01-01T00:00:00.000Z
 users: 13, on 2 days
   missing: 1
   extra: 0
+  unverified: 1
+  target_failed: 1
   differs: 2
     plan: 2
     profile_url: 1
-  unverified: 1
-  target_failed: 1
   match: 10
 lookups:
   differs: 4
@@ -238,10 +239,26 @@ def test_last_result_of_each_lookup_counts(read: Read, file: ShadowFile) -> None
         assert read("check", "--min-users", 3)["blockers"] == expected
 
 
+def test_failed_lookup_by_card_is_a_blocker_where_the_plan_may_differ(
+    read: Read, file: ShadowFile
+) -> None:
+    (by_nickname, _), (_, by_card) = compared("differs", ALICE, "plan"), compared("target_failed")
+    fill(file, [by_nickname, by_card], matches=3)
+    given = ["check", "--min-users", 1, "--accept", "plan"]
+    assert read(*given)["blockers"] == ["1 user target_failed in new"]
+
+
+def test_shadow_that_is_not_open_is_a_blocker(read: Read, file: ShadowFile) -> None:
+    fill(file, matches=3)
+    file.write([], time.time(), problem="not open yet")
+    expected = ["the service compares nothing: not open yet"]
+    assert read("check", "--min-users", 1)["blockers"] == expected
+
+
 def test_service_that_does_not_write_is_a_blocker(read: Read, file: ShadowFile) -> None:
     """It is down, or the disk is full: what the last lookups found is not in the file."""
     fill(file, matches=3)
-    for moment in (time.time() - 90, time.time() + 90):
+    for moment in (time.time() + 90, time.time() - 90):
         file.write([], moment)
         (text,) = read("check", "--min-users", 1)["blockers"]
         assert re.fullmatch(

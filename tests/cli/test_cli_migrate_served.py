@@ -60,6 +60,7 @@ def test_users_of_all_workers_are_counted_once(invoke: Invoke, config: Path) -> 
     with running(config) as service:
         eventually(lambda: shadow_problem(service) is None)  # it is open
         assert look_up_all(service.port) == [200, 404]
+        eventually(lambda: sum(shadow_results(service).values()) >= 81)
         service.send_signal(signal.SIGTERM)  # after which nothing waits to be written
         assert service.wait() == 0
         log = service.read_log()
@@ -102,3 +103,9 @@ def test_file_that_cannot_be_written_fails_no_lookup(
 def shadow_problem(service: Any) -> Any:
     (shadow,) = ask_admin(service, "/health/ready?verbose").json["shadows"]
     return shadow["problem"]
+
+
+def shadow_results(service: Any) -> dict[str, int]:
+    (shadow,) = ask_admin(service, "/health/ready?verbose").json["shadows"]
+    results: dict[str, int] = shadow["comparisons"]
+    return results

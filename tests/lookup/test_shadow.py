@@ -281,23 +281,46 @@ async def test_what_did_not_match_is_compared_again(
 ) -> None:
     """Also if no client looks it up, and whatever the sample."""
     monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
-    now = 0.0
+    now = time.time()
     state = ShadowState(tmp_path / "shadow.db", "new", lambda: now)
     state.start()
     shadow = new(OTHER_ALICE)
     compared = Compared(directory(FakeBackend(ALICE)), shadow, state=state, chance=lambda: 0.0)
     await compared.results()
     await until(lambda: bool(differing(tmp_path)))
+    now = time.time()
     shadow.source.answer = ALICE
     compared.shadow._chance = lambda: 1.0
     await compared.shadow.compare_again(state)
     assert compared.counts["differs"] == 1
-    now = time.time() + 61
+    now += 61
     await compared.shadow.compare_again(state)
     await compared.end()
     assert compared.counts["match"] == 1
     await compared.shadow.close()
     assert (await state.due(0.0, 10), differing(tmp_path)) == ([], [])
+
+
+async def test_comparisons_leave_the_breaker_of_served_lookups_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that fails for those who differ serves everyone else."""
+    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+    now = time.time()
+    state = ShadowState(tmp_path / "shadow.db", "new", lambda: now)
+    state.start()
+    old = FakeBackend(ALICE)
+    compared = Compared(directory(old), new(OTHER_ALICE), state=state)
+    await compared.results()
+    await until(lambda: bool(differing(tmp_path)))
+    old.source.answer = DOWN
+    for _ in range(10):
+        now += 61
+        await compared.shadow.compare_again(state)
+    assert compared.counts["source_failed"] == 10
+    (guard,) = compared.directory.guards
+    assert (guard.breaker.failures, guard.in_flight) == (0, 0)
+    await compared.shadow.close()
 
 
 def differing(folder: Path) -> Sequence[object]:

@@ -107,12 +107,23 @@ def test_last_result_counts_unless_the_source_failed(file: ShadowFile) -> None:
             assert users(file) == {**NOBODY, result: 1}
 
 
-def test_users_who_did_not_match_are_due_the_oldest_first(file: ShadowFile) -> None:
+def test_users_who_did_not_match_are_due_after_their_age(file: ShadowFile) -> None:
+    """Also those of a clock that was ahead."""
     rows = [made_up(1, "missing", 3.0), made_up(2, "match", 1.0), made_up(3, "target_failed", 2.0)]
-    write(file, *rows, compared("unverified", BY_CARD, 4.0, user=None))
-    assert file.due(4.0, 5) == ["@user3", "@user1"]
-    assert file.due(5.0, 2) == ["@user3", "@user1"]
-    assert file.due(5.0, 5) == ["@user3", "@user1", "4000"]
+    write(file, *rows, compared("unverified", BY_CARD, 9.0, user=None))
+    assert {*file.due(10.0, 6.0, 5)} == {"@user3", "@user1"}
+    assert {*file.due(10.0, 1.0, 5)} == {"@user3", "@user1"}
+    assert {*file.due(10.0, 0.5, 5)} == {"@user3", "@user1", "4000"}
+    assert {*file.due(8.0, 6.0, 5)} == {"4000"}
+    assert len(file.due(10.0, 0.5, 2)) == 2
+    assert len({*(each for _ in range(50) for each in file.due(10.0, 0.5, 1))}) == 3
+
+
+def test_missing_comparisons_begin_again(file: ShadowFile) -> None:
+    write(file, compared("match"))
+    file.write([made_up(1, began=11.0)], 10.0, is_complete=False)
+    assert users(file) == {**NOBODY, "match": 1}
+    assert file.read().since == 10.0
 
 
 def test_another_configuration_begins_again(tmp_path: Path) -> None:
@@ -132,6 +143,10 @@ def test_clock_that_was_set_back_hides_nothing(file: ShadowFile) -> None:
     write(file, compared("missing", began=5000.0), now=5001.0)
     write(file, compared("match", began=100.0, user=None), now=101.0)
     assert users(file) == NOBODY
+    file.discard(5000.0)
+    assert write(file, compared("match", began=4990.0), now=4990.0).matches == 0
+    contents = write(file, compared("match", began=4000.0), now=4000.0)
+    assert (contents.since, contents.matches) == (4000.0, 1)
 
 
 def test_older_result_of_another_process_does_not_replace_a_newer_one(file: ShadowFile) -> None:

@@ -54,7 +54,7 @@ class Recorder(ShadowState):
         super().__init__(Path(os.devnull), "new")
         self.ended: dict[str, Ended] = {}
 
-    def start(self) -> None:
+    def start(self, _: object = None) -> None:
         pass
 
     def record(self, query: Query, comparison: Comparison, began: float) -> None:

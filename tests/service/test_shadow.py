@@ -255,7 +255,8 @@ def test_cached_answers_are_compared_with_hits(
         calls = 4 if hits == "true" else 1
         assert settled(service, calls) == {"match": calls}
         value = scrape(service)
-        assert value("idv_backend_requests_total", backend="users", outcome="found") == calls
+        # Those of comparisons are beside the limits of the lookups that are served.
+        assert value("idv_backend_requests_total", backend="users", outcome="found") == 1
         assert value("idv_cache_lookups_total", result="hit") == 3
 
 

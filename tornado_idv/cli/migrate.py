@@ -111,7 +111,7 @@ def check(
 
     Blockers are users who are missing or extra, who differ in a field that --accept does not name,
     who could not be verified or looked up when last compared; too few users; and a service that
-    does not write what it compares. What did not match is compared again each minute.
+    compares nothing, or does not write it. What did not match is compared again each minute.
 
     Exit codes: 0 no blocker; 1 blockers; 2 wrong use; 3 could not be determined.
     """
@@ -124,6 +124,8 @@ def check(
     if abs(time.time() - contents.written) > _WRITTEN_WITHIN:
         text = "the service has not written the file since {written}: see tornado-idv health"
         blockers.append(text.format_map(record))
+    if contents.problem is not None:
+        blockers.append(f"the service compares nothing: {contents.problem}")
     others = Counter[str]()
     for each in contents.differing:
         left = [field for field in each.fields if field not in accepted]
@@ -163,6 +165,7 @@ def _read(config_path: Path, name: str | None, *, as_json: bool) -> tuple[Record
         "backend": name,
         "since": format_time(contents.since),
         "written": format_time(contents.written),
+        "problem": contents.problem,
         "days": contents.days,
         "users": contents.matches + users.total() - sum(users[each] for each in FAILED),
         **{each: users[each] for each in STORED},

@@ -10,11 +10,12 @@ from functools import partial
 import pluggy
 
 from tornado_idv.errors import format_traceback
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend, BreakerOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.chain import Chain, Explanation
+from tornado_idv.lookup.circuit_breaker import CircuitBreaker
 from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.lookup.shadow import Shadow
 from tornado_idv.lookup.shared_answers import SharedAnswers
@@ -22,6 +23,8 @@ from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
+_NEVER_OPEN = BreakerOptions(failures=10**9)
+"""For comparisons, which are few: some users may fail each time, and others must be compared."""
 
 
 class Directory:
@@ -68,6 +71,14 @@ class Directory:
             for guard in self.guards:
                 if guard.backend in before:
                     guard.share_state_of(before[guard.backend])
+
+        def make_source() -> Chain:
+            guards = [Guard(each, accepts, listens=False) for each in backends]
+            for guard in guards:
+                guard.breaker = CircuitBreaker(_NEVER_OPEN)
+            return Chain(manager, guards, cache, encode, timeout)
+
+        self._make_source = make_source
         self._observers = _observers(manager)
         look_up = (
             partial(shared.look_up, chain.find) if shared else lambda query, _: chain.find(query)
@@ -127,8 +138,10 @@ class Directory:
     def set_shadows(self, shadows: Sequence[Shadow]) -> None:
         """Compare lookups with these shadows from now on."""
         self.shadows = shadows
+        # Past the limits, the breakers and the canaries of the lookups that are served.
+        source = self._make_source() if shadows else None
         for each in shadows:
-            each.source = self._chain
+            each.source = source
         self._shadows_of_hits = [each for each in shadows if each.settings.hits]
         self._observes_hits = bool(self._observers or self._shadows_of_hits)
         self._single_flight.on_outcome = [each.offer for each in shadows]

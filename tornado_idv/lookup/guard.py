@@ -74,7 +74,7 @@ class Guard:
     `User`, with "not known here", or with `Unavailable` or `Broken` in the backend's name.
     ``accepts`` says whether a record can be sent in a response; ``on_result``, if given, is
     called with every `BackendCall`. ``ttl`` is the configured time to live of users without
-    ``cache_ttl``; ``timer`` gives seconds.
+    ``cache_ttl``; ``timer`` gives seconds. Of several guards of a backend one ``listens`` to it.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Guard:
         *,
         ttl: float = 300.0,
         timer: Callable[[], float] = time.monotonic,
+        listens: bool = True,
     ) -> None:
         options = backend.options
         self.backend = backend
@@ -100,7 +101,8 @@ class Guard:
         self._may_skip = options.on_unavailable == "continue"
         self._match = compile_pattern(options.match) if options.match is not None else None
         self.breaker = CircuitBreaker(options.breaker, timer)
-        backend.on_available(self._on_available)
+        if listens:
+            backend.on_available(self._on_available)
         self.canaries = {
             kind: Canary(options, kind, partial(self.find, canary=True), timer)
             for kind in dict.fromkeys(map(type, canaries_of(options).values()))

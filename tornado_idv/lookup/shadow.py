@@ -33,12 +33,12 @@ _OPEN_AGAIN = 30.0
 _BURST = 1.0
 """Seconds of its rate that may pass at once."""
 _MAX_SOURCE_LOOKUPS = 4
-"""Lookups in the source at a time: they have places in the guards of the served path."""
+"""Lookups in the source at a time, beside those that are served."""
 _CLOSE_TIMEOUT = 2.0
 """Seconds for which the end of its lookups, and of its backend, is waited for."""
 _AGAIN = 60.0
 """Seconds after which what did not match is compared again, without a lookup of a client."""
-_MAX_AGAIN = 100
+_MAX_AGAIN = 500
 _DIFFERENCES = ("missing", "extra", "differs")
 
 Outcome = Answer | LookupFailed
@@ -89,7 +89,7 @@ class Shadow:
             loop = asyncio.get_running_loop()
             self._opening = loop.create_task(self._open())
             if self.state is not None:
-                self.state.start()
+                self.state.start(lambda: self._problem)
                 self._repeating = loop.create_task(self._repeat(self.state))
 
     @property
@@ -123,12 +123,9 @@ class Shadow:
             self._counted["skipped"] += 1
         elif guard.is_asked(query):
             self._next = max(self._next, now - _BURST) + self._interval
-            self._begin(guard, query, source, first)
-
-    def _begin(self, guard: Guard, query: Query, source: Chain, first: Outcome | None) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _repeat(self, state: ShadowState) -> None:
         while True:
@@ -136,10 +133,10 @@ class Shadow:
             await self.compare_again(state)
 
     async def compare_again(self, state: ShadowState) -> None:
-        """Compare what did not match before: the users may be the same by now."""
+        """Compare what did not match before, one by one: the users may be the same by now."""
         for query in await state.due(_AGAIN, _MAX_AGAIN):
-            if self.guard and self.source and len(self._tasks) < self._max_tasks:
-                self._begin(self.guard, query, self.source, None)
+            if self.guard and self.source:
+                await self._run(self.guard, query, self.source, None)
             await asyncio.sleep(self._interval)
 
     def cancel(self) -> None:

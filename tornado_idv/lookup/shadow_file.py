@@ -19,11 +19,13 @@ from tornado_idv.errors import StartError
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.model import Query
 
-_APPLICATION_ID = 0x69647602
-"""Marks a database as such a file, in version 2."""
+_APPLICATION_ID = 0x69647603
+"""Marks a database as such a file, in version 3."""
 _BUSY_TIMEOUT = 5.0
 _DAY = 86400
-STORED = ("missing", "extra", "differs", "unverified", "target_failed", "match")
+_SET_BACK = 60.0
+"""Seconds by which a clock that was set back is noticed."""
+STORED = ("missing", "extra", "unverified", "target_failed", "differs", "match")
 """The results that users have, the most severe first; of a user's queries that one counts."""
 FAILED = ("unverified", "target_failed")
 """Results of users who were not compared in fact."""
@@ -33,7 +35,8 @@ _MATCH = STORED.index("match")
 # those that an operator has to look at.
 _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
-    "CREATE TABLE state (key BLOB, backend TEXT, scope TEXT, since REAL, written REAL)",
+    """CREATE TABLE state (
+        key BLOB, backend TEXT, scope TEXT, since REAL, written REAL, problem TEXT)""",
     "CREATE TABLE totals (day INTEGER, result TEXT, count INTEGER, PRIMARY KEY (day, result))",
     """CREATE TABLE comparisons (
         query TEXT PRIMARY KEY, user TEXT, result INTEGER, fields TEXT, began REAL, text TEXT
@@ -64,7 +67,8 @@ FROM comparisons GROUP BY user HAVING min(result) <> {_MATCH} ORDER BY min(resul
 
 
 _DUE = f"""
-SELECT text FROM comparisons WHERE result <> {_MATCH} AND began < ? ORDER BY began LIMIT ?
+SELECT text FROM comparisons WHERE result <> {_MATCH} AND began NOT BETWEEN ? AND ?
+ORDER BY random() LIMIT ?
 """  # noqa: S608 - constants
 
 
@@ -92,12 +96,14 @@ class DifferingUser(NamedTuple):
 class Contents(NamedTuple):
     """Users who were compared since the last import, or since the file was created.
 
-    A service has ``written`` it last. ``matches`` is the number of the users who do not differ.
-    ``totals`` are the numbers of comparisons by result. Times are in Unix time.
+    A service has ``written`` it last, and its ``problem`` is why it compares nothing. ``matches``
+    is the number of the users who do not differ. ``totals`` are the numbers of comparisons by
+    result. Times are in Unix time.
     """
 
     since: float
     written: float
+    problem: str | None
     days: int
     matches: int
     differing: list[DifferingUser]
@@ -115,17 +121,27 @@ class ShadowFile:
         self._backend = backend
         self._max_rows = max_rows
 
-    def write(self, comparisons: Sequence[Recorded], now: float, scope: str = "") -> None:
+    def write(
+        self,
+        comparisons: Sequence[Recorded],
+        now: float,
+        scope: str = "",
+        *,
+        problem: str | None = None,
+        is_complete: bool = True,
+    ) -> None:
         """Store comparisons, except for those that began before an import.
 
-        With another ``scope`` than before they begin again.
+        They begin again with another ``scope`` than before, if some of them are missing, and if
+        the clock was set back.
         """
         with self._opened(now) as database:
             ((key, since, before),) = database.execute("SELECT key, since, scope FROM state")
-            if before not in (None, scope):
+            if before not in (None, scope) or since > now + _SET_BACK or not is_complete:
                 _clear(database, now)
                 since = now
-            database.execute("UPDATE state SET scope = ?, written = ?", [scope, now])
+            sql = "UPDATE state SET scope = ?, written = ?, problem = ?"
+            database.execute(sql, [scope, now, problem])
             counted = [each for each in comparisons if each.began >= since]
             totals = Counter((each.began // _DAY, each.comparison.result) for each in counted)
             database.executemany(_COUNT, [(*each, count) for each, count in totals.items()])
@@ -143,16 +159,20 @@ class ShadowFile:
             with self._opened(now) as database:
                 _clear(database, now)
 
-    def due(self, before: float, count: int) -> list[str]:
-        """Return the texts of queries that were compared before, and did not match."""
+    def due(self, now: float, age: float, count: int) -> list[str]:
+        """Return the texts of queries that did not match, and were compared ``age`` s ago.
+
+        They are chosen at random: some may fail each time.
+        """
         with self._opened() as database:
-            rows = database.execute(_DUE, [before, count])
+            rows = database.execute(_DUE, [now - age, now, count])
             return [text for (text,) in rows]
 
     def read(self) -> Contents:
         """Return the users who were compared."""
         with self._opened() as database:
-            ((since, written),) = database.execute("SELECT since, written FROM state")
+            sql = "SELECT since, written, problem FROM state"
+            ((since, written, problem),) = database.execute(sql)
             ((users,),) = database.execute("SELECT count(DISTINCT user) FROM comparisons")
             days = "SELECT count(DISTINCT day) FROM totals WHERE result NOT IN (?, ?, ?)"
             ((day_count,),) = database.execute(days, [*FAILED, "source_failed"])
@@ -163,7 +183,9 @@ class ShadowFile:
                 names = sorted(set((fields or "").split(",")) - {""})
                 queries = sorted(texts.split("\n"))
                 differing.append(DifferingUser(user, STORED[place], names, began, queries))
-        return Contents(since, written, day_count, users - len(differing), differing, totals)
+        return Contents(
+            since, written, problem, day_count, users - len(differing), differing, totals
+        )
 
     @contextmanager
     def _opened(self, now: float | None = None) -> Iterator[sqlite3.Connection]:
@@ -184,8 +206,8 @@ class ShadowFile:
                 if is_empty and now is not None:
                     for statement in _SCHEMA:
                         database.execute(statement)
-                    state = [secrets.token_bytes(32), self._backend, None, now, now]
-                    database.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", state)
+                    state = [secrets.token_bytes(32), self._backend, None, now, now, None]
+                    database.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?)", state)
                 if database.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
                     raise self._error("no file of a shadow, or of another version; name another")
                 ((backend,),) = database.execute("SELECT backend FROM state")

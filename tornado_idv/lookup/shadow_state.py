@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -26,6 +27,8 @@ _MAX_WAITING = 10_000
 """Comparisons that wait to be written; of more, the oldest are dropped."""
 _INTERVAL = 5.0
 """Seconds from one write to the next."""
+_MIN_INTERVAL = 0.2
+"""The same after a difference, which a process that is killed must not lose."""
 _CLOSE_TIMEOUT = 5.0
 _OF_USERS = {"breaker", "cache_ttl", "max_concurrent", "negative_ttl", "shadow", "timeout"}
 """Options of a backend that have no influence on who its users are."""
@@ -63,20 +66,30 @@ class ShadowState:
         self._clock = clock
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
+        self._is_complete = True
+        self._wake = asyncio.Event()
+        self._problem_of_shadow: Callable[[], str | None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Begin to write, and create the file, so that an import of users finds one."""
+    def start(self, problem_of_shadow: Callable[[], str | None] = lambda: None) -> None:
+        """Begin to write, and create the file, so that an import of users finds one.
+
+        ``problem_of_shadow`` gives why nothing is compared, if so.
+        """
+        self._problem_of_shadow = problem_of_shadow
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def record(self, query: Query, comparison: Comparison, began: float) -> None:
-        """Store a comparison that began then, in Unix time."""
+        """Store a comparison that began then, in Unix time; at once if it is no match."""
+        self._is_complete = self._is_complete and len(self._waiting) < _MAX_WAITING
         self._waiting.append(Recorded(query, comparison, began))
+        if comparison.result != "match":
+            self._wake.set()
 
     async def due(self, age: float, count: int) -> list[Query]:
         """Return queries that did not match, and were not compared again for ``age`` seconds."""
         try:
-            texts: list[str] = await self._thread(self._file.due, self._clock() - age, count)
+            texts: list[str] = await self._thread(self._file.due, self._clock(), age, count)
         except StartError:  # writing the file reports it
             return []
         return [ByNickname(each[1:]) if each.startswith("@") else ByCard(each) for each in texts]
@@ -95,18 +108,34 @@ class ShadowState:
     async def _run(self) -> None:
         while True:
             await self._write()
-            await asyncio.sleep(_INTERVAL)
+            await asyncio.sleep(_MIN_INTERVAL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_INTERVAL):
+                    await self._wake.wait()
+            self._wake.clear()
 
     async def _write(self) -> None:
         """Write what waits, if anything; after a failure that waits again."""
         waiting = [*self._waiting]
         self._waiting.clear()
-        problem = None
+        problem, is_complete = None, self._is_complete
         try:
-            await self._thread(self._file.write, waiting, self._clock(), self.scope)
+            await self._thread(
+                partial(
+                    self._file.write,
+                    waiting,
+                    self._clock(),
+                    self.scope,
+                    problem=self._problem_of_shadow(),
+                    is_complete=is_complete,
+                )
+            )
+            self._is_complete = self._is_complete or not is_complete
         except Exception as error:  # noqa: BLE001 - no error of the file may end this task
             problem = str(error) if isinstance(error, StartError) else format_traceback(error)
-            self._waiting = deque([*waiting, *self._waiting], _MAX_WAITING)
+            waiting += self._waiting
+            self._is_complete = self._is_complete and len(waiting) <= _MAX_WAITING
+            self._waiting = deque(waiting, _MAX_WAITING)
         if problem != self.problem:
             level = logging.ERROR if problem else logging.INFO
             text = problem or "is written again"
