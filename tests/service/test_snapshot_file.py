@@ -14,7 +14,8 @@ import pytest
 
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.lookup.snapshot import MARK, SnapshotIgnored
-from tornado_idv.service.snapshot_file import SnapshotFile
+from tornado_idv.service import snapshot_file
+from tornado_idv.service.snapshot_file import SnapshotFiles
 
 OLD, NEW = MARK + b"old", MARK + b"new" * 100
 
@@ -29,40 +30,40 @@ def names(path: Path) -> set[str]:
 
 
 def test_is_readable_for_its_owner_alone_and_replaced_as_a_whole(path: Path) -> None:
-    file = SnapshotFile(path)
+    file = SnapshotFiles(path)
     for content in (OLD, NEW):
         file.write(content)
-        assert file.read() == content
+        assert file.read(path) == content
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert names(path) == {path.name}
 
 
 @pytest.mark.parametrize("length", range(0, len(NEW), 7))
 def test_process_that_is_killed_while_it_writes_leaves_the_old_one(path: Path, length: int) -> None:
-    SnapshotFile(path).write(OLD)
+    SnapshotFiles(path).write(OLD)
     pid = os.fork()
     if pid == 0:
         try:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_FSIZE, (length, length))
-            SnapshotFile(path).write(NEW)
+            SnapshotFiles(path).write(NEW)
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGXFSZ
     assert (path.with_name(f".{path.name}.new")).stat().st_size == length
-    file = SnapshotFile(path)
-    assert file.read() == OLD
-    assert file.acquire()
+    file = SnapshotFiles(path)
+    assert file.read(path) == OLD
+    file.acquire()
     file.write(NEW)
-    assert file.read() == NEW
+    assert file.read(path) == NEW
     assert names(path) == {path.name}
 
 
 def test_failure_while_it_is_written_leaves_the_old_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = SnapshotFile(path)
+    file = SnapshotFiles(path)
     file.write(OLD)
 
     def fail(_: int) -> None:
@@ -71,36 +72,68 @@ def test_failure_while_it_is_written_leaves_the_old_one(
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
         file.write(NEW)
-    assert file.read() == OLD
+    assert file.read(path) == OLD
     assert names(path) == {path.name}
 
 
-def test_one_process_writes_and_another_takes_over_when_it_has_ended(path: Path) -> None:
-    one, two = SnapshotFile(path), SnapshotFile(path)
-    assert one.acquire()
-    assert one.acquire()
-    assert not two.acquire()
+def test_each_worker_has_a_file_and_a_successor_takes_one_over(path: Path) -> None:
+    first, second = path, path.with_name(f"{path.name}.1")
+    one, two, three = SnapshotFiles(path), SnapshotFiles(path), SnapshotFiles(path)
+    for _ in range(2):
+        one.acquire()
+        two.acquire()
+        assert (one.own, two.own) == (first, second)
+    one.write(OLD)
+    two.write(NEW)
+    assert [three.read(each) for each in three.existing] == [OLD, NEW]
     one.release()
-    assert two.acquire()
-    assert not one.acquire()
+    three.acquire()
+    assert three.own == first
+    three.remove()
+    assert three.existing == []
     two.release()
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            SnapshotFile(path).acquire()
+            SnapshotFiles(path).acquire()
             os.write(writing, b".")
             signal.pause()
         finally:
             os._exit(0)
     os.read(reading, 1)
-    assert not one.acquire()
+    four, five = SnapshotFiles(path), SnapshotFiles(path)
+    four.acquire()
+    assert four.own == path.with_name(f"{path.name}.2")
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert one.acquire()
-    one.release()
+    five.acquire()
+    assert five.own == second
+    for each in (three, four, five):
+        each.release()
     os.close(reading)
     os.close(writing)
+
+
+def test_file_of_another_service_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = SnapshotFiles(path), SnapshotFiles(path)
+    one.acquire()
+    monkeypatch.setattr(snapshot_file, "_SERVICE", b"another service.")
+    with pytest.raises(OSError, match="another service writes it"):
+        two.acquire()
+    one.release()
+    two.acquire()
+    two.release()
+
+
+def test_file_that_another_worker_removes_is_no_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SnapshotFiles(path)
+    file.write(OLD)
+    monkeypatch.setattr(Path, "is_file", lambda each: each.unlink(missing_ok=True) or True)
+    file.remove()
+    assert file.existing == []
 
 
 def _make_link(path: Path) -> None:
@@ -128,14 +161,14 @@ NOT_OURS: dict[str, Callable[[Path], object]] = {
 def test_what_is_not_a_snapshot_is_neither_read_replaced_nor_removed(path: Path, kind: str) -> None:
     NOT_OURS[kind](path)
     before = os.lstat(path)
-    file = SnapshotFile(path)
+    file = SnapshotFiles(path)
 
     def use() -> None:
         if kind in {"pipe", "folder"}:
             with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
-                file.read()
+                file.read(path)
         else:
-            assert len(file.read()) < 100
+            assert len(file.read(path)) < 100
         with pytest.raises(OSError, match="not a snapshot"):
             file.write(NEW)
         file.remove()
@@ -149,22 +182,22 @@ def test_what_is_not_a_snapshot_is_neither_read_replaced_nor_removed(path: Path,
 
 
 def test_file_that_others_may_have_written_is_ignored(path: Path) -> None:
-    file = SnapshotFile(path)
+    file = SnapshotFiles(path)
     file.write(NEW)
     for mode in (0o620, 0o602):
         path.chmod(mode)
         with pytest.raises(SnapshotIgnored, match="another user"):
-            file.read()
+            file.read(path)
     path.chmod(0o600)
     if os.geteuid() == 0:
         os.chown(path, 12345, -1)
         with pytest.raises(SnapshotIgnored, match="another user"):
-            file.read()
+            file.read(path)
 
 
 def test_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    file = SnapshotFile(tmp_path / "missing" / "answers.snapshot")
-    for use in (file.read, file.acquire, lambda: file.write(NEW)):
+    file = SnapshotFiles(tmp_path / "missing" / "answers.snapshot")
+    for use in (lambda: file.read(file.own), file.acquire, lambda: file.write(NEW)):
         with pytest.raises(FileNotFoundError):
             use()
     file.remove()

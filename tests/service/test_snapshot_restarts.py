@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sqlite3
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -18,7 +20,6 @@ from support.processes.admin import ask_admin
 from support.processes.process import ServiceProcess, children, eventually, running
 from support.processes.service import CONFIG, FIXTURE, Client, make_database
 from tornado_idv.model import User
-from tornado_idv.service.snapshot_file import SnapshotFile
 
 ALICE = User("Free", "4000123412341234", "alice")
 BOB = User("Pro", "4001", "bob")
@@ -104,6 +105,34 @@ def test_users_found_before_a_restart_are_served_while_their_source_is_down(
         directory.absent.add(ALICE.card_number)
         assert Client(service.port).by_card(ALICE.card_number).status == 404
     assert len(list(tmp_path.glob(".*.new"))) <= 1  # of the last one, if it was killed meanwhile
+
+
+@pytest.mark.parametrize("is_other_site", [False, True])
+def test_users_of_all_workers_are_found_again_unless_the_site_is_another(
+    tmp_path: Path,
+    directory: LiveDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_other_site: bool,
+) -> None:
+    directory.users = [User("Free", f"5{number}", f"user{number}") for number in range(30)]
+    texts = [f"@{user.nickname}" for user in directory.users]
+
+    def statuses() -> set[int]:
+        with served(tmp_path, upstream(directory), workers=2) as service:
+            found = {Client(service.port).by_input(each).status for each in texts}
+            stop(service)
+        return found
+
+    assert statuses() == {200}
+    directory.down = {*texts}
+    assert statuses() == {200}
+    if is_other_site:
+        sites = "profile_sites: ["
+        other = CONFIG.replace(sites, f"{sites}https://b.example, ")
+        assert other != CONFIG
+        monkeypatch.setattr(sys.modules[__name__], "CONFIG", other)
+    assert statuses() == {503 if is_other_site else 200}
 
 
 def _edit_fixture(folder: Path) -> None:
@@ -229,7 +258,7 @@ def test_something_else_in_its_place_stops_no_start(
 def test_reload_turns_it_on_and_elsewhere_and_keeps_what_is_cached(
     tmp_path: Path, directory: LiveDirectory
 ) -> None:
-    one, two = SnapshotFile(tmp_path / "one"), SnapshotFile(tmp_path / "two")
+    one, two = tmp_path / "one", tmp_path / "two"
     with served(tmp_path, upstream(directory), "cache: {snapshot_interval: 1s}\n") as service:
         client, config = Client(service.port), tmp_path / "config.yaml"
         assert client.by_input("@alice").status == 200
@@ -243,19 +272,28 @@ def test_reload_turns_it_on_and_elsewhere_and_keeps_what_is_cached(
             assert client.by_input("@alice").status == 200
 
         for file in (one, two):
-            reload(f"snapshot: {file.path.name}")
-            eventually(file.path.exists)
-            assert b"alice" in file.path.read_bytes()
-            assert not file.acquire()
+            reload(f"snapshot: {file.name}")
+            eventually(file.exists)
+            assert b"alice" in file.read_bytes()
+            assert is_written_by_another(file)
         assert client.by_input("@carol").status == 404
         assert directory.requests == requests
-        assert one.acquire()
+        assert not is_written_by_another(one)
         reload("snapshot: one, negative_ttl: 1s")
         assert directory.requests == requests
-        one.release()
         for file in (one, two):
-            file.path.unlink()
+            file.unlink()
         ask_admin(service, "/cache/purge", {"all": True})
-        eventually(one.path.exists)
+        eventually(one.exists)
         stop(service)
-        assert not two.path.exists()
+        assert not two.exists()
+
+
+def is_written_by_another(path: Path) -> bool:
+    """Return whether another process has the lock."""
+    with path.with_name(f".{path.name}.lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -18,7 +18,7 @@ from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import Answer, ByNickname, User
 from tornado_idv.service import snapshots as module
-from tornado_idv.service.snapshot_file import SnapshotFile
+from tornado_idv.service.snapshot_file import SnapshotFiles
 from tornado_idv.service.snapshots import scope_of
 
 
@@ -100,7 +100,7 @@ async def test_stop_does_not_wait_for_a_file_that_hangs(
 ) -> None:
     monkeypatch.setattr(module, "_STOP_TIMEOUT", 0.05)
     released = threading.Event()
-    monkeypatch.setattr(SnapshotFile, "acquire", lambda _: released.wait(20))
+    monkeypatch.setattr(SnapshotFiles, "acquire", lambda _: released.wait(20))
     process = Process(path, wall, Source())
     try:
         await asyncio.wait_for(process.stop(), 5)
@@ -114,7 +114,8 @@ async def test_start_does_not_wait_for_a_file_that_hangs(
 ) -> None:
     monkeypatch.setattr(module, "_READ_TIMEOUT", 0.05)
     released = threading.Event()
-    monkeypatch.setattr(SnapshotFile, "read", lambda *_: released.wait(20))
+    monkeypatch.setattr(SnapshotFiles, "read", lambda *_: released.wait(20))
+    path.touch()
     try:
         await asyncio.wait_for(Process(path, wall, Source()).start(), 5)
         assert "is ignored" in caplog.text
@@ -132,10 +133,10 @@ async def test_purge_is_done_once_the_file_is_removed(
     assert await process.snapshots.removed()
     assert not path.exists()
 
-    def fail(_: SnapshotFile) -> None:
+    def fail(_: SnapshotFiles) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(SnapshotFile, "remove", fail)
+    monkeypatch.setattr(SnapshotFiles, "remove", fail)
     process.directory.purge(Purge(queries=(QUERY,)))
     assert not await process.snapshots.removed()
     assert process.snapshots.error is not None
@@ -191,7 +192,7 @@ async def test_stop_does_not_try_again_what_fails(
 async def test_operator_who_purges_learns_that_the_file_is_still_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: SnapshotFile) -> None:
+    def fail(_: SnapshotFiles) -> None:
         raise PermissionError(13, "Permission denied")
 
     config = (
@@ -200,7 +201,7 @@ async def test_operator_who_purges_learns_that_the_file_is_still_there(
     (tmp_path / "users.yaml").write_text(FIXTURE)
     async with serving_here(config, tmp_path) as service:
         assert await service.operations.purge({"all": True})
-        monkeypatch.setattr(SnapshotFile, "remove", fail)
+        monkeypatch.setattr(SnapshotFiles, "remove", fail)
         with pytest.raises(OperationFailed, match="remove it by hand"):
             await service.operations.purge({"all": True})
         assert service.operations.process_report().parts["cache snapshot"].error

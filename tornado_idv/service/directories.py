@@ -63,12 +63,12 @@ async def open_directories(
             directories.shared = SharedTier(cache, counters)
             cache.on_purge(missed.append)  # until a directory listens
             stack.push_async_callback(directories.shared.close)
-        snapshot = await snapshots.read()
+        found = await snapshots.read()
         await stack.enter_async_context(directories.opened(settings))
-        if snapshot is not None and not missed:
+        if not missed:
             # At once: no backend may report a change between its revision and its answers.
-            snapshots.restore(snapshot, directories.current)
-            del snapshot  # it takes as much memory as the cache
+            snapshots.restore(found, directories.current)
+        del found  # it takes as much memory as the cache
         await stack.enter_async_context(snapshots.kept())
         await stack.enter_async_context(background(_check_canaries(directories)))
         yield directories

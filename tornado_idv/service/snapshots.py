@@ -12,9 +12,10 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
@@ -23,7 +24,7 @@ from tornado_idv.lookup.cache import OF_SNAPSHOT
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.snapshot import Snapshot, SnapshotIgnored, decode, encode, restore, to_file
 from tornado_idv.service.keys import background
-from tornado_idv.service.snapshot_file import SnapshotFile
+from tornado_idv.service.snapshot_file import SnapshotFiles
 from tornado_idv.web.json_body import encode_user
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ def scope_of(settings: Settings) -> str:
     cache = settings.cache.model_dump_json(exclude=set(OF_SNAPSHOT), exclude_defaults=True)
     parts = [settings.identifiers, *settings.served]
     text = [cache, *(each.model_dump_json(exclude_defaults=True) for each in parts)]
+    text += settings.profile_sites  # some backends look users up by profile URL
     return hashlib.sha256("\n".join(text).encode()).hexdigest()
 
 
@@ -58,7 +60,8 @@ class Snapshots:
         self.since = clock()
         self._clock = clock
         self._in_thread = DaemonThread("snapshot")
-        self._file: SnapshotFile | None = None
+        self._path: Path | None = None
+        self._files: SnapshotFiles | None = None
         self._changes = 0
         """The number of purges, and of other directories."""
         self._removal: asyncio.Task[bool] | None = None
@@ -67,7 +70,7 @@ class Snapshots:
     @property
     def enabled(self) -> bool:
         """Return whether a file is configured."""
-        return self._file is not None
+        return self._files is not None
 
     def follow(self, settings: Settings, directory: Directory) -> None:
         """Write the answers of this directory from now on."""
@@ -76,30 +79,36 @@ class Snapshots:
         directory.cache.on_purge = partial(self._on_purge, directory)
         self._use(settings)
 
-    async def read(self) -> Snapshot | None:
-        """Return the snapshot, if there is one that can be used."""
-        if self._file is None:
-            return None
-        scope = scope_of(self._settings)
+    async def read(self) -> list[Snapshot]:
+        """Return what the processes of the service wrote, as far as it can be used."""
+        files, scope = self._files, scope_of(self._settings)
+        if files is None:
+            return []
+
+        def load() -> Iterator[Snapshot]:
+            for path in files.existing:
+                try:
+                    yield decode(files.read(path), scope, self._clock())
+                except (SnapshotIgnored, OSError) as error:
+                    reason = getattr(error, "strerror", None) or str(error)
+                    _log.warning("cache.snapshot: %s is ignored: %s", path, reason)
+
         try:
             async with asyncio.timeout(_READ_TIMEOUT):
-                content = await self._in_thread(self._file.read)
-                snapshot: Snapshot = await self._in_thread(decode, content, scope, self._clock())
-        except FileNotFoundError:
-            return None
-        except (SnapshotIgnored, OSError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or "it cannot be read in time"
-            _log.warning("cache.snapshot: %s is ignored: %s", self._file.path, reason)
-            return None
-        return snapshot
+                found: list[Snapshot] = await self._in_thread(lambda: [*load()])
+        except TimeoutError:
+            _log.warning("cache.snapshot: %s is ignored: not read in time", files.own)
+            return []
+        return found
 
-    def restore(self, snapshot: Snapshot, directory: Directory) -> None:
-        """Keep its answers in the cache of the directory, in case lookups fail."""
+    def restore(self, snapshots: Sequence[Snapshot], directory: Directory) -> None:
+        """Keep their answers in the cache of the directory, in case lookups fail."""
         render = partial(encode_user, identifiers=self._settings.make_identifiers())
         now, revisions = self._clock(), _revisions(directory)
-        count = restore(snapshot, directory.cache, now, revisions, render)
-        text = "cache.snapshot: %d of %d answers are kept, to be served while lookups fail"
-        _log.info(text, count, len(snapshot.rows))
+        counts = [restore(each, directory.cache, now, revisions, render) for each in snapshots]
+        if snapshots:
+            text = "cache.snapshot: %d of %d answers are kept, to be served while lookups fail"
+            _log.info(text, sum(counts), sum(len(each.rows) for each in snapshots))
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -126,53 +135,53 @@ class Snapshots:
         while True:
             interval = self._settings.cache.snapshot_interval
             await asyncio.sleep(min(interval / 10, _SOON))
-            if self._file is not None and (
+            if self._files is not None and (
                 clock() >= written_at + interval
-                or not await self._in_thread(os.path.lexists, self._file.path)
+                or not await self._in_thread(os.path.lexists, self._files.own)
             ):
                 written_at = clock()
                 await self._write()
 
     async def _write(self) -> bool:
-        """Write the file, if this process is the one that does; return false after a purge."""
-        file, directory, changes = self._file, self._directory, self._changes
-        if file is None:
+        """Write the file of this process; return false after a purge."""
+        files, directory, changes = self._files, self._directory, self._changes
+        if files is None:
             return True
         try:
-            if await self._in_thread(file.acquire):
-                # Read before the answers: what is stored from now on may be of a later revision.
-                revisions = _revisions(directory)
-                header, parts = Snapshot(scope_of(self._settings), self._clock(), revisions), []
-                for part in encode(header, directory.cache):
-                    parts.append(part)
-                    await asyncio.sleep(0)
-                if changes == self._changes:  # a later purge removes the file after that
-                    await self._in_thread(lambda: file.write(to_file(parts)))
+            await self._in_thread(files.acquire)
+            # Read before the answers: what is stored from now on may be of a later revision.
+            revisions = _revisions(directory)
+            header, parts = Snapshot(scope_of(self._settings), self._clock(), revisions), []
+            for part in encode(header, directory.cache):
+                parts.append(part)
+                await asyncio.sleep(0)
+            if changes == self._changes:  # a later purge removes the file after that
+                await self._in_thread(lambda: files.write(to_file(parts)))
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
-            self._fail(file, "cannot be written", error)
+            self._fail(files, "cannot be written", error)
             return True
         if self.error is not None:
-            _log.info("cache.snapshot: %s can be written again", file.path)
+            _log.info("cache.snapshot: %s can be written again", files.own)
             self.error, self.since = None, self._clock()
         return changes == self._changes
 
     def _on_purge(self, directory: Directory) -> None:
         if directory is self._directory:
             self._changes += 1
-            if self._file is not None:
-                self._removal = asyncio.create_task(self._remove(self._file))
+            if self._files is not None:
+                self._removal = asyncio.create_task(self._remove(self._files))
 
-    async def _remove(self, file: SnapshotFile) -> bool:
+    async def _remove(self, files: SnapshotFiles) -> bool:
         try:
-            await self._in_thread(file.remove)
+            await self._in_thread(files.remove)
         except OSError as error:
-            self._fail(file, "cannot be removed after a purge", error)
+            self._fail(files, "cannot be removed after a purge", error)
             return False
         return True
 
-    def _fail(self, file: SnapshotFile, problem: str, error: Exception) -> None:
+    def _fail(self, files: SnapshotFiles, problem: str, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        text = f"{file.path}: {problem}: {reason}"
+        text = f"{files.own}: {problem}: {reason}"
         if text != self.error:
             hint = "name another, in a folder that this user can write"
             details = "" if isinstance(error, OSError) else f"\n{format_traceback(error)}"
@@ -181,11 +190,11 @@ class Snapshots:
 
     def _use(self, settings: Settings) -> None:
         self._settings, path = settings, settings.cache.snapshot
-        if self._file is not None and self._file.path != path:
-            self._file.release()
-            self._file = None
-        if path is not None and self._file is None:
-            self._file = SnapshotFile(path)
+        if path == self._path:
+            return
+        if self._files is not None:
+            self._files.release()
+        self._path, self._files = path, SnapshotFiles(path) if path else None
 
 
 def _revisions(directory: Directory) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.interfaces.backend import BackendOptions, BreakerOptions
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.service.snapshot_file import SnapshotFile
+from tornado_idv.service.snapshot_file import SnapshotFiles
 from tornado_idv.service.snapshots import Snapshots
 
 TTL, STALE = 300, 3600
@@ -48,14 +48,12 @@ class Process:
         self.snapshots.follow(self.settings, self.directory)
 
     @property
-    def file(self) -> SnapshotFile:
-        assert self.snapshots._file is not None
-        return self.snapshots._file
+    def file(self) -> SnapshotFiles:
+        assert self.snapshots._files is not None
+        return self.snapshots._files
 
     async def start(self) -> None:
-        snapshot = await self.snapshots.read()
-        if snapshot is not None:
-            self.snapshots.restore(snapshot, self.directory)
+        self.snapshots.restore(await self.snapshots.read(), self.directory)
 
     async def stop(self) -> None:
         async with self.snapshots.kept():
