@@ -107,7 +107,7 @@ class _Traffic:
     def run(self, seed: int) -> None:
         """Look people up, alone and as batches, until stopped."""
         chance = random.Random(seed)
-        while not self.stop.wait(0.01):
+        while not self.stop.wait(0.1):
             chosen = [chance.randrange(-50, len(PEOPLE)) for _ in range(20)]
             asked = {_nickname(number): number for number in (DIFFERS, MISSING, EXTRA, *chosen)}
             try:

@@ -278,7 +278,7 @@ def test_no_request_fails_in_a_restart_with_sockets_of_systemd(
         process = stack.enter_context(serving_activated(held, config))
         with (
             proxy(UNUSED, tmp_path, changes) as front,
-            loaded(front, lookup_request("@alice"), pause=0.001) as load,
+            loaded(front, lookup_request("@alice")) as load,
         ):
             load.wait_for(100)
             for _ in range(2):

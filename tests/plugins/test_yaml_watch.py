@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -188,7 +189,8 @@ async def test_a_file_that_is_still_changing_is_not_read(
         reads.append([*seen])
 
     monkeypatch.setattr(backend_module, "_CHECK_INTERVAL", 0.001)
-    monkeypatch.setattr(backend_module.FileSignature, "find", find)
+    # In this module alone: a thread of another test may look at a file of its own.
+    monkeypatch.setattr(backend_module, "FileSignature", SimpleNamespace(find=find))
     monkeypatch.setattr(YamlBackend, "reload", reload)
     async with open_backends([make_backend(YamlBackend, path.parent, path=path.name)]):
         await asyncio.wait_for(is_over.wait(), timeout=10)
