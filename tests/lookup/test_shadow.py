@@ -276,24 +276,34 @@ async def test_closed_shadow_leaves_nothing_running() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.fixture
+def clock() -> Ticker:
+    """Unix time, for the state."""
+    ticker = Ticker()
+    ticker.now = time.time()
+    return ticker
+
+
+@pytest.fixture
+def state(tmp_path: Path, clock: Ticker, monkeypatch: pytest.MonkeyPatch) -> ShadowState:
+    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+    return ShadowState(tmp_path / "shadow.db", "new", clock)
+
+
 async def test_what_did_not_match_is_compared_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: ShadowState, clock: Ticker, tmp_path: Path
 ) -> None:
     """Also if no client looks it up, and whatever the sample."""
-    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
-    now = time.time()
-    state = ShadowState(tmp_path / "shadow.db", "new", lambda: now)
-    state.start()
     shadow = new(OTHER_ALICE)
     compared = Compared(directory(FakeBackend(ALICE)), shadow, state=state, chance=lambda: 0.0)
     await compared.results()
     await until(lambda: bool(differing(tmp_path)))
-    now = time.time()
+    clock.now = time.time()
     shadow.source.answer = ALICE
     compared.shadow._chance = lambda: 1.0
     await compared.shadow.compare_again(state)
     assert compared.counts["differs"] == 1
-    now += 61
+    clock.now += 61
     await compared.shadow.compare_again(state)
     await compared.end()
     assert compared.counts["match"] == 1
@@ -302,20 +312,16 @@ async def test_what_did_not_match_is_compared_again(
 
 
 async def test_comparisons_leave_the_breaker_of_served_lookups_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: ShadowState, clock: Ticker, tmp_path: Path
 ) -> None:
     """A source that fails for those who differ serves everyone else."""
-    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
-    now = time.time()
-    state = ShadowState(tmp_path / "shadow.db", "new", lambda: now)
-    state.start()
     old = FakeBackend(ALICE)
     compared = Compared(directory(old), new(OTHER_ALICE), state=state)
     await compared.results()
     await until(lambda: bool(differing(tmp_path)))
     old.source.answer = DOWN
     for _ in range(10):
-        now += 61
+        clock.now += 61
         await compared.shadow.compare_again(state)
     assert compared.counts["source_failed"] == 10
     (guard,) = compared.directory.guards

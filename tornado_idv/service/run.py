@@ -50,12 +50,7 @@ def run(
         alive = asyncio.create_task(_report_alive(notifier))
         try:
             async with listening(
-                file,
-                settings,
-                manager,
-                logs.access,
-                lambda: logs.writer.dropped,
-                notifier=notifier,
+                file, settings, manager, logs.access, lambda: logs.writer.dropped, notifier=notifier
             ) as service:
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()
