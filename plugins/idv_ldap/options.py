@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -37,7 +37,12 @@ _PORTS = {"ldap": 389, "ldaps": 636}
 def _uri(text: str) -> str:
     """Return the canonical URI; libldap would also take a list of them, or a search."""
     match = _URI.fullmatch(text)
-    if match is None:
+    try:  # not every version of Python checks what is in brackets
+        server = urlsplit(text if match else "")
+        valid = server.port != 0 and ("[" not in text or bool(IPv6Address(server.hostname or "")))
+    except ValueError:
+        valid = False
+    if match is None or not valid:
         raise ValueError("must be like ldaps://dc1.example.org or ldap://dc1.example.org:389")
     return f"{match[1]}://{match[2]}:{match[3] or _PORTS[match[1]]}"
 

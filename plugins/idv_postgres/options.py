@@ -58,9 +58,17 @@ class Dsn:
     def parse(cls, text: str) -> Dsn:
         """Parse a URI; raises `ValueError`."""
         parts = _URI.fullmatch(text)
+        start, hosts, path, options = parts.groups("") if parts else [""] * 4
+        uris = {
+            host
+            if ":" in host.rpartition("]")[2]
+            else f"{host}:5432": f"{start}{host}{path}{options}"
+            for host in hosts.split(",")
+        }
         try:
-            options = urlsplit(text).query
-            query = parse_qs(options, strict_parsing=True) if options else {}
+            # Host by host, as asyncpg gets them: most releases of Python refuse a list with IPv6.
+            first, *_ = [urlsplit(uri).query for uri in uris.values()]
+            query = parse_qs(first, strict_parsing=True) if first else {}
         except ValueError:
             parts = None
         if parts is None:
@@ -70,13 +78,6 @@ class Dsn:
             )
         role = _one_of(_ROLES, query, "target_session_attrs", "any")
         _one_of(_TLS_MODES, query, "sslmode", "prefer")
-        start, hosts, path, options = parts.groups("")
-        uris = {
-            host
-            if ":" in host.rpartition("]")[2]
-            else f"{host}:5432": f"{start}{host}{path}{options}"
-            for host in hosts.split(",")
-        }
         roles = {"prefer-standby": ("standby", "any")}.get(role, (role,))
         if role == "any" and len(uris) > 1:
             roles = ("primary", "any")

@@ -1,12 +1,13 @@
-"""URLs of PostgreSQL and Redis servers: what is one, and how messages call it."""
+"""URLs of PostgreSQL, Redis and LDAP servers: what is one, and how messages call it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
+from idv_ldap.options import LdapOptions
 from idv_postgres.options import Dsn
 from idv_redis.options import check_url
 from support.processes.process import Invoke
@@ -36,7 +37,7 @@ NO_DSNS = (
     *("postgresql://u:1/q@h/x", "postgresql://u:1?q=1@h/x", "postgresql://u:p#q@h/x"),
     *("postgresql://u:p[q@h/x", "postgresql://u:p]q@h/x", "postgresql://u:p@h/x#", "postgresql://[h"),
     *("postgresql://u:p@k?q=1@h/x", "postgresql://u:p@k/q@h/x", "postgresql://h?p", "postgresql://[[]"),
-    *("postgresql://u:p[::1]q@h/x", "postgresql://h?sslmode=require#p"),
+    *("postgresql://u:p@h,\u2100/x", "postgresql://u:p[::1]q@h/x", "postgresql://h?sslmode=require#p"),
     *("postgresql://h/x?sslmode=on", "postgresql://h/x?target_session_attrs=master"),
 )  # fmt: skip
 
@@ -80,6 +81,14 @@ def test_url_of_redis_is_accepted(text: str) -> None:
 def test_anything_else_is_no_url_of_redis(text: str) -> None:
     with pytest.raises(ValueError, match=r"^not a URL of a Redis server"):
         check_url(SecretStr(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["ldap://h:0", "ldaps://h:65536", "ldap://[", "ldap://[1.2.3.4]", "ldaps://[::::]"]
+)
+def test_uri_of_ldap_has_a_port_and_an_address_that_can_be_used(text: str) -> None:
+    with pytest.raises(ValidationError, match=r"must be like ldaps://dc1\.example\.org"):
+        LdapOptions.model_validate({"uris": [text]})
 
 
 @pytest.mark.parametrize(
