@@ -121,7 +121,10 @@ def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
 
 def _is_missing(path: Path) -> bool:
     """Return whether there is no database, but at most an empty file."""
-    return not path.exists() or path.stat().st_size == 0
+    try:
+        return path.stat().st_size == 0  # `exists` hides other errors, from Python 3.14 on
+    except FileNotFoundError:
+        return True
 
 
 class SqliteUserStore(UserStore):
@@ -156,7 +159,7 @@ class SqliteUserStore(UserStore):
     def transaction(self, *, in_place: bool) -> Iterator[SqliteTransaction]:
         """Change the file in one transaction, or a copy, which is renamed over it."""
         # The file itself is replaced, not a link that leads to it.
-        path = self.options.path.resolve()
+        path = Path(os.path.realpath(self.options.path))
         is_new = _is_missing(path)
         with ExitStack() as stack:
             with _mapped_errors():

@@ -308,3 +308,11 @@ def test_rows_are_left_without_an_error_after_the_end_of_an_import(table: Sqlite
         next(rows)
     assert isinstance(rows, Generator)
     rows.close()
+
+
+def test_link_to_itself_is_not_replaced(tmp_path: Path) -> None:
+    table, link = SqliteTable(tmp_path), tmp_path / "link.db"
+    link.symlink_to(link)
+    with pytest.raises(StartError, match=r"link\.db: cannot be used: "):
+        table.load([ALICE], path=str(link))
+    assert link.is_symlink()

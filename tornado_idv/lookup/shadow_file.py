@@ -155,9 +155,12 @@ class ShadowFile:
 
         Without a file, no service has compared anything.
         """
-        if self.path.exists():
-            with self._opened(now) as database:
-                _clear(database, now)
+        try:
+            self.path.stat()  # `exists` hides other errors, from Python 3.14 on
+        except FileNotFoundError:
+            return
+        with self._opened(now) as database:
+            _clear(database, now)
 
     def due(self, now: float, age: float, count: int) -> list[str]:
         """Return the texts of queries that did not match, and were compared ``age`` s ago.
