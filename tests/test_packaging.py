@@ -37,7 +37,8 @@ for target in targets:
     os.mkdir(f"{folder}/{target}")
     if target == "wheel_of_sdist":
         with tarfile.open(f"{folder}/sdist/{sdist}") as archive:
-            archive.extractall(folder, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4
+            archive.extractall(folder)
         os.chdir(f"{folder}/{sdist.removesuffix('.tar.gz')}")
     if target == "sdist":
         sdist = build_meta.build_sdist(f"{folder}/sdist")

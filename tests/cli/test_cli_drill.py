@@ -175,7 +175,7 @@ def test_last_line_shows_why_a_scenario_failed(invoke: Invoke, script: Script) -
         (("--", "no-such-program"), 3, "no-such-program: cannot be run: No such file or directory"),
         (("--found", "(", "--", "true"), 2, "not a regular expression"),
         (("--timeout", "5", "--", "true"), 2, "not a duration"),
-        ((), 2, "Missing argument 'COMMAND...'"),
+        ((), 2, "COMMAND..."),
     ],
 )
 def test_wrong_use_is_an_error(

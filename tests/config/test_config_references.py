@@ -105,9 +105,8 @@ def test_only_regular_files_are_read(problems_in: ProblemsIn, tmp_path: Path) ->
 
 
 def test_a_file_name_with_nul_is_reported(problems_in: ProblemsIn) -> None:
-    assert problems_in(f'{GOOD}logging: {{level: "${{file:a\\0b}}"}}') == [
-        "3:18: logging.level: embedded null byte"
-    ]
+    (problem,) = problems_in(f'{GOOD}logging: {{level: "${{file:a\\0b}}"}}')
+    assert problem.startswith("3:18: logging.level: ")
 
 
 def test_plain_tokens_are_not_reported_while_the_host_is_unknown(problems_in: ProblemsIn) -> None:

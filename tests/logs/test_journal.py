@@ -29,12 +29,16 @@ LEVELS = {"debug": "<7>", "info": "", "warning": "<4>", "error": "<3>", "critica
 
 
 @pytest.fixture
-def journal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
-    """Standard error is what the service manager has passed."""
-    status = os.fstat(2)
-    monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+def loggers(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Loggers that write to the captured standard error, until the end of a test."""
     with put_back():
         yield
+
+
+def stream_of(descriptor: int) -> str:
+    """Return the value of ``JOURNAL_STREAM`` for a file that the service manager has passed."""
+    status = os.fstat(descriptor)
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 @pytest.mark.parametrize(
@@ -43,9 +47,16 @@ def journal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
     ids=["one process", "supervisor"],
 )
 def test_line_begins_with_the_priority_of_its_level(
-    journal: None, capfd: pytest.CaptureFixture[str], log_format: LogFormat, *, direct: bool
+    loggers: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    log_format: LogFormat,
+    *,
+    direct: bool,
 ) -> None:
     """Also the further lines of an event: journald takes each for an entry."""
+    # Not in a fixture: pytest captures in another file while those are set up.
+    monkeypatch.setenv("JOURNAL_STREAM", stream_of(2))
     log = logging.getLogger("tornado_idv.test")
     with ExitStack() as stack:
         if direct:
@@ -67,14 +78,14 @@ def test_line_begins_with_the_priority_of_its_level(
 
 @pytest.mark.parametrize("stream", [None, "1:2"])
 def test_other_streams_get_no_priority(
-    journal: None,
+    loggers: None,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     stream: str | None,
 ) -> None:
     """As of a service whose unit appends standard error to a file."""
     if stream is None:
-        monkeypatch.delenv("JOURNAL_STREAM")
+        monkeypatch.delenv("JOURNAL_STREAM", raising=False)
     else:
         monkeypatch.setenv("JOURNAL_STREAM", stream)
     with closing(configure_logging("info", "json")):
@@ -100,8 +111,7 @@ def test_service_has_its_priorities_in_the_journal(tmp_path: Path, server: str) 
 def serve_with_a_journal(config: Path, until: str) -> list[str]:
     """Return the lines that the service manager reads up to a text, from a socket as it has."""
     ours, theirs = socket.socketpair()
-    status = os.fstat(theirs.fileno())
-    stream = f"{status.st_dev}:{status.st_ino}"
+    stream = stream_of(theirs.fileno())
     with (
         ours,
         theirs,

@@ -113,7 +113,7 @@ async def test_read_only_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.M
     state = started(path)
     state.record(ByNickname("alice"), MISSING, 1.0)
     await until(lambda: state.problem)
-    assert state.problem == (f"{path}: cannot be used: attempt to write a readonly database")
+    assert (state.problem or "").startswith(f"{path}: cannot be used: ")
     await state.close()
 
 

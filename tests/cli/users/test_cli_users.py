@@ -457,7 +457,7 @@ def test_wrong_use_names_what_is_right(users: Users, source: Source) -> None:
         ([csv, "--to", "demo"], "of the kind yaml"),
         ([source("", "list.txt"), "--to", "people"], "add --format"),
         ([csv, "--to", "people", "--map", "a=b"], "the fields are nickname"),
-        ([csv, "--to", "people", "--delimiter", ":"], "is not one of ',', ';'"),
+        ([csv, "--to", "people", "--delimiter", ":"], "--delimiter"),
         *(([csv, "--to", "people", f"--max-rejected={text}"], "from 0%") for text in percentages),
     ]:
         done = users("import", *arguments)
