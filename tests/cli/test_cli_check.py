@@ -93,7 +93,7 @@ def test_a_file_that_may_not_be_read_is_no_wrong_use(
     """Another command exits with 3: the file may be readable soon."""
     monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may read each file
     with public_directory() as folder:
-        (path := folder / "config.yaml").touch(mode=0o600)
+        (path := folder / "config.yaml").touch(mode=0)
         with unprivileged():
             for command, code in (("check", 1), ("health", 3)):
                 result = invoke(command, "-c", path)

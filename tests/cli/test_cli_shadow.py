@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.processes.admin import admin_port
-from support.processes.process import Invoke, running
+from support.processes.process import Invoke, eventually, running
 from support.processes.service import FIXTURE
 
 Config = Callable[..., Path]
@@ -54,8 +54,8 @@ def test_serve_and_status_say_what_is_a_shadow(
     with running(file) as process:
         port = f"admin: {{port: {admin_port(process)}}}"
         file.write_text(file.read_text().replace("admin: {port: 0}", port))
-        status = invoke("status", "-c", file)
-    assert "shadow:       new (yaml): available; none yet" in status.stdout
+        line = "shadow:       new (yaml): available; none yet"
+        eventually(lambda: line in invoke("status", "-c", file).stdout)
     lines = [each.strip() for each in process.announced]
     assert "Backends, in order: users (yaml)" in lines
     assert "Shadows: new (yaml)" in lines

@@ -7,7 +7,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 import trustme
@@ -247,12 +247,12 @@ async def test_second_response_to_an_attempt_does_not_answer_the_next(
     """It comes late, on the connection that is kept."""
     first = error(status, "a", "Retry-After: 0")
 
-    async def late(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            request = await a_request(_reader)
-            requests.append(request)
-            ids = (header(requests[0], "X-Request-ID") or "").encode()
-            writer.write((first if len(requests) == 1 else NOT_FOUND).replace(REQUEST_ID, ids))
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(asyncio.IncompleteReadError):
+            while True:
+                requests.append(await a_request(reader))
+                ids = (header(requests[0], "X-Request-ID") or "").encode()
+                writer.write((first if len(requests) == 1 else NOT_FOUND).replace(REQUEST_ID, ids))
 
     requests: list[bytes] = []
     server = await asyncio.start_server(late, "127.0.0.1", 0)

@@ -71,11 +71,11 @@ async def test_is_written_every_interval_and_soon_after_it_was_removed(
     async with process.snapshots.kept():
         await passed(20)
         assert path.exists()
-        assert len(await passed(300)) == 3
+        assert len(await passed(335)) == 3  # a thread may take some seconds of this clock each time
         process.directory.purge(Purge())
         await process.snapshots.removed()
         assert not path.exists()
-        assert len(await passed(12)) == 1
+        assert len(await passed(20)) == 1
 
 
 async def test_second_service_with_the_same_file_loads_it_and_writes_it_when_the_first_ended(
