@@ -332,7 +332,7 @@ def test_request_that_is_left_after_the_drain_is_in_the_exit_code(
         control.wait_until_serving()
         with begun_request(worker):
             drain(control)
-            control.receive()
+            control.rest()  # not one message: that may be its state while it waits
 
     assert worker.run(supervise, CONFIG.replace("timeout: 5s", "timeout: 0s"))[0] == 1
     assert "stopped with requests unanswered after the drain" in capfd.readouterr().err
