@@ -35,7 +35,7 @@ def quoted_table(table: str) -> str:
 
 
 _ROLES = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
-_HOST = r"(?:\[[^\]@/?#,]*\]|[^@/?#,:\[\]]*)(?::[0-9]{0,5})?"
+_HOST = r"(?:\[[^\[\]@/?#,]*\]|[^@/?#,:\[\]]*)(?::[0-9]{0,5})?"
 _URI = re.compile(
     rf"((?i:postgres(?:ql)?)://(?:[^@/?#\[\]]*@)?)({_HOST}(?:,{_HOST})*)(/[^@?#]*)?((?:\?[^@#]*)?)"
 )

@@ -29,7 +29,7 @@ IN_CLUSTER = (
 """The reason of a failure: one node can lose what others have no part of."""
 _MIN_SECRET = 32
 _URL = re.compile(
-    r"(?:rediss?://(?:[^@/?#\[\]]*@)?(?:\[[^\]@/?#]+\]|[^@/?#:\[\]]+)(?::[0-9]+)?(?:/[0-9]*/?)?"
+    r"(?:rediss?://(?:[^@/?#\[\]]*@)?(?:\[[^\[\]@/?#]+\]|[^@/?#:\[\]]+)(?::[0-9]+)?(?:/[0-9]*/?)?"
     r"|unix://(?:[^@/?#]*@)?/[^@?#]+)(?:\?[^@#]*)?"
 )
 """A character in a password that is not percent-encoded makes what follows look like a host."""
