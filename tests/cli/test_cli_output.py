@@ -77,13 +77,17 @@ def test_name_of_a_file_that_is_no_text_is_printed(folder: Path, arguments: list
     [["users", "export", "--from", "users"], ["schema"], ["check", "--json"], ["users", "--help"]],
     ids=" ".join,
 )
-def test_closed_pipe_ends_a_command_without_a_word(folder: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_closed_pipe_ends_a_command_without_a_word(
+    folder: Path, arguments: list[str], unbuffered: str
+) -> None:
     """As behind `head`; the exit code is that of a result that cannot be printed."""
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
         [*COMMAND, *arguments],
         cwd=folder,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         stdout=writer,
         stderr=subprocess.PIPE,
         timeout=60,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from support.processes.forked_commands import BROKEN, CLOSED, start
 from support.processes.process import Invoke
 from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
 from tornado_idv.client import Result as FoundResult
@@ -426,6 +427,22 @@ def test_list_is_written_to_standard_output(
     records = b'{"n": "@bob", "x": 1}\n{"n": "@alice"}'
     result = invoke("reconcile", "-", "--column", "n", *options, stdin=records)
     assert result.stdout == '{"n": "@bob", "x": 1}\n'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", [BROKEN, CLOSED, "/dev/full"])
+def test_state_is_not_written_where_the_rows_cannot_be(
+    double: IdentityService, tmp_path: Path, output: str
+) -> None:
+    (tmp_path / "accounts").write_text("@bob\n")
+    (tmp_path / "key").write_text(double.key)
+    files = [tmp_path / "accounts", "--key-file", tmp_path / "key", "--state", tmp_path / "state"]
+    options = ("--grace", "0s", "--max-gone", "100%", "--confirm-after", "0s", "--url", double.url)
+    done = start(tmp_path / "logs", "reconcile", *files, *options, output=output)
+    assert done.wait() == 3
+    full = "standard output cannot be written: No space left on device\n"
+    assert done.stderr == (full if output == "/dev/full" else "")
+    assert {each.name for each in tmp_path.iterdir()} == {"accounts", "key", "logs"}
 
 
 @pytest.mark.slow

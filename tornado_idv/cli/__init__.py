@@ -22,7 +22,6 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # the image blocks
 import click  # noqa: E402
 
 from tornado_idv.cli.commands import Commands  # noqa: E402
-from tornado_idv.cli.standard_streams import open_closed_streams  # noqa: E402
 
 # Plugins of pydantic would see secrets of the configuration; to look for them takes 7 ms (CPython
 # 3.11). It does so when the first of our models is imported, which is after this.
@@ -45,8 +44,7 @@ Completion, for bash (zsh and fish: write that name instead of bash):
     epilog=_EPILOG,
 )
 @click.version_option(package_name="tornado-idv", message="%(prog)s %(version)s")
-@click.pass_context
-def main(context: click.Context) -> None:
+def main() -> None:
     """Does this user exist, and who is it? A lookup service over HTTP and JSON.
 
     Begin with `tornado-idv init`, then `tornado-idv serve`.
@@ -54,4 +52,3 @@ def main(context: click.Context) -> None:
     Exit codes: 0 done; 1 the answer is no (not found, check failed); 2 wrong use;
     3 could not be determined; 130 interrupted by Ctrl-C. Those of serve are in `serve --help`.
     """
-    context.obj = open_closed_streams()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
-from tornado_idv.cli.standard_streams import discard_output, print_message, write_utf8
+from tornado_idv.cli.standard_streams import OutputError, open_streams, print_message
 from tornado_idv.errors import format_traceback
 from tornado_idv.interfaces.command_tools import CommandTools, Exit
 from tornado_idv.registry import plugin_manager
@@ -51,23 +51,21 @@ def _exit_on_failure() -> Iterator[None]:
     """End a command that was interrupted, or failed unexpectedly, not with 1, which means "no"."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         print_message("\ninterrupted")
         sys.exit(128 + signal.SIGINT)
     except click.ClickException as error:
-        with suppress(OSError):
-            error.show()
+        error.show()
         sys.exit(error.exit_code)
-    except (click.Abort, click.exceptions.Exit):
+    except click.exceptions.Exit:
         raise
+    except OutputError as error:
+        if not error.is_closed:
+            print_message(str(error))
+        sys.exit(Exit.UNDETERMINED)
     except Exception as error:  # noqa: BLE001 - Python, and click for EPIPE, would exit with 1
-        if isinstance(error, BrokenPipeError):
-            discard_output()  # by the reader's choice, as of `head`
-        elif isinstance(error, FileNotFoundError) and error.filename is None:
+        if isinstance(error, FileNotFoundError) and error.filename is None:
             print_message("the current folder was removed; change to another one")
-        elif isinstance(error, OSError) and error.filename is None:
-            discard_output()
-            print_message(f"standard output cannot be written: {error.strerror}")
         else:
             print_message(f"unexpected error:\n{format_traceback(error)}", "error")
         sys.exit(Exit.UNDETERMINED)
@@ -84,9 +82,13 @@ class Commands(click.Group):
         for name, (_, summary) in _COMMANDS.items():
             self.add_command(click.Command(name, short_help=summary))
 
+    @_exit_on_failure()  # click would print and exit by rules of its own
     def main(self, *args: Any, **extra: Any) -> Any:
-        write_utf8()
-        return super().main(*args, **extra)
+        open_streams()
+        try:
+            return super().main(*args, **extra)
+        finally:
+            sys.stdout.flush()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         self._add_those_of_plugins()

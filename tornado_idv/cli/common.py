@@ -8,14 +8,14 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.cli.standard_streams import OutputError, print_message
 from tornado_idv.errors import ConfigError, IdvError, MissingConfigError
 from tornado_idv.interfaces.command_tools import Exit, printable
 
@@ -107,9 +107,8 @@ def report(text: str, record: Record, *, as_json: bool) -> None:
         return
     try:
         print_json(record)
-    except OSError as error:
-        discard_output()
-        print_message(f"done, but standard output cannot be written: {error.strerror}")
+    except OutputError as error:
+        print_message(f"done, but {error}")
 
 
 def example_request(url: str, token: str, unix_socket: Path | None = None) -> str:
@@ -169,7 +168,8 @@ def exit_on_error(
         yield
     except IdvError as error:
         if as_json:
-            print_json(record(error))
+            with suppress(OutputError):  # the exit code says it
+                print_json(record(error))
         elif isinstance(error, MissingConfigError):
             advice = "name another with --config, or write one with: tornado-idv init"
             print_message(f"{error}; {advice}", "error")

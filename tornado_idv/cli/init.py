@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from tornado_idv.cli.common import example_request, examples, exit_on_error
+from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.command_tools import Exit
@@ -144,7 +145,7 @@ def init(folder: Path, kind: str) -> None:
         command = _NEXT[kind].format(folder=shlex.quote(str(folder)), config=config)
         click.echo(f"Now run\n\n{command}  tornado-idv serve --config {config}\n\nand send\n")
         click.echo(example_request("http://127.0.0.1:8080", token))
-    except OSError:
+    except OutputError:
         for path in files:  # their key is lost
             path.unlink()
         raise

@@ -6,8 +6,9 @@ import json
 import os
 import pwd
 import signal
+import sqlite3
 import subprocess
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -77,6 +78,20 @@ def test_exit_code_is_1_where_a_failure_cannot_be_printed(path: Path) -> None:
     assert run_with_full_output(path, "stderr", "revoke", "shop")[0] == 1
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether another process changes the store."""
+    with closing(sqlite3.connect(path, timeout=0)) as database:
+        try:
+            database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+    return False
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_changed_where_a_signal_comes_before_the_token_is_printed(
     path: Path, tmp_path: Path, number: signal.Signals
@@ -93,21 +108,23 @@ def test_nothing_is_changed_where_a_signal_comes_before_the_token_is_printed(
     with log.open("w") as stderr:
         command = ("keys", "issue", "shop", "--store", str(path))
         process = fork(*command, stdout=writing, stderr=stderr.fileno())
-    waits_for = Path(f"/proc/{process.pid}/wchan")
-    eventually(lambda: "pipe_write" in waits_for.read_text())
+    eventually(lambda: is_locked(path) and state(process.pid) == "S")  # it waits for the pipe
     process.send_signal(number)
-    assert process.wait(TIMEOUT) != 0
-    os.close(reading)
+    assert process.wait(TIMEOUT) == 128 + number
     os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert set(pipe.read()) == {"x"}
     assert "Traceback" not in log.read_text()
     assert read(path) == known
 
 
-def test_exit_code_is_1_where_the_token_cannot_be_printed(path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_exit_code_is_1_where_the_token_cannot_be_printed(path: Path, unbuffered: str) -> None:
     """Python's own would be 120."""
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run(
             [*COMMAND, "keys", "issue", "shop", "--create", "--store", str(path)],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             stdout=full,
             stderr=subprocess.PIPE,
             timeout=TIMEOUT,

@@ -262,10 +262,14 @@ def test_it_serves_where_nothing_can_be_printed(
 
 
 @pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-"])
-def test_the_exit_code_is_set_if_nothing_can_be_printed(config: Config, redirections: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_the_exit_code_is_set_if_nothing_can_be_printed(
+    config: Config, redirections: str, unbuffered: str
+) -> None:
     """Also where the interpreter finds its standard streams so when it starts."""
     path = config("name: users, kind: yaml, path: gone.yaml", more=ANY_PORT)
     line = f"exec {shlex.join(COMMAND)} serve --config {shlex.quote(str(path))} {redirections}"
+    line = f"export PYTHONUNBUFFERED={unbuffered}; {line}"
     assert subprocess.run(["/bin/sh", "-c", line], timeout=TIMEOUT, check=False).returncode == 3
 
 

@@ -51,7 +51,7 @@ def start(folder: Path, *arguments: object, output: str | None = None) -> Logged
     if output is None:
         output = str(folder / f"{number}.out")
         Path(output).touch()
-    stdout, stderr = _open(output), os.open(log, os.O_WRONLY | os.O_APPEND)
+    stdout, stderr = open_output(output), os.open(log, os.O_WRONLY | os.O_APPEND)
     closed = [1] if output == CLOSED else []
     try:
         texts = [str(each) for each in arguments]
@@ -62,7 +62,8 @@ def start(folder: Path, *arguments: object, output: str | None = None) -> Logged
     return LoggedCommand(process, output, log)
 
 
-def _open(output: str) -> int:
+def open_output(output: str) -> int:
+    """Open a file, or what takes the place of `CLOSED` or `BROKEN`."""
     if output == BROKEN:
         reading, writing = os.pipe()
         os.close(reading)

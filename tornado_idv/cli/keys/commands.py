@@ -12,7 +12,7 @@ import click
 from tornado_idv.cli.common import RefusedError, examples, print_json, report, show
 from tornado_idv.cli.keys.store import Target, as_record, create_option, on_store
 from tornado_idv.cli.keys.transfer import export_keys, import_keys
-from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.cli.standard_streams import OutputError, print_message
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.interfaces.command_tools import Exit, printable
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
@@ -121,9 +121,6 @@ def _change_and_print_token(
     If it cannot be printed, nothing is changed; if the change is not made after that, a message
     says that the token is not valid.
     """
-    if "stdout" in click.get_current_context().find_root().obj:
-        print_message("standard output is closed, and the token would be lost")
-        sys.exit(Exit.NO)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     printed = False
     try:
@@ -135,11 +132,9 @@ def _change_and_print_token(
                     print_json({"token": token, **as_record(key, target.now)})
                 else:
                     click.echo(token)
-            except OSError as error:
+            except OutputError as error:
                 printed = False
-                discard_output()
-                reason = f"standard output cannot be written: {error.strerror}"
-                print_message(f"{reason}; no key was changed")
+                print_message(f"{error}; no key was changed")
                 sys.exit(Exit.NO)
     except BaseException as error:
         if printed:

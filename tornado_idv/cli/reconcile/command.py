@@ -23,7 +23,7 @@ from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_w
 from tornado_idv.cli.reconcile.accounts import AccountReader, By
 from tornado_idv.cli.reconcile.run import Run, Share, UndeterminedError
 from tornado_idv.cli.reconcile.state import State
-from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.client import Client
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.interfaces.command_tools import Exit, printable
@@ -210,14 +210,8 @@ def _write(run: Run, header: str, state_file: Path | None, output: Path | None) 
         if state is not None:
             run.state.write(state)
             state.flush()
-        try:
-            rows.writelines([header, *run.rows])
-            rows.flush()
-        except OSError as error:
-            if output is None:
-                discard_output()
-            name = output or "standard output"
-            raise StartError(f"{name}: cannot be written: {error.strerror}") from None
+        rows.writelines([header, *run.rows])
+        rows.flush()
 
 
 def _report(run: Run, output: Path | None, *, as_json: bool) -> None:

@@ -24,7 +24,7 @@ from tornado_idv.cli.common import (
     exit_on_error,
 )
 from tornado_idv.cli.files import replaced_file
-from tornado_idv.cli.standard_streams import discard_output
+from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, StartError
@@ -172,9 +172,8 @@ def _try_to_announce(
         _log.warning("%s", warning)
     try:
         announce(service, settings)
-    except OSError as error:
-        _log.warning("standard output cannot be written: %s; serving all the same", error.strerror)
-        discard_output()
+    except OutputError as error:
+        _log.warning("%s; serving all the same", error)
 
 
 @contextmanager

@@ -1,0 +1,214 @@
+"""Exit codes of all commands where what they print cannot be written."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import click
+import pytest
+
+from support.databases import sqlite_databases
+from support.databases.key_stores import make_store
+from support.processes.commands import commands
+from support.processes.forked_commands import BROKEN, CLOSED, open_output
+from support.processes.forking import fork
+from support.processes.ports import free_port
+from support.processes.process import TIMEOUT, Invoke, eventually, running
+from support.processes.service import KEY
+from tornado_idv.cli import main
+from tornado_idv.model import User
+
+pytestmark = pytest.mark.slow
+
+USERS = [User("Free", "4000", "alice"), User("Pro", "4001", "bob")]
+CONFIG = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0}}
+admin: {{port: ADMIN}}
+auth: {{store: keys.db, keys: [{{id: caller, token: {KEY}}}]}}
+backends:
+  - {{name: one, kind: sqlite, path: one.db}}
+  - {{name: other, kind: sqlite, path: other.db}}
+  - {{name: imported, kind: sqlite, path: imported.db}}
+  - {{name: new, kind: sqlite, path: one.db, shadow: {{sample: 100%, state: shadow.db}}}}
+"""
+POSTGRES = """\
+profile_sites: [https://profiles.example]
+backends: [{name: users, kind: postgres, dsn: 'postgresql://127.0.0.1:1/x'}]
+"""
+IMPORTED = '{"id": "imported", "sha256": "%s"}\n' % ("7" * 64)
+# The arguments, the exit code, and the exit code where standard output cannot be written.
+TABLE = {
+    "cache purge": ("--all", 0, 3),
+    "cache stats": ("", 0, 3),
+    "check": ("", 0, 3),
+    "drill": ("-- ./missing", 3, 3),
+    "explain": ("@carol", 1, 3),
+    "health": ("--json", 0, 3),
+    "init": ("NEW", 0, 3),
+    "keys disable": ("disabled --json", 0, 0),
+    "keys enable": ("missing --json", 1, 1),
+    "keys export": ("", 0, 3),
+    "keys import": ("imported.jsonl --update --json", 0, 0),
+    "keys issue": ("NEW", 0, 1),
+    "keys list": ("", 0, 3),
+    "keys revoke": ("revoked", 0, 0),
+    "keys rotate": ("rotated", 0, 1),
+    "keys show": ("shown", 0, 3),
+    "lookup": ("@carol", 1, 3),
+    "migrate check": ("--json", 1, 3),
+    "migrate report": ("", 0, 3),
+    "migrate status": ("", 0, 3),
+    "openapi": ("", 0, 3),
+    "plugins": ("", 0, 3),
+    "postgres init": ("-c postgres.yaml", 0, 3),
+    "reconcile": (
+        "accounts --url URL --key-file key --grace 0s --max-gone 100% --confirm-after 0s",
+        0,
+        3,
+    ),
+    "record": ("--from one --queries accounts --to NEW.yaml --json", 0, 0),
+    "reload": ("", 0, 3),
+    "schema": ("", 0, 3),
+    "serve": ("-c missing.yaml", 3, 3),
+    "status": ("", 0, 3),
+    "users compare": ("one other --json", 1, 3),
+    "users count": ("--from one", 0, 3),
+    "users export": ("--from one", 0, 3),
+    "users generate": ("--count 3", 0, 3),
+    "users import": ("users.csv --to imported --json", 0, 0),
+    "verify-fixture": ("users.yaml --from one", 1, 3),
+    # and of click
+    "--help": ("", 0, 3),
+    "--version": ("", 0, 3),
+    "keys --help": ("", 0, 3),
+    "no-such-command": ("", 2, 2),
+    "users": ("no-such-command", 2, 2),
+    "cache": ("", 2, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What the commands need, and a running service."""
+    folder = tmp_path_factory.mktemp("commands")
+    (folder / "config.yaml").write_text(CONFIG.replace("ADMIN", str(free_port())))
+    (folder / "postgres.yaml").write_text(POSTGRES)
+    (folder / "accounts").write_text("@alice\n@carol\n")
+    (folder / "key").write_text(KEY)
+    (folder / "imported.jsonl").write_text(IMPORTED)
+    (folder / "users.csv").write_text("nickname,card_number,plan\nalice,4000,Free\n")
+    (folder / "users.yaml").write_text("users: [{nickname: alice, card_number: '1', plan: x}]\n")
+    sqlite_databases.write(folder / "one.db", *USERS)
+    for name in ("other.db", "imported.db"):
+        sqlite_databases.write(folder / name, USERS[0])
+    make_store(folder / "keys.db", "disabled", "revoked", "rotated", "shown")
+    with running(folder / "config.yaml") as service:
+        (folder / "url").write_text(f"http://127.0.0.1:{service.port}")
+        eventually((folder / "shadow.db").exists)
+        yield folder
+
+
+def run_all(folder: Path, stream: str, output: str) -> dict[str, tuple[int, str]]:
+    """Run all commands at once; return the exit code of each, and what its other stream got."""
+    new, url = f"{stream}-{output.strip('/').replace('/', '-')}", (folder / "url").read_text()
+    with ExitStack() as stack:
+        started = {}
+        bad = open_output(output)
+        stack.callback(os.close, bad)
+        for name, (arguments, _, _) in TABLE.items():
+            given = arguments.replace("NEW", new).replace("URL", url).split()
+            other = stack.enter_context(TemporaryFile("w+"))
+            streams = {"stdout": other.fileno(), "stderr": other.fileno(), stream: bad}
+            closed = [("stdout", "stderr").index(stream) + 1] if output == CLOSED else []
+            process = fork(*name.split(), *given, **streams, closed=closed, cwd=folder)
+            stack.callback(process.kill)
+            started[name] = process, other
+        results = {}
+        for name, (process, other) in started.items():
+            code = process.wait(TIMEOUT)
+            other.seek(0)
+            results[name] = code, other.read()
+        return results
+
+
+def test_every_command_is_in_the_table() -> None:
+    assert {name for name, _ in commands(main)} <= TABLE.keys()
+
+
+@pytest.mark.parametrize(
+    ("stream", "output"),
+    [("stdout", "/dev/full"), ("stdout", BROKEN), ("stdout", CLOSED), ("stderr", "/dev/full")],
+)
+def test_exit_code_is_the_documented_one(folder: Path, stream: str, output: str) -> None:
+    """That of the result, or 3 where standard output cannot have it."""
+    results = run_all(folder, stream, output)
+    unwritten = stream == "stdout"
+    expected = {name: codes[unwritten] for name, (_, *codes) in TABLE.items()}
+    assert {name: code for name, (code, _) in results.items()} == expected, results
+    for name, (_, text) in results.items():
+        assert "Exception ignored" not in text
+        assert "Traceback" not in text
+        if expected[name] == 3 != TABLE[name][1]:
+            reason = "standard output cannot be written: No space left on device\n"
+            assert text == (reason if output == "/dev/full" else "")
+
+
+_OF_A_PLUGIN = """
+import sys
+from tornado_idv.cli import main
+
+@main.command()
+def ask():
+    print("no")
+    print("a warning", file=sys.stderr)
+    sys.exit(1)
+
+main()
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("stream", "code"), [("stdout", 3), ("stderr", 1)])
+def test_command_of_a_plugin_need_not_flush(stream: str, code: int, unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-c", _OF_A_PLUGIN, "ask"],
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full},
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert done.returncode == code
+    if stream == "stdout":
+        reason = b"standard output cannot be written: No space left on device\n"
+        assert done.stderr == b"a warning\n" + reason
+
+
+def test_prompt_that_is_interrupted_is_not_the_answer_no(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask() -> None:
+        raise click.Abort
+
+    monkeypatch.setitem(main.commands, "ask", click.Command("ask", callback=ask))
+    done = invoke("ask")
+    assert (done.exit_code, done.stderr) == (130, "\ninterrupted\n")
+
+
+def test_pipe_that_another_process_made_non_blocking_gets_all() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    process = fork("users", "generate", "--count", "5000", stdout=writing, stderr=2)
+    eventually(lambda: not select.select([], [writing], [], 0)[1])  # it is full
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert len(pipe.readlines()) == 5001
+    assert process.wait(TIMEOUT) == 0
