@@ -341,7 +341,7 @@ def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
     run_in_shell(issue, folder)
     old = (folder / "shop.token").read_text(encoding="utf-8").strip()
     assert serve == "tornado-idv serve\n"
-    with running(config, timeout=60) as service, repeating(service.port, old) as with_old:
+    with running(config) as service, repeating(service.port, old) as with_old:
         assert "4000123412341234" in run_in_shell(use, folder, service.port)
         assert "4000123412341234" in run_in_shell(rotate, folder, service.port)
         run_in_shell(replace, folder)

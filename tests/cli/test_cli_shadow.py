@@ -54,8 +54,9 @@ def test_serve_and_status_say_what_is_a_shadow(
     with running(file) as process:
         port = f"admin: {{port: {admin_port(process)}}}"
         file.write_text(file.read_text().replace("admin: {port: 0}", port))
-        line = "shadow:       new (yaml): available; none yet"
-        eventually(lambda: line in invoke("status", "-c", file).stdout)
+        # It is opened while the service serves.
+        shown = "shadow:       new (yaml): available; none yet"
+        eventually(lambda: shown in invoke("status", "-c", file).stdout)
     lines = [each.strip() for each in process.announced]
     assert "Backends, in order: users (yaml)" in lines
     assert "Shadows: new (yaml)" in lines

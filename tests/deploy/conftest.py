@@ -24,7 +24,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
     )
     lines = [SERVER if line.startswith("server:") else line for line in canary.splitlines()]
     config.write_text("\n".join([*lines, "logging: {level: info, format: json}", ""]))
-    with running(config, timeout=120) as process:
+    with running(config) as process:
         assert Client(process.port).by_input("@alice").status == 200
         yield process
 

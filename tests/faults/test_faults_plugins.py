@@ -167,7 +167,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         for name, text in {"forgetful": FORGETFUL, "remembering": REMEMBERING}.items():
             config = folder / f"{name}.yaml"
             config.write_text(text.replace("logging: {level: warning}", logs) + BACKENDS)
-            services.append(stack.enter_context(running(config, path=info.parent, timeout=120)))
+            services.append(stack.enter_context(running(config, path=info.parent)))
         clients = Clients(*(CheckingClient(each.port, *PEOPLE) for each in services))
         yield Shared(clients, folder / "mood", services)
 

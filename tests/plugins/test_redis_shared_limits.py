@@ -168,7 +168,7 @@ def replicas(
     paths = [folder / "first.yaml", folder / "second.yaml"]
     paths[0].write_text(config)
     paths[1].write_text(config.replace("port: 0, body", "port: 0, workers: 2, body"))
-    with running(paths[0], timeout=60) as first, running(paths[1], timeout=60) as second:
+    with running(paths[0]) as first, running(paths[1]) as second:
         yield Replica(first, first.admin_url), Replica(second, second.admin_url)
 
 

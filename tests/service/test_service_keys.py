@@ -79,13 +79,14 @@ def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> No
         repeating(service.port, tokens["shop"], 32, pause=0) as revoked,
         repeating(service.port, tokens["partner"]) as other,
     ):
-        eventually(lambda: revoked.statuses()[200] >= 5_000)
-        assert service.shared.counters.responses["identify/url", "ok"].count > 4_500
+        eventually(lambda: revoked.statuses()[200] >= 1_000)
+        assert service.shared.counters.responses["identify/url", "ok"].count > 900
         change(store, lambda opened: opened.revoke("shop", time.time()))
         changed_at = time.monotonic()
         eventually(lambda: revoked.statuses(since=changed_at)[401] > 0)
         rejected_at = time.monotonic()
-        eventually(lambda: revoked.statuses(since=rejected_at)[401] >= 1_000)
+        # On each connection more than once.
+        eventually(lambda: revoked.statuses(since=rejected_at)[401] > 32)
     assert rejected_at - changed_at < 1.0
     assert revoked.statuses(since=rejected_at).keys() == {401}
     assert other.statuses().keys() == {200}

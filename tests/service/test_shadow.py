@@ -311,7 +311,7 @@ def test_comparisons_of_workers_are_added(tmp_path: Path, new: LiveDirectory) ->
     text = config(SERVED, shadow(new)).replace("port: 0,", "port: 0, workers: 2,", 1)
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="utf-8")
-    with running(path, timeout=100) as process:
+    with running(path) as process:
         eventually(lambda: len(status(process).get("workers", [])) == 2)
         wait_until_open(process)
 

@@ -49,7 +49,7 @@ def served(folder: Path, most_descriptors: int = 8192) -> Iterator[ServiceProces
     config = folder / "config.yaml"
     config.write_text(CONFIG.format(key=KEY))
     with descriptors(most_descriptors):
-        before = running(config, timeout=60)
+        before = running(config)
         service = before.__enter__()
     try:
         yield service

@@ -116,7 +116,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
     backend = "  - {name: users, kind: yaml, path: users.yaml}\n"
     trusting = CONFIG.replace("{port: 0", "{port: 0, trusted_proxies: [127.0.0.1]")
     config.write_text(f"{trusting}{backend}logging: {{level: info, format: json}}\n")
-    with running(config, timeout=120) as process:
+    with running(config) as process:
         yield process
 
 

@@ -39,7 +39,7 @@ def served(folder: Path, tls: str = "") -> Iterator[ServiceProcess]:
     (folder / "config.yaml").write_text(CONFIG.replace("TLS", tls))
     with ExitStack() as stack:
         with descriptors(DESCRIPTORS):
-            service = stack.enter_context(running(folder / "config.yaml", timeout=60))
+            service = stack.enter_context(running(folder / "config.yaml"))
         yield service
         service.send_signal()
         assert service.wait() == 0

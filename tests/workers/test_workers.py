@@ -136,7 +136,7 @@ def notified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, notified: list[str]) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("service")
-    with running(prepare(folder), timeout=100) as process:
+    with running(prepare(folder)) as process:
         yield Workers(process, folder)
 
 

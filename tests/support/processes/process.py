@@ -67,11 +67,11 @@ class ServiceProcess:
 
 @contextmanager
 def running(
-    config: Path, *options: str, path: Path | None = None, timeout: float = TIMEOUT
+    config: Path, *options: str, path: Path | None = None, timeout: float = 120.0
 ) -> Iterator[ServiceProcess]:
     """Serves a configuration with these options, for at most ``timeout`` seconds.
 
-    ``path`` is a folder with plugins to be found beside the others.
+    That is for a test that hangs. ``path`` is a folder with plugins to be found beside the others.
     """
     log = config.with_suffix(".log")
     visible = [str(path), os.environ.get("PYTHONPATH", "")] if path else []
