@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -71,7 +70,8 @@ def answer(sock: socket.socket) -> tuple[int, HTTPResponse, bytes]:
 
 def errors(service: ServiceProcess) -> Counter[str]:
     """How often each line was logged, those of answers and of start and stop aside."""
-    events = [json.loads(line)["event"] for line in service.read_log().splitlines()]
+    lines = service.read_log().rpartition("\n")[0].splitlines()
+    events = [json.loads(line)["event"] for line in lines]
     return Counter(each for each in events if each not in ("request", "started", "stopped"))
 
 
@@ -81,19 +81,14 @@ class KeepAliveClient:
     def __init__(self, service: ServiceProcess, *, keeps: bool) -> None:
         self._service = service
         self._sock = connect(service) if keeps else None
-        self.slowest = 0.0
-        self.asked = 0
 
     def ask(self) -> None:
-        began = time.monotonic()
         sock = self._sock or connect(self._service)
         sock.sendall(ask_for("alice"))
         status, _, _ = answer(sock)
         if sock is not self._sock:
             sock.close()
         assert status == 200
-        self.asked += 1
-        self.slowest = max(self.slowest, time.monotonic() - began)
 
     def close(self) -> None:
         if self._sock is not None:
@@ -112,14 +107,13 @@ def test_more_clients_than_descriptors_get_503_and_are_closed(tmp_path: Path) ->
             statuses[sock.recv(12)] += 1
             good.ask()
         assert statuses == {b"HTTP/1.1 503": IDLE - 63}
-        assert good.slowest < 1.0
         for sock in idle:
             sock.close()
         eventually(lambda: recovered(service))
         good.ask()
         good.close()
+        eventually(lambda: "server.max_connections reached (64)" in service.read_log())
         assert [*errors(service).values()] == [1]
-        assert "server.max_connections reached (64)" in service.read_log()
 
 
 def recovered(service: ServiceProcess) -> bool:

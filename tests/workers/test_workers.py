@@ -165,7 +165,7 @@ def ask_until_both_respond(service: Workers) -> None:
 
 def test_service_is_announced_once_all_workers_serve(service: Workers, notified: list[str]) -> None:
     assert [each.split()[0] for each in service.process.announced].count("Listening") == 1
-    assert f"READY=1\nMAINPID={service.process.process.pid}" in notified
+    eventually(lambda: f"READY=1\nMAINPID={service.process.process.pid}" in notified)
     (started,) = [line for line in log_lines(service) if line["event"] == "started"]
     assert started["listen"] == [f"127.0.0.1:{service.port}"]
     assert (started["workers"], started["keys"]) == (2, 3)
@@ -383,16 +383,20 @@ def test_supervisor_has_no_thread(service: Workers) -> None:
 
 def test_each_process_has_only_its_own_sockets(service: Workers) -> None:
     """Otherwise none would notice the end of the supervisor, or a listener outlives its worker."""
-    of_supervisor = socket_inodes(service.process.process.pid)
-    # Two public ones, that of the admin listener, two for signals, one to each process.
-    assert len(of_supervisor) == 2 + 1 + 2 + 3
+    supervisor = service.process.process.pid
+    # Two public ones, that of the admin listener, two for signals, one to each process: more while
+    # one is replaced.
+    eventually(lambda: len(socket_inodes(supervisor)) == 2 + 1 + 2 + 3)
+    of_supervisor = socket_inodes(supervisor)
     for pid in service.pids():
         assert len(socket_inodes(pid) & of_supervisor) == 1
 
 
 def socket_inodes(pid: int) -> set[str]:
-    descriptors = Path(f"/proc/{pid}/fd")
-    links = {str(each.readlink()) for each in descriptors.iterdir()}
+    links = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has been closed meanwhile
+            links.add(str(each.readlink()))
     return {each for each in links if each.startswith("socket:")}
 
 
@@ -429,7 +433,7 @@ def test_stop_drains_every_worker(tmp_path: Path, notified: list[str]) -> None:
     lines = log_lines(service)
     assert (lines[-1]["event"], lines[-1]["drained"]) == ("stopped", True)
     assert sum(line["event"] == "request" for line in lines) > 0
-    assert notified.count("STOPPING=1") > stops
+    eventually(lambda: notified.count("STOPPING=1") > stops)
 
 
 @contextmanager
@@ -459,7 +463,7 @@ def log_lines(service: Workers) -> list[dict[str, Any]]:
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from support.databases.psql import Psql
 from support.processes.ports import free_port
+from support.processes.process import children
 from tornado_idv import User
 
 PASSWORD = "s3cret-canary"
@@ -278,14 +279,9 @@ class PostgresServer:
         if self.process is None:
             return
         os.kill(self.process.pid, number)  # first, so that it starts no other process meanwhile
-        for child in self._children():
+        for child in children(self.process.pid):
             with suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(child, number)
-
-    def _children(self) -> list[int]:
-        assert self.process is not None
-        pid = self.process.pid
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 _numbers = itertools.count()

@@ -17,9 +17,9 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_time(pids: Sequence[int]) -> float:
-    """Return the seconds of CPU time that processes have taken."""
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return _TICK * sum(int(each[11]) + int(each[12]) for each in fields)
+    """Return the seconds of CPU time that processes have taken, those that run still."""
+    stats = (_stat(Path(f"/proc/{pid}/stat")) for pid in pids)
+    return _TICK * sum(int(each[11]) + int(each[12]) for each in stats if each)
 
 
 def wait_until_idle(pids: Sequence[int]) -> None:
@@ -29,17 +29,23 @@ def wait_until_idle(pids: Sequence[int]) -> None:
         before, started = cpu_time(pids), time.monotonic()
         time.sleep(_INTERVAL)
         taken = (cpu_time(pids) - before) / (time.monotonic() - started)
-        return taken < _IDLE_SHARE and not any(map(_is_runnable, pids))
+        return 0 <= taken < _IDLE_SHARE and not any(map(_is_runnable, pids))
 
     eventually(are_idle, _TIMEOUT)
 
 
 def _is_runnable(pid: int) -> bool:
     """Return whether a thread runs, or waits for a processor."""
-    states = [
-        each.read_text().rpartition(")")[2] for each in Path(f"/proc/{pid}/task").glob("*/stat")
-    ]
-    return any(each.split()[0] == "R" for each in states)
+    stats = map(_stat, Path(f"/proc/{pid}/task").glob("*/stat"))
+    return any(each[0] == "R" for each in stats if each)
+
+
+def _stat(path: Path) -> list[str]:
+    """Return the fields of a process or thread from its state on; of one that has ended, none."""
+    try:
+        return path.read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def anonymous_memory(pid: int) -> int:
