@@ -54,6 +54,12 @@ def test_anything_else_is_reported(problems_in: ProblemsIn, address: str) -> Non
     assert problems_in(listening(address)) == [f"3:19: server.listen[0]: {FORM}"]
 
 
+def test_name_of_an_abstract_socket_is_refused(problems_in: ProblemsIn, load_text: Load) -> None:
+    text = "abstract sockets are not supported; write unix: and the path of a file"
+    assert problems_in(listening("unix:@idv")) == [f"3:19: server.listen[0]: {text}"]
+    assert load_text(listening("unix:./@idv")).server.addresses[0].path is not None
+
+
 @pytest.mark.parametrize("address", ["{a: b}", "[a]"])
 def test_an_item_is_text(problems_in: ProblemsIn, address: str) -> None:
     text = f"{GOOD}server: {{listen: ['127.0.0.1:1', {address}]}}\n"

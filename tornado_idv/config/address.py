@@ -68,7 +68,10 @@ class Address:
 
 
 def _listen_address(value: object, info: ValidationInfo) -> Address:
-    address = Address.parse(value if isinstance(value, str) else "")
+    text = value if isinstance(value, str) else ""
+    if text.startswith(f"{UNIX}@"):
+        raise ValueError("abstract sockets are not supported; write unix: and the path of a file")
+    address = Address.parse(text)
     if address.path is None:
         return address
     return Address(path=absolute_path(str(address.path), info))
@@ -77,6 +80,6 @@ def _listen_address(value: object, info: ValidationInfo) -> Address:
 ListenAddress = Annotated[
     InstanceOf[Address],
     BeforeValidator(_listen_address),
-    WithJsonSchema({"type": "string", "pattern": "^unix:.+$|:[0-9]{1,5}$"}),
+    WithJsonSchema({"type": "string", "pattern": "^unix:[^@].*$|:[0-9]{1,5}$"}),
 ]
 """``HOST:PORT``, or ``unix:PATH``."""
