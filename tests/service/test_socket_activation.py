@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,12 @@ from support.processes.service import (
     lookup_request,
     open_socket,
 )
-from support.processes.socket_activation import activated, held_sockets, serving_activated
+from support.processes.socket_activation import (
+    activated,
+    drain_worker,
+    held_sockets,
+    serving_activated,
+)
 from tornado_idv.service.sockets import passed_sockets
 
 pytestmark = pytest.mark.slow
@@ -106,6 +111,46 @@ def test_passed_sockets_replace_the_configured_address(
         open_socket(place).close()
 
 
+@pytest.mark.parametrize(("workers", "tls"), [(1, False), (2, False), (1, True)])
+def test_file_of_a_passed_socket_outlives_each_service(
+    held: Sockets, tmp_path: Path, workers: int, *, tls: bool
+) -> None:
+    config = write(tmp_path, workers)
+    context = use_tls(config) if tls else None
+    for _ in range(2):
+        with serving_activated(held, config) as process:
+            if workers > 1:
+                drain_worker(process.pid, config)
+            assert Client(places(held)[1], context).by_input("@alice").status == 200
+            process.terminate()
+            assert process.wait(TIMEOUT) == 0
+
+
+def use_tls(config: Path) -> ssl.SSLContext:
+    """Have the service use TLS; return the context of its clients."""
+    config.with_name("tls.pem").write_text(SELF_SIGNED)
+    files = "tls: {cert_file: tls.pem, key_file: tls.pem},"
+    config.write_text(config.read_text().replace("server: {", f"server: {{{files} "))
+    context = ssl.create_default_context(cadata=SELF_SIGNED)
+    context.check_hostname = False
+    return context
+
+
+def test_abstract_socket_is_served_by_its_name(tmp_path: Path) -> None:
+    """It has no file that could be lost."""
+    config = write(tmp_path)
+    name = f"tornado-idv-{tmp_path.name}-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(f"\0{name}")
+        abstract.listen(100)
+        with serving_activated([abstract], config):
+            assert Client(Path(f"\0{name}")).by_input("@alice").status == 200
+            assert f"Listening on unix:@{name}\n" in config.with_suffix(".log").read_text()
+            (started,) = [each for each in events(config) if each["event"] == "started"]
+            assert started["listen"] == [f"unix:@{name}"]
+            assert not any("unix sockets" in str(each["event"]) for each in events(config))
+
+
 def test_programs_that_it_starts_are_not_passed_the_sockets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -135,10 +180,11 @@ def test_only_the_service_has_the_sockets(held: Sockets, tmp_path: Path, workers
     with serving_activated(held, config) as process:
         for pid in (process.pid, *children(process.pid)):
             for each in Path(f"/proc/{pid}/fd").iterdir():
-                if int(each.name) > 2 and str(each.readlink()).startswith("socket:"):
-                    info = Path(f"/proc/{pid}/fdinfo/{each.name}").read_text()
-                    flags = int(info.split("flags:")[1].split()[0], 8)
-                    assert flags & os.O_CLOEXEC, each
+                with suppress(FileNotFoundError, ProcessLookupError):  # it is closed meanwhile
+                    if int(each.name) > 2 and str(each.readlink()).startswith("socket:"):
+                        info = Path(f"/proc/{pid}/fdinfo/{each.name}").read_text()
+                        flags = int(info.split("flags:")[1].split()[0], 8)
+                        assert flags & os.O_CLOEXEC, each
 
 
 @pytest.mark.parametrize(("pid", "count"), [("1", "2"), ("", "2"), ("$$", "0"), ("$$", "many")])
@@ -285,13 +331,7 @@ def test_a_restart_under_load_loses_no_connection(
     Without a delay some of these are closed while they are idle, which is no reset.
     """
     config = write(tmp_path, workers, delay)
-    context = None
-    if tls:
-        (tmp_path / "tls.pem").write_text(SELF_SIGNED)
-        files = "tls: {cert_file: tls.pem, key_file: tls.pem},"
-        config.write_text(config.read_text().replace("server: {", f"server: {{{files} "))
-        context = ssl.create_default_context(cadata=SELF_SIGNED)
-        context.check_hostname = False
+    context = use_tls(config) if tls else None
     load = Load(*places(held), tls=context)
     with ExitStack() as stack:
         process = stack.enter_context(serving_activated(held, config))

@@ -21,6 +21,7 @@ from support.http.certificate import SELF_SIGNED
 from support.processes.process import ServiceProcess, command, eventually, running
 from support.processes.proxies import find_tool
 from support.processes.service import FIXTURE, KEY, Client, lookup_request, open_socket
+from support.processes.socket_activation import drain_worker
 
 pytestmark = pytest.mark.slow
 
@@ -199,6 +200,42 @@ def test_file_of_a_successor_is_left_alone(tmp_path: Path, workers: int) -> None
             assert client.read_reply() is not None
             assert first.wait() == 0
             assert Client(path).by_input("@alice").status == 200
+
+
+@WORKERS
+def test_file_that_another_has_bound_is_left_alone(tmp_path: Path, workers: int) -> None:
+    """Also before that one listens."""
+    path, other = tmp_path / "http.sock", tmp_path / "other.sock"
+    with (
+        running(write(tmp_path, workers=workers)) as service,
+        socket.socket(socket.AF_UNIX) as sock,
+    ):
+        sock.bind(str(other))
+        other.rename(path)
+        service.send_signal()
+        assert service.wait() == 0
+        assert path.is_socket()
+
+
+def test_socket_outlives_a_worker(tmp_path: Path) -> None:
+    config, path = write(tmp_path, workers=2), tmp_path / "http.sock"
+    with running(config) as service:
+        drain_worker(service.process.pid, config)
+        assert Client(path).by_input("@alice").status == 200
+        service.send_signal()
+        assert service.wait() == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["check", "serve"])
+def test_abstract_socket_is_refused(tmp_path: Path, name: str) -> None:
+    config = write(tmp_path, '"unix:@idv"')
+    result = command(name, "--config", str(config))
+    assert result.returncode == 1
+    assert (
+        f"{config}:2:19: server.listen[0]: abstract sockets are not supported; write unix: and the "
+        "path of a file" in result.stdout + result.stderr
+    )
 
 
 def test_owner_may_be_changed_while_it_serves(tmp_path: Path) -> None:

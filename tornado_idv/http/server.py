@@ -67,8 +67,8 @@ class HttpServer:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             if tls is None:
-                is_unix = each.family == socket.AF_UNIX
-                create = loop.create_unix_server if is_unix else loop.create_server
+                # Not `create_unix_server`, which removes the file of the socket when it closes.
+                create = loop.create_server
                 for sock in (each, *(each.dup() for _ in range(_ACCEPTS_PER_ITERATION - 1))):
                     self._listeners.append(await create(self.connect, sock=sock, backlog=_BACKLOG))
             else:

@@ -16,7 +16,7 @@ from tornado.netutil import bind_sockets, bind_unix_socket
 from tornado_idv.config.address import Address
 from tornado_idv.config.settings import ServerSettings, TlsSettings
 from tornado_idv.errors import StartError
-from tornado_idv.files import load_certificate
+from tornado_idv.files import FileSignature, load_certificate
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -48,7 +48,8 @@ def public_sockets(
         for address in () if passed else addresses:
             bound.append(bind_each(setting, address, workers))
             if address.path is not None:
-                stack.callback(_remove, bound[-1][0][0], address.path)
+                own = FileSignature.of(address.path)
+                stack.callback(_remove, bound[-1][0][0], address.path, own)
         yield [[*chain(*own)] for own in zip(*bound, strict=True)]
 
 
@@ -96,12 +97,13 @@ def _require_unused(path: Path) -> None:
     raise FileExistsError(None, "another process listens there")
 
 
-def _remove(sock: socket.socket, path: Path) -> None:
-    """Close a Unix socket, and remove its file, unless a successor listens there by now."""
+def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
+    """Close a Unix socket, and remove its file, unless a successor has put its own there."""
     sock.close()
     with suppress(OSError):
-        _require_unused(path)
-        path.unlink()
+        _require_unused(path)  # it may have the inode of a file that it has removed
+        if own.is_same_file(FileSignature.of(path)):
+            path.unlink()
 
 
 def passed_sockets() -> list[socket.socket]:

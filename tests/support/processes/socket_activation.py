@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -69,8 +70,21 @@ def serving_activated(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Serve a configuration on these sockets; wait until it does."""
     log = config.with_suffix(".log")
-    before = log.read_text().count("\nKeys: ") if log.exists() else 0
+
+    def starts() -> int:
+        """The number of services that have announced themselves, in the log and on the output."""
+        text = log.read_text() if log.exists() else ""
+        return min(map(text.count, ('"event":"started"', "\nKeys: ")))
+
+    before = starts()
     with activated(sockets, "serve", "--config", str(config), log=log, **options) as process:
-        eventually(lambda: process.poll() is not None or log.read_text().count("\nKeys: ") > before)
+        eventually(lambda: process.poll() is not None or starts() > before)
         assert process.poll() is None, log.read_text()
         yield process
+
+
+def drain_worker(supervisor: int, config: Path) -> None:
+    """Have the first worker drain; wait until it has ended, which is when another serves."""
+    log, (first, *_) = config.with_suffix(".log"), children(supervisor)
+    os.kill(first, signal.SIGTERM)
+    eventually(lambda: f"worker 1 (pid {first}) stopped" in log.read_text())

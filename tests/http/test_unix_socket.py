@@ -1,0 +1,50 @@
+"""The file of a Unix socket belongs to the process that has bound it, not to the server."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from tornado.netutil import bind_unix_socket
+from tornado.web import Application
+
+from support.http.certificate import SELF_SIGNED
+from support.http.http_server import LIMITS, ignore, reject
+from tornado_idv.http.server import HttpServer
+from tornado_idv.http.serving import Serving
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("drains", [False, True], ids=["close", "drain"])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_file_stays_when_the_server_ends(
+    tmp_path: Path, run: Run, *, drains: bool, tls: bool
+) -> None:
+    """Python 3.13 removes it by itself, and so does uvloop there."""
+    path = tmp_path / "http.sock"
+    context = None
+    if tls:
+        (tmp_path / "tls.pem").write_text(SELF_SIGNED)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(tmp_path / "tls.pem")
+
+    async def main() -> None:
+        app = Application([], log_function=ignore)
+        server = HttpServer(Serving(app, reject, LIMITS))
+        await server.listen([bind_unix_socket(str(path))], context)
+        _, writer = await asyncio.open_unix_connection(str(path))
+        writer.close()
+        await writer.wait_closed()
+        if drains:
+            await server.drain()
+        server.close()
+
+    run(main())
+    assert path.is_socket()
