@@ -161,16 +161,27 @@ def test_programs_that_it_starts_are_not_passed_the_sockets(
         assert not any(name.startswith("LISTEN_") for name in os.environ)
 
 
-def test_plain_http_on_a_network_is_warned_of(tmp_path: Path) -> None:
-    """By the sockets that are served, whose addresses the configuration does not have."""
-    config = write(tmp_path)
+@WORKERS
+def test_plain_http_on_a_network_is_warned_of_before_the_addresses(
+    tmp_path: Path, workers: int
+) -> None:
+    """By the sockets that are served, whose addresses the configuration does not have.
+
+    All other warnings of the start come before them, too: also those of a worker.
+    """
+    config = write(tmp_path, workers)
+    config.write_text(f"{config.read_text()}cache: {{snapshot: answers.snapshot}}\n")
+    (tmp_path / "answers.snapshot").mkdir()
     with (
         socket.create_server(("0.0.0.0", 0)) as everywhere,
         serving_activated([everywhere], config),
     ):
         text = config.with_suffix(".log").read_text()
-        assert "plain HTTP on 0.0.0.0: anyone" in text
-        assert f"Listening on http://127.0.0.1:{everywhere.getsockname()[1]}\n" in text
+        port = everywhere.getsockname()[1]
+        before, _, after = text.partition(f"Listening on http://127.0.0.1:{port}\n")
+        assert "plain HTTP on 0.0.0.0: anyone" in before
+        assert before.count("is ignored") == workers
+        assert after.startswith("Backends, in order: ")
 
 
 @WORKERS

@@ -54,7 +54,8 @@ def run(
             ) as service:
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()
-                _audit.info("started", extra=start_summary(settings, service))
+                log_start(settings, service)
+                logs.writer.flush()  # all warnings are before what is announced
                 announce(service)
                 notifier.ready()
                 with watched_loop(service.operations.counters):
@@ -143,13 +144,16 @@ async def _report_alive(notifier: Notifier) -> None:
         await asyncio.sleep(notifier.watchdog)
 
 
-def start_summary(settings: Settings, summary: ListeningService) -> dict[str, object]:
-    """Return what the log says of a service that starts."""
+def log_start(settings: Settings, service: ListeningService, **more: object) -> None:
+    """Log that a service starts, and a warning of what it exposes."""
     shadows = [each.name for each in settings.shadows]
-    return {
+    summary = {
         "version": version("tornado-idv"),
-        "listen": [str(each) for each in summary.addresses],
+        "listen": [str(each) for each in service.addresses],
         "backends": [each.name for each in settings.served],
-        "keys": summary.key_count,
+        "keys": service.key_count,
         **({"shadows": shadows} if shadows else {}),
     }
+    _audit.info("started", extra={**summary, **more})
+    if warning := settings.server.warning(service.addresses):
+        _log.warning("%s", warning)

@@ -56,6 +56,7 @@ def run_manager(
                 await stack.enter_async_context(keys.opened(settings.auth))
                 listening = admin_listening(sockets, admin.host, operations)
                 await stack.enter_async_context(listening)
+            logs.writer.flush()  # the service is announced then
             channel.serving(len(keys.ring.ids))
             await channel.stop.wait()
         return STOPPED

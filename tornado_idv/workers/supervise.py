@@ -18,7 +18,7 @@ from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import installed_kinds
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
-from tornado_idv.service.run import start_summary
+from tornado_idv.service.run import log_start
 from tornado_idv.service.service import ListeningService
 from tornado_idv.service.sockets import addresses_of, bind, public_sockets
 from tornado_idv.service.systemd import Notifier
@@ -56,7 +56,7 @@ def supervise(
         def on_ready(key_count: int) -> None:
             url = Address.of(admin_sockets[0]).url("http") if admin else None
             summary = ListeningService(addresses_of(public[0]), server.scheme, url, key_count)
-            _audit.info("started", extra={**start_summary(settings, summary), "workers": workers})
+            log_start(settings, summary, workers=workers)
             announce(summary)
 
         every_socket = {*chain(*public), *admin_sockets}

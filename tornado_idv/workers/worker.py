@@ -64,6 +64,7 @@ def run_worker(
                 )
                 tune_gc()
                 requests.service.set_result(service)
+                logs.writer.flush()  # the service is announced then
                 channel.serving(service.key_count, lambda: _report(service.operations))
                 with watched_loop(service.operations.counters):
                     await channel.stop.wait()

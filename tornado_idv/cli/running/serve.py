@@ -168,8 +168,6 @@ def _try_to_announce(
                 file.write(line)
     except OSError as error:
         raise StartError(f"--ready-fd cannot be written: {error.strerror}") from None
-    if warning := settings.server.warning(service.addresses):
-        _log.warning("%s", warning)
     try:
         announce(service, settings)
     except OutputError as error:
