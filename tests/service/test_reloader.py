@@ -18,6 +18,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.reload import Audited, Prepared, Reloader, applicable, prepare_file, record
+from tornado_idv.service.sockets import SocketFiles
 
 
 class Applied:
@@ -267,7 +268,7 @@ async def test_file_is_followed_only_while_that_is_enabled(
         polls.release()
 
     monkeypatch.setattr(reloader, "poll", poll_and_release)
-    watching = asyncio.create_task(reloader.watch(is_enabled))
+    watching = asyncio.create_task(reloader.watch(SocketFiles(), is_enabled))
     await asyncio.sleep(0)
     path.write_text("22")
     for _ in range(5):

@@ -136,6 +136,25 @@ def use_tls(config: Path) -> ssl.SSLContext:
     return context
 
 
+def test_lost_file_of_a_passed_socket_is_logged_also_by_the_next_process(
+    held: Sockets, tmp_path: Path
+) -> None:
+    config = write(tmp_path)
+    with serving_activated(held, config):
+        assert not any("unix sockets" in str(each["event"]) for each in events(config))
+        places(held)[1].unlink()
+        eventually(lambda: lost(config) == 1)
+    with serving_activated(held, config):
+        text = config.with_suffix(".log").read_text()
+        assert lost(config) == 2
+        assert text.rindex("unix sockets") < text.rindex("Listening on")
+
+
+def lost(config: Path) -> int:
+    """How often the log says that a file is lost."""
+    return sum("held.sock was" in str(each["event"]) for each in events(config))
+
+
 def test_abstract_socket_is_served_by_its_name(tmp_path: Path) -> None:
     """It has no file that could be lost."""
     config = write(tmp_path)

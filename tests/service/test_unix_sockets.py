@@ -18,10 +18,14 @@ from pathlib import Path
 import pytest
 
 from support.http.certificate import SELF_SIGNED
+from support.processes.admin import ask_admin
 from support.processes.process import ServiceProcess, command, eventually, running
 from support.processes.proxies import find_tool
 from support.processes.service import FIXTURE, KEY, Client, lookup_request, open_socket
 from support.processes.socket_activation import drain_worker
+from tornado_idv.config.address import Address
+from tornado_idv.files import FileSignature
+from tornado_idv.service.sockets import SocketFiles
 
 pytestmark = pytest.mark.slow
 
@@ -225,6 +229,56 @@ def test_socket_outlives_a_worker(tmp_path: Path) -> None:
         service.send_signal()
         assert service.wait() == 0
     assert not path.exists()
+
+
+@WORKERS
+def test_lost_file_of_a_socket_degrades_the_service(tmp_path: Path, workers: int) -> None:
+    path, aside = tmp_path / "http.sock", tmp_path / "aside.sock"
+    config = write(tmp_path, workers=workers, more="admin: {port: 0}")
+    with running(config) as service, socket.socket(socket.AF_UNIX) as other:
+
+        def wait_until_degraded_by(*parts: str) -> None:
+            eventually(lambda: ask_admin(service, "/health/ready").json["degraded"] == [*parts])
+
+        wait_until_degraded_by()
+        assert ask_admin(service, "/health/ready?verbose").json["unix_sockets"]["error"] is None
+        path.rename(aside)
+        wait_until_degraded_by("unix sockets")
+        assert ask_admin(service, "/health/ready").status == 200
+        assert ask_admin(service, "/health/ready?verbose").json["unix_sockets"]["error"] == (
+            f"unix:{path} was removed or replaced: no client can connect; restart the service, "
+            "or the .socket unit"
+        )
+        aside.rename(path)
+        wait_until_degraded_by()
+        path.rename(aside)
+        other.bind(str(path))
+        other.listen()
+        wait_until_degraded_by("unix sockets")
+        service.send_signal()
+        other.close()
+        assert service.wait() == 0
+        assert path.is_socket()
+    lines = map(json.loads, service.read_log().splitlines())
+    said = [each["level"] for each in lines if each["event"].startswith("unix sockets: ")]
+    assert said == ["error", "info", "error"]
+
+
+def test_file_that_may_not_be_looked_at_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder that only the proxy may enter, of a socket that systemd passes."""
+
+    def refuse(_: Path) -> FileSignature:
+        raise PermissionError
+
+    monkeypatch.setattr(FileSignature, "of", refuse)
+    files = SocketFiles([Address(path=tmp_path / "http.sock")])
+    assert files.report is not None
+    assert files.report.error is None
+    monkeypatch.undo()
+    files.check()
+    assert files.report.error is not None
 
 
 @pytest.mark.parametrize("name", ["check", "serve"])

@@ -56,6 +56,7 @@ class ServiceOperations:
     limit_exchange: LimitExchange | None = None
     connections_limit: Callable[[], int] = lambda: 0
     snapshots: SnapshotState | None = None
+    sockets: PartReport | None = None
     draining: bool = False
     reloads: Reloads = field(init=False)
 
@@ -84,6 +85,7 @@ class ServiceOperations:
             "key store": self.store,
             "shared limits": self.limit_exchange,
             "cache snapshot": snapshots,
+            "unix sockets": self.sockets,
         }
         return ProcessReport(
             backends=[

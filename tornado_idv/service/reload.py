@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.limiters import Limiters
+from tornado_idv.service.sockets import SocketFiles
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
@@ -135,10 +136,12 @@ class Reloader:
             return failure(StartError(STOPPING))
         return task.result()
 
-    async def watch(self, is_enabled: Callable[[], bool]) -> None:
-        """Reload when the file changes, while that is enabled."""
+    async def watch(self, files: SocketFiles, is_enabled: Callable[[], bool]) -> None:
+        """Check ``files`` until the stop, and reload when the file changes, while enabled."""
         while True:
             await asyncio.sleep(_WATCH_INTERVAL)
+            if not self._stopped:  # from then on a successor may replace them
+                files.check()
             if is_enabled():
                 await self.poll()
 
@@ -273,6 +276,7 @@ class Configuration:
     kinds: Kinds
     limiters: Limiters
     generation: int = 0
+    sockets: SocketFiles = field(default_factory=SocketFiles)
 
     def use(self, content: str) -> ReloadResult:
         """Start processes with another content of the file from now on, if it is valid."""

@@ -38,7 +38,7 @@ from tornado_idv.service.reload import (
     prepare_file,
     record,
 )
-from tornado_idv.service.sockets import addresses_of, bind, public_sockets, tls_context
+from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets, tls_context
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog, RequestLog
 from tornado_idv.web.app import make_api, make_reject
@@ -243,7 +243,9 @@ async def listening(
         reloader = Reloader(file, apply, lambda _: notifier.reloading(), end)
         service.reloader = operations.reloads = reloader
         stack.push_async_callback(reloader.close)
-        watch = reloader.watch(lambda: service.settings.server.watch_config)
+        files = SocketFiles(service.addresses)
+        operations.sockets = files.report
+        watch = reloader.watch(files, lambda: service.settings.server.watch_config)
         await stack.enter_async_context(background(watch))
         if settings.admin is not None:
             # A tenth of the time to the first response, and most services have none.

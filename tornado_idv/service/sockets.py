@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -13,10 +15,14 @@ from pathlib import Path
 
 from tornado.netutil import bind_sockets, bind_unix_socket
 
+from tornado_idv.admin.report import PartReport
 from tornado_idv.config.address import Address
 from tornado_idv.config.settings import ServerSettings, TlsSettings
 from tornado_idv.errors import StartError
 from tornado_idv.files import FileSignature, load_certificate
+
+_log = logging.getLogger(__name__)
+_LOST = "was removed or replaced: no client can connect; restart the service, or the .socket unit"
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -104,6 +110,37 @@ def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
         _require_unused(path)  # it may have the inode of a file that it has removed
         if own.is_same_file(FileSignature.of(path)):
             path.unlink()
+
+
+class SocketFiles:
+    """Checks that clients reach Unix sockets by their files; ``report`` is ``None`` without files.
+
+    The sockets must be open: until they are closed, no other file has their inodes.
+    """
+
+    def __init__(self, addresses: Iterable[Address] = ()) -> None:
+        paths = [each.path for each in addresses if each.path]
+        # Names of the abstract namespace are not absolute.
+        self._files = {path: FileSignature.find(path) for path in paths if path.is_absolute()}
+        self.report = PartReport(None, time.time()) if self._files else None
+        self.check()
+
+    def check(self) -> None:
+        """Look at the files, and log a change."""
+        lost = [f"unix:{path}" for path, own in self._files.items() if _is_lost(path, own)]
+        error = f"{', '.join(lost)} {_LOST}" if lost else None
+        if self.report and error != self.report.error:
+            self.report.error, self.report.since = error, time.time()
+            (_log.error if error else _log.info)("unix sockets: %s", error or "all are there again")
+
+
+def _is_lost(path: Path, own: FileSignature | None) -> bool:
+    """Return whether there is no file or another one, as far as this process may look."""
+    try:
+        now = FileSignature.of(path)
+    except OSError as error:
+        return not isinstance(error, PermissionError)
+    return own is not None and not own.is_same_file(now)
 
 
 def passed_sockets() -> list[socket.socket]:

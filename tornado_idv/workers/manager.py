@@ -50,7 +50,8 @@ def run_manager(
         async with AsyncExitStack() as stack:
             operations = Manager(channel, current, keys)
             stack.push_async_callback(operations.reloader.close)
-            watch = operations.reloader.watch(lambda: operations.settings.server.watch_config)
+            is_enabled = lambda: operations.settings.server.watch_config  # noqa: E731
+            watch = operations.reloader.watch(current.sockets, is_enabled)
             await stack.enter_async_context(background(watch))
             if admin is not None:
                 await stack.enter_async_context(keys.opened(settings.auth))
@@ -75,6 +76,7 @@ class Manager:
         self._keys = keys
         self._channel = channel
         self._kinds = current.kinds
+        self._sockets = current.sockets
         self._max_lag = 0.0
         self._adopt(current.settings)
 
@@ -87,6 +89,8 @@ class Manager:
         for each in reports:
             counters.merge(each["counters"])
         process = merge([convert(each["process"], ProcessReport) for each in reports])
+        if self._sockets.report:
+            process.parts["unix sockets"] = self._sockets.report
         process.max_lag = max(process.max_lag, self._max_lag)
         self._max_lag = 0.0 if take_lag else process.max_lag
         return convert({**overview, "process": process, "counters": counters}, Report)

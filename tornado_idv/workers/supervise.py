@@ -20,7 +20,7 @@ from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.service.run import log_start
 from tornado_idv.service.service import ListeningService
-from tornado_idv.service.sockets import addresses_of, bind, public_sockets
+from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Slot
 from tornado_idv.workers.manager import run_manager
@@ -52,6 +52,7 @@ def supervise(
         kinds = installed_kinds(manager)
         limiters = make_limiters(settings.limits)
         current = Configuration(file, settings, manager, kinds, limiters)
+        current.sockets = SocketFiles(addresses_of(public[0]))
 
         def on_ready(key_count: int) -> None:
             url = Address.of(admin_sockets[0]).url("http") if admin else None

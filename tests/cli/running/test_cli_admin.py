@@ -15,6 +15,7 @@ import pytest
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN
 from support.processes.process import Invoke, eventually
 from support.processes.service import FIXTURE, KEY, Client, serving
+from tornado_idv.admin.report import PartReport
 from tornado_idv.service.service import Service
 
 COMMANDS = [
@@ -77,20 +78,21 @@ def test_degraded_service_is_ready_and_says_what_fails(
     )
     lost = SimpleNamespace(error="no response in time", since=0.0)
     service.operations.limit_exchange = cast("Any", lost)
+    service.operations.sockets = PartReport("unix:/s was removed", 0.0)
     backend = service.directories.current.guards[0].backend
     servers = property(lambda _: [("db2:5432", "standby")])
     monkeypatch.setattr(type(backend), "servers", servers)
     eventually(lambda: backend.problem is not None)
     done = invoke("health", "--config", used)
-    assert (done.exit_code, done.stdout) == (
-        0,
-        "The service is ready, but degraded: backend users, key store, shared limits.\n",
-    )
+    parts = "backend users, key store, shared limits, unix sockets"
+    assert done.exit_code == 0
+    assert done.stdout == f"The service is ready, but degraded: {parts}.\n"
     text = invoke("status", "--config", used).stdout
     condition = f"degraded: {backend.problem}, db2:5432 (standby)"
     assert f"backend:      users (yaml): {condition}\n" in text
     assert "key store:    keys.db: gone\n" in text
     assert "limits:       not shared: no response in time\n" in text
+    assert "sockets:      unix:/s was removed\n" in text
 
 
 @pytest.mark.parametrize(
