@@ -7,11 +7,11 @@ import inspect
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import environment  # noqa: F401, before what reads it
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import settings
@@ -34,10 +34,6 @@ pytest_plugins = ["pytester"]
 pytest.register_assert_rewrite(
     "support.databases.user_store_conformance", "support.databases.user_tables"
 )
-
-# Not UTC, which hides a local time in place of it; New Zealand's, without a database of zones.
-os.environ["TZ"] = "NZST-12NZDT,M9.5.0,M4.1.0/3"
-time.tzset()
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))
 # Without a deadline, since a busy machine is no failure.

@@ -1,0 +1,71 @@
+"""The environment of a test is the same on every machine."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HOSTILE = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUTF8": "0",
+    "TORNADO_IDV_CONFIG": "/nonexistent",
+    "IDV_KEY": "of another service",
+    "LANG": "C",
+    "LC_ALL": "tr_TR.UTF-8",
+    "LANGUAGE": "tr",
+    "TZ": "Asia/Kathmandu",
+    "TERM": "dumb",
+    "COLUMNS": "20",
+    "LINES": "2",
+    "NO_COLOR": "1",
+    "FORCE_COLOR": "1",
+    "JOURNAL_STREAM": "1:2",
+    "NOTIFY_SOCKET": "/nonexistent",
+    "LISTEN_FDS": "1",
+    "WATCHDOG_USEC": "1",
+    "http_proxy": "http://127.0.0.1:1",
+    "HTTPS_PROXY": "http://127.0.0.1:1",
+    "no_proxy": "*",
+    "XDG_CONFIG_HOME": "/nonexistent",
+    "PGHOST": "/nonexistent",
+    "REDISCLI_AUTH": "of another server",
+    "LDAPTLS_REQCERT": "never",
+    "PYTEST_ADDOPTS": "--strict-markers",
+    "MAKEFLAGS": "n",
+    "CDPATH": "/",
+}
+
+
+def test_environment_and_file_modes_are_those_of_the_tests(tmp_path: Path) -> None:
+    """Also of a process that a test starts."""
+    done = subprocess.run(["env"], capture_output=True, text=True, check=True)
+    names = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert names & HOSTILE.keys() == {"TZ"}
+    assert os.environ["TZ"].startswith("NZST")
+    (tmp_path / "file").touch()
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [0, 1])
+def test_environment_is_not_inherited(processes: int) -> None:
+    """The test above passes in a hostile environment, also in a process of pytest-xdist."""
+    test = test_environment_and_file_modes_are_those_of_the_tests.__name__
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", f"-n{processes}", f"{Path(__file__)}::{test}"],
+        cwd=ROOT,
+        env={**os.environ, **HOSTILE},
+        umask=0o077,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
