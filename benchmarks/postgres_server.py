@@ -104,8 +104,8 @@ async def _connect(dsn: str) -> asyncpg.Connection:
 
 def _binaries() -> Path | None:
     """Return the folder of the newest installed server."""
-    folders = Path("/usr/lib/postgresql").glob("*/bin")
-    newest = sorted(folders, key=lambda path: int(path.parent.name))[-1:]
+    servers = Path("/usr/lib/postgresql").glob("*/bin/postgres")  # clients are there, too
+    newest = sorted((each.parent for each in servers), key=lambda path: int(path.parent.name))[-1:]
     found = shutil.which("postgres")
     return newest[0] if newest else Path(found).parent if found else None
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from support.processes.ports import free_port, listens
 from support.processes.process import eventually
-from support.processes.proxies import SEARCH_PATH
+from support.processes.proxies import SEARCH_PATH, find_tool
 from support.processes.shell_commands import ShellCommands, shell_commands
 
 ROOT = Path(__file__).parent.parent
@@ -118,8 +118,12 @@ class Walk:
 def walk(text: str, folder: Path, *tools: str) -> Iterator[Walk]:
     """A page, or a part of it, with ports of its own, and a shell in the folder.
 
+    Skips the test where bash or, if the page needs it, curl is not installed.
+
     ``tools`` are folders of programs that it needs.
     """
+    if "curl " in text:
+        find_tool("curl")
     ports = {port: free_port() for port in sorted(set(_PORT.findall(text)))}
     text = _PORT.sub(lambda port: str(ports[port[0]]), text)
     programs = folder / "programs"
@@ -128,7 +132,7 @@ def walk(text: str, folder: Path, *tools: str) -> Iterator[Walk]:
     with (
         shell_commands(programs) as commands,
         subprocess.Popen(
-            ["bash"],
+            [find_tool("bash")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

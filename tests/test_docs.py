@@ -30,6 +30,7 @@ from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.editor import as_editor_reads
 from support.processes.loggers import put_back
 from support.processes.process import Invoke, command, running
+from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from support.processes.shell_commands import shell_commands
 from tornado_idv import BackendOptions, testing
@@ -330,6 +331,7 @@ def in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("in_path")
 def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
     """From no key to one that is rotated while a client uses it, and revoked at the end."""
+    find_tool("curl")
     init, issue, serve, use, rotate, replace, revoke = code_blocks(KEYS, "sh")
     auth, *_ = code_blocks(KEYS, "yaml")
     run_in_shell(init, tmp_path)

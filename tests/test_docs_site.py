@@ -6,7 +6,6 @@ import ast
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import pytest
 import yaml
 
 import tornado_idv
+from support.processes.proxies import find_tool
 from tornado_idv.cli import main
 from tornado_idv.interfaces import hookspecs
 
@@ -211,11 +211,8 @@ def test_man_pages_are_written_and_can_be_formatted(tmp_path: Path) -> None:
     )
     pages = sorted(path.name for path in tmp_path.iterdir())
     assert {"tornado-idv.1", "tornado-idv-keys-issue.1", "tornado-idv-postgres-init.1"} < {*pages}
-    groff = shutil.which("groff")
-    if groff is not None:
-        page = tmp_path / "tornado-idv-serve.1"
-        done = subprocess.run(
-            [groff, "-man", "-Tutf8", "-ww", page], capture_output=True, check=True
-        )
-        assert b"takes any free port" in done.stdout
-        assert done.stderr == b""
+    page = tmp_path / "tornado-idv-serve.1"
+    command = [find_tool("groff"), "-man", "-Tutf8", "-ww", page]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert b"takes any free port" in done.stdout
+    assert done.stderr == b""

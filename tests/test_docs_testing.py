@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.processes.admin import WITH_ADMIN
+from support.processes.proxies import find_tool
 from support.processes.service import KEY, serving
 from tornado_idv import client
 from tornado_idv.double import IdentityService
@@ -58,17 +59,18 @@ def test_application_is_tested_with_pytest(tmp_path: Path) -> None:
     assert "FAILED test_unsafe.py" in done.stdout
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_double_is_used_from_node(tmp_path: Path) -> None:
+    node = find_tool("node")
     shutil.copy(ROOT / "examples" / "double" / "seats.test.mjs", tmp_path)
-    done = run(["node", "--test", "seats.test.mjs"], tmp_path)
+    done = run([node, "--test", "seats.test.mjs"], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pass 2" in done.stdout
-    done = run([str(shutil.which("node")), "--test", "seats.test.mjs"], tmp_path, PATH="/absent")
+    done = run([node, "--test", "seats.test.mjs"], tmp_path, PATH="/absent")
     assert "error: 'tornado-idv did not start" in done.stdout, done.stdout
 
 
 def test_drill_of_the_page_prints_its_output() -> None:
+    find_tool("curl")
     _, command, *_ = blocks(PAGE, "sh")
     (output,) = blocks(PAGE, "text")
     done = run(["sh", "-c", command], ROOT)
@@ -80,8 +82,9 @@ CALLERS = {
     "safe.mjs": ["node"],
     "safe.go": ["go"],
     "unsafe.py": [sys.executable],
-    "unsafe.sh": ["sh"],
+    "unsafe.sh": ["sh", "curl"],
 }
+"""What runs each, and what it runs."""
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,7 @@ def drills(
     folder = tmp_path_factory.mktemp("callers")
 
     def drill(caller: str) -> subprocess.CompletedProcess[str]:
-        command = [*CALLERS[caller], f"examples/callers/{caller}"]
+        command = [CALLERS[caller][0], f"examples/callers/{caller}"]
         if command[0] == "go":
             program = str(folder / "safe")
             build = ["go", "build", "-o", program, command[-1]]
@@ -102,7 +105,7 @@ def drills(
         return run(["tornado-idv", "drill", "--json", "--", *command], ROOT)
 
     with ThreadPoolExecutor() as threads:
-        installed = [each for each, line in CALLERS.items() if shutil.which(line[0])]
+        installed = [each for each, tools in CALLERS.items() if all(map(shutil.which, tools))]
         yield {each: threads.submit(drill, each) for each in installed}
 
 
@@ -111,8 +114,8 @@ def test_drill_tells_safe_callers_from_unsafe_ones(
     caller: str, drills: dict[str, Future[subprocess.CompletedProcess[str]]]
 ) -> None:
     """A safe one comes to each right conclusion, and an unsafe one takes all faults for "gone"."""
-    if caller not in drills:
-        pytest.skip(f"{CALLERS[caller][0]} is not installed; `make test-tools` does it")
+    for tool in CALLERS[caller]:
+        find_tool(tool)
     done = drills[caller].result()
     runs = {each["scenario"]: each["conclusion"] for each in json.loads(done.stdout)["runs"]}
     faults = {"503", "no response", "connection reset", "body cut", "HTML 404 of a proxy"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from idv_yaml.backend import YamlBackend
 from support.http.metrics import scrape
 from support.processes.admin import WITH_ADMIN, ask_admin
+from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, KEY, Client, serving
 from tornado_idv.admin import metrics
 from tornado_idv.keys.token import issue
@@ -268,11 +268,11 @@ def test_no_label_holds_anything_of_a_request(service: Service) -> None:
             assert secret not in body
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_accepts_the_metrics(service: Service) -> None:
+    promtool = find_tool("promtool")
     Client(service.port).by_input("@alice")
     text = ask_admin(service, "/metrics").body
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=20, check=False
+        [promtool, "check", "metrics"], input=text, capture_output=True, timeout=20, check=False
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")

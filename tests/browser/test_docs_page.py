@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from support.processes.browser import (
     wait_for,
     wait_until_narrow,
 )
+from support.processes.proxies import find_tool, not_installed
 from support.processes.service import CONFIG, FIXTURE, KEY, serving
 from tornado_idv.service.service import Service
 
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         CHROMIUM is None or DRIVER is None,
-        reason="chromium and chromium-driver are not installed; `make test-tools` does it",
+        reason=not_installed("chromium with its driver"),
     ),
 ]
 WITH_DOCS = (
@@ -157,8 +157,7 @@ def test_key_is_checked(page: Chrome) -> None:
 def test_code_works_as_written(page: Chrome, language: str, command: list[str]) -> None:
     """Of the example of each operation; the key is in the environment."""
     program = "curl" if language == "curl" else command[0]
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed")
+    find_tool(program)
     environment = {**os.environ, "IDV_KEY": KEY}
     for operation, shown in (
         ("identifyByUrl", "alice"),
@@ -194,7 +193,7 @@ def test_code_shows_the_edited_body_and_is_copied(page: Chrome) -> None:
 def test_page_is_accessible(page: Chrome) -> None:
     """With a response shown, and on a phone without scrolling to the side."""
     if not AXE.exists():
-        pytest.skip("axe-core is not installed; `make test-tools` does it")
+        pytest.skip(not_installed("axe-core"))
     send(page, '{"input": "alice"}')
     page.execute_script(AXE.read_text(encoding="utf-8"))
     for scheme, width in (("light", 1000), ("dark", 390)):

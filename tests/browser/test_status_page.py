@@ -26,6 +26,7 @@ from support.processes.browser import (
     wait_for,
     wait_until_narrow,
 )
+from support.processes.proxies import not_installed
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
@@ -43,7 +44,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         CHROMIUM is None or DRIVER is None,
-        reason="chromium and chromium-driver are not installed; `make test-tools` does it",
+        reason=not_installed("chromium with its driver"),
     ),
 ]
 BACKENDS = """\
@@ -364,7 +365,7 @@ def test_explain_form_suggests_the_at_sign(page: Chrome) -> None:
 def test_page_is_accessible(failing_page: Chrome) -> None:
     """With problems and a hint; also readable on a phone without scrolling to the side."""
     if not AXE.exists():
-        pytest.skip("axe-core is not installed; `make test-tools` does it")
+        pytest.skip(not_installed("axe-core"))
     page = failing_page
     page.find_element(By.ID, "input").send_keys("alice")
     assert shown(page, "#hint")

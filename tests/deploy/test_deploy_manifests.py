@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from support.processes.process import Invoke
-from support.processes.proxies import find_tool
+from support.processes.proxies import find_tool, not_installed
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def test_compose_files_are_valid_and_refer_to_what_exists(name: str) -> None:
     path = DEPLOY / "compose" / name
     record = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not [*TOOLS.parent.glob("lib/*/site-packages/compose_spec")]:
-        pytest.skip("compose-spec is not installed; `make test-tools` does it")
+        pytest.skip(not_installed("compose-spec"))
     # Compose substitutes variables before it validates.
     text = re.sub(r"\$\{IDV_USER:[^}]+\}", "65532:65532", json.dumps(record))
     run(TOOLS / "python", "-c", PARSE_COMPOSE, text=text)
@@ -138,6 +138,7 @@ def test_nginx_of_the_replicas_is_the_other_site_without_tls(tmp_path: Path) -> 
 
 def test_script_writes_the_secrets_of_the_replicas(replicas: Any, tmp_path: Path) -> None:
     """Also the statements of docs/tutorial/three-replicas.md, with the passwords in the DSNs."""
+    find_tool("openssl")
     run("sh", "-c", f"umask 022; cd {tmp_path} && sh {DEPLOY}/compose/make-secrets.sh")
     secrets, user = tmp_path / "secrets", (tmp_path / ".env").read_text().strip()
     for each in (secrets, tmp_path / "data", *secrets.iterdir()):
@@ -170,6 +171,7 @@ def test_secrets_of_the_replicas_do_not_replace_an_environment_file(tmp_path: Pa
 
 def test_keys_of_a_first_start_are_private(tmp_path: Path) -> None:
     """In a shell with the usual umask, where Docker and kubectl print a line."""
+    bash, _ = find_tool("bash"), find_tool("openssl")
     text = (DEPLOY / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^  ```sh\n(.*?)^  ```$", text, re.MULTILINE | re.DOTALL)
     starts = [
@@ -182,7 +184,7 @@ def test_keys_of_a_first_start_are_private(tmp_path: Path) -> None:
         shutil.copy(DEPLOY / "compose" / "make-secrets.sh", folder)
         (folder / "users.csv").touch()
         fakes = "docker() { echo done; }; kubectl() { echo done; }; umask 022"
-        run("bash", "-euc", f"cd {folder}; {fakes}\n{commands}")
+        run(bash, "-euc", f"cd {folder}; {fakes}\n{commands}")
         written = [each for each in folder.rglob("*.*") if each.suffix in {".key", ".token"}]
         assert written
         for each in written:

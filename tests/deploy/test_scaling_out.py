@@ -59,7 +59,7 @@ class Walk:
     def run(self, *blocks: str) -> str:
         """Run blocks as one script; return its output."""
         done = subprocess.run(
-            ["bash", "-euc", "\n".join(blocks)],
+            [find_tool("bash"), "-euc", "\n".join(blocks)],
             cwd=self.folder,
             env=self.env,
             capture_output=True,

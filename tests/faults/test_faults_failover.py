@@ -9,12 +9,13 @@ import pytest
 
 from support.faults.harness import Site
 from support.faults.oracle import ENGINES, Harness, run_in_order
+from support.processes.proxies import not_installed
 
 
 def _run(name: str, scenario: str) -> Site:
     engine = ENGINES[name]
     if not engine.is_installed:
-        pytest.skip(f"{engine.needs} is not installed; see `make test-tools`")
+        pytest.skip(not_installed(str(engine.needs)))
     harness: Harness = partial(engine.harness, only=[scenario])
     (site,) = asyncio.run(run_in_order(harness))
     assert site.violations == []

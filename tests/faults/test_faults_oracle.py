@@ -18,6 +18,7 @@ from support.faults.harness import QUIET
 from support.faults.oracle import ENGINES, Harness, rows, run
 from support.faults.postgres import running_postgres_sites
 from support.faults.reference import Reference, SqliteSource
+from support.processes.proxies import not_installed
 
 TIMES = Times(ttl=1, negative_ttl=1, stale=10, timeout=1, lag=1)
 ALICE, NOW_PRO = Person("a-1", "1"), Person("a-1", "1", "Pro")
@@ -134,9 +135,9 @@ def test_short_run_over_an_engine_has_no_wrong_response(name: str) -> None:
     """Each service has faults and recovers; PostgreSQL is that of three services."""
     engine = ENGINES[name]
     if name == "ldap":
-        pytest.importorskip("ldap", reason="python-ldap is not installed (make test-tools)")
+        pytest.importorskip("ldap", reason=not_installed("python-ldap"))
     if not engine.is_installed:
-        pytest.skip(f"{engine.needs} is not installed; see `make test-tools`")
+        pytest.skip(not_installed(str(engine.needs)))
     harness: Harness = engine.harness
     if name == "postgres":
         harness = partial(running_postgres_sites, replicas=[3], queries=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from functools import partial
 
 import pytest
@@ -12,6 +11,7 @@ from support.databases.postgres_server import binaries
 from support.faults.harness import QUIET
 from support.faults.oracle import rows, run_in_order
 from support.faults.replicas import running_replicas
+from support.processes.proxies import find_tool, not_installed
 
 WITHOUT = ["PostgreSQL failed over"]
 """Left out: the failover of a server that hangs is the harder one."""
@@ -25,8 +25,9 @@ def test_replicas_send_no_wrong_response_and_follow_changes_while_servers_fail()
     where a fault of PostgreSQL affects the service. Edits, purges by an operator, and keys that are
     issued or revoked are followed by all within 1 s, also during faults that need not prevent it.
     """
-    if binaries() is None or shutil.which("redis-server") is None:
-        pytest.skip("PostgreSQL or Redis is not installed; see `make test-tools`")
+    if binaries() is None:
+        pytest.skip(not_installed("PostgreSQL"))
+    find_tool("redis-server")
     (site,) = asyncio.run(run_in_order(partial(running_replicas, without=WITHOUT)))
     assert site.violations == []
     assert sum(int(row["wrong"]) for row in rows([site])) == 0

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.key_database import KeyDatabase
-from support.databases.pgbouncer import PGBOUNCER, running_pooler
+from support.databases.pgbouncer import running_pooler
 from support.databases.postgres_server import (
     ALICE,
     BOB,
@@ -41,8 +41,6 @@ def pooled(database: Database, request: pytest.FixtureRequest) -> Iterator[str]:
 
     A parameter is a line of its configuration.
     """
-    if PGBOUNCER is None:
-        pytest.skip("PgBouncer is not installed; see `make test-tools`")
     with running_pooler(database.server, getattr(request, "param", "")) as port:
         yield database.dsn.replace(str(database.server.port), str(port))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +19,8 @@ from pathlib import Path
 
 import pytest
 import trustme
+
+from support.processes.proxies import SEARCH_PATH, find_tool, not_installed
 
 DOMAIN = "corp.example.org"
 BASE = "DC=corp,DC=example,DC=org"
@@ -69,16 +70,13 @@ lockoutThreshold: {THRESHOLD}
 
 def require() -> None:
     """Skip a test where Samba, root or python-ldap is missing."""
-    pytest.importorskip("ldap", reason="python-ldap is not installed (make test-tools)")
-    tools = "samba", "samba-tool", "ldbmodify", "ldbsearch"
-    missing = [each for each in tools if shutil.which(each, path=_SEARCH_PATH) is None]
-    if missing or not Path("/usr/share/samba/setup/ad-schema").is_dir():
-        pytest.skip("Samba is not installed (make test-tools)", allow_module_level=True)
+    pytest.importorskip("ldap", reason=not_installed("python-ldap"))
+    for tool in ("samba", "samba-tool", "ldbmodify", "ldbsearch"):
+        find_tool(tool)
+    if not Path("/usr/share/samba/setup/ad-schema").is_dir():
+        pytest.skip(not_installed("the schema of Samba"), allow_module_level=True)
     if os.geteuid() != 0:
         pytest.skip("a domain controller of Samba needs root", allow_module_level=True)
-
-
-_SEARCH_PATH = f"{os.environ['PATH']}:/usr/sbin"
 
 
 def unit(dn: str) -> str:
@@ -208,7 +206,7 @@ class ActiveDirectory:
             input=stdin.encode(),
             capture_output=True,
             check=False,
-            env={"PATH": _SEARCH_PATH, "HOME": str(self.folder)},
+            env={"PATH": SEARCH_PATH, "HOME": str(self.folder)},
         )
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
@@ -217,7 +215,7 @@ class ActiveDirectory:
         """Start the controller, and wait until it accepts connections."""
         self.process = subprocess.Popen(
             ["samba", "--foreground", "--model=standard", f"--configfile={self._config}"],
-            env={"PATH": _SEARCH_PATH},
+            env={"PATH": SEARCH_PATH},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

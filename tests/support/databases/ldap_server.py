@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import socket
 import ssl
@@ -18,12 +16,12 @@ import pytest
 import trustme
 
 from support.processes.ports import free_port
+from support.processes.proxies import SEARCH_PATH, find_tool, not_installed
 
 SUFFIX = "dc=example,dc=org"
 PEOPLE = f"ou=people,{SUFFIX}"
 ADMIN = f"cn=admin,{SUFFIX}"
 PASSWORD = "s3cret-canary"
-SEARCH_PATH = f"{os.environ['PATH']}:/usr/sbin"
 _SCHEMA = Path("/etc/ldap/schema")
 _CONFIG = """\
 include {schema}/core.schema
@@ -82,9 +80,8 @@ PERSONS = (
 
 def require() -> None:
     """Skip a test where the server or python-ldap is missing."""
-    pytest.importorskip("ldap", reason="python-ldap is not installed (make test-tools)")
-    if shutil.which("slapd", path=SEARCH_PATH) is None:
-        pytest.skip("slapd is not installed (make test-tools)", allow_module_level=True)
+    pytest.importorskip("ldap", reason=not_installed("python-ldap"))
+    find_tool("slapd")
 
 
 @dataclass

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from support.databases.postgres_server import PASSWORD, PostgresServer, server_user
 from support.processes.ports import free_port, listens
+from support.processes.proxies import SEARCH_PATH, find_tool
 
-PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
+PGBOUNCER = shutil.which("pgbouncer", path=SEARCH_PATH)
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def running_pooler(server: PostgresServer, settings: str = "") -> Iterator[int]:
 
     ``settings`` are further lines of its configuration.
     """
-    assert PGBOUNCER is not None
+    program = find_tool("pgbouncer")
     folder, port = Path(tempfile.mkdtemp(prefix="idv-pgbouncer-")), free_port()
     folder.chmod(0o755)
     (folder / "users").write_text(f'"idv" "{PASSWORD}"\n')
@@ -34,7 +35,7 @@ def running_pooler(server: PostgresServer, settings: str = "") -> Iterator[int]:
     )
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [PGBOUNCER, "-q", folder / "pgbouncer.ini"], user=server_user(), stdout=log, stderr=log
+            [program, "-q", folder / "pgbouncer.ini"], user=server_user(), stdout=log, stderr=log
         )
     try:
         deadline = time.monotonic() + 10

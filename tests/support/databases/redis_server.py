@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,9 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from support.processes.ports import free_port
+from support.processes.proxies import find_tool
 from tornado_idv import User
 
 _EMPTY = ("--save", "", "--appendonly", "no")
@@ -43,7 +41,7 @@ class RedisServer:
         """Start the server, and wait until it accepts connections."""
         arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         self.process = subprocess.Popen(
-            ["redis-server", *self.options, *arguments],
+            [find_tool("redis-server"), *self.options, *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -146,8 +144,6 @@ def running_sentinel(
 @contextmanager
 def running_server(*options: str) -> Iterator[RedisServer]:
     """A new server without persistence; skips the test where none is installed."""
-    if shutil.which("redis-server") is None:
-        pytest.skip("Redis is not installed; see `make test-tools`")
     with tempfile.TemporaryDirectory(prefix="idv-redis-") as folder:
         server = RedisServer(Path(folder), (*options, *_EMPTY))
         try:

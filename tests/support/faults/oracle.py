@@ -41,6 +41,7 @@ from support.faults.redis_users import running_redis_sites
 from support.faults.reference import Source
 from support.faults.replicas import running_replicas
 from support.faults.sqlite_tables import running_sqlite_sites
+from support.processes.proxies import not_installed
 from support.processes.service import KEY
 
 BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12x", "٤٠", "")
@@ -394,7 +395,7 @@ def main() -> int:
         if ENGINES[name].is_installed:
             sites += asyncio.run(run(given.seconds, seed, given.rate, [ENGINES[name].harness]))
         else:
-            console.print(f"{name}: {ENGINES[name].needs} is not installed; see `make test-tools`")
+            console.print(f"{name}: {not_installed(str(ENGINES[name].needs))}")
     if given.json:
         sys.stdout.write(json.dumps({"seed": seed, "rows": rows(sites)}, indent=2) + "\n")
     else:

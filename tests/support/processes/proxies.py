@@ -23,11 +23,16 @@ SEARCH_PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/usr/local/sbin
 
 
 def find_tool(name: str, *folders: Path) -> str:
-    """Return the path of a program; skip the test where there is none."""
+    """Return the path of a program; skip the test, or the module, where there is none."""
     path = shutil.which(name, path=os.pathsep.join((*map(str, folders), SEARCH_PATH)))
     if path is None:
-        pytest.skip(f"{name} is not installed; `make test-tools` does it")
+        pytest.skip(not_installed(name), allow_module_level=True)
     return path
+
+
+def not_installed(name: str) -> str:
+    """Return the reason for which a test is skipped."""
+    return f"{name} is not installed; `make test-tools` does it"
 
 
 @contextmanager

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +13,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from support.processes.ports import free_port
 from support.processes.process import TIMEOUT
+from support.processes.proxies import find_tool, not_installed
 
 ROOT = Path(__file__).parents[3]
 MODULES = ROOT / "tests" / "recipes" / "node_modules"
@@ -114,21 +114,16 @@ def started(
 
 def node_program(path: str, modules: Path = MODULES) -> Sequence[str]:
     """The words that run a program of the folder ``node_modules``; skips where it is not."""
-    node = shutil.which("node")
-    if node is None or not (modules / path).exists():
-        _skip(path.partition("/")[0])
-    return [node, str(modules / path)]
+    if not (modules / path).exists():
+        pytest.skip(not_installed(path.partition("/")[0]))
+    return [find_tool("node"), str(modules / path)]
 
 
 def python_program(name: str) -> Sequence[str]:
     """The words that run a program of the recipes' own environment; skips where it is not."""
     if not (PROGRAMS / name).exists():
-        _skip(name)
+        pytest.skip(not_installed(name))
     return [str(PROGRAMS / "python"), "-I", str(PROGRAMS / name)]
-
-
-def _skip(name: str) -> NoReturn:
-    pytest.skip(f"{name} is not installed; `make test-tools` does it")
 
 
 def _wait_for(peer: Peer, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-import pytest
-
-from support.databases.postgres_server import PostgresServer, binaries, running_server
+from support.databases.postgres_server import PostgresServer, running_server
 from support.http.threaded_server import serving_in_thread
 from support.processes.process import TIMEOUT, running
 from support.processes.service import KEY, make_database
@@ -125,8 +123,6 @@ def postgraphile(folder: Path) -> Iterator[str]:
 def postgraphile_over_database(folder: Path) -> Iterator[tuple[str, PostgresServer]]:
     """PostGraphile, whose role is not the owner of the table, and its PostgreSQL."""
     program = node_program("postgraphile/cli.js", POSTGRAPHILE)
-    if binaries() is None:
-        pytest.skip("PostgreSQL is not installed; see `make test-tools`")
     with running_server() as server:
         rows = ", ".join(
             f"('{user.nickname}', '{user.card_number}', '{user.plan}')"
