@@ -22,7 +22,7 @@ from support.http.clients import ALICE, KINDS, calling
 from support.http.load import loaded
 from support.http.threaded_server import serving_in_thread
 from support.processes.ports import free_port, listens
-from support.processes.process import ServiceProcess, eventually, running
+from support.processes.process import ServiceProcess, children, eventually, running
 from support.processes.proxies import (
     RIGHTS,
     connect,
@@ -414,10 +414,11 @@ def test_haproxy_gives_up_its_rights(service: ServiceProcess, tmp_path: Path) ->
     if os.geteuid() != 0:
         pytest.skip("only root can give up rights")
     with haproxy(service.port, tmp_path):
+        started = [Path(f"/proc/{pid}") for pid in children(os.getpid())]
         (found,) = (
-            path.parent
-            for path in Path("/proc").glob("[0-9]*/cmdline")
-            if str(tmp_path / "haproxy.cfg") in path.read_bytes().decode(errors="replace")
+            each
+            for each in started
+            if str(tmp_path / "haproxy.cfg") in (each / "cmdline").read_text(errors="replace")
         )
         (owners,) = re.findall(r"^Uid:(.*)", (found / "status").read_text(), re.MULTILINE)
         root = (found / "root").resolve()

@@ -56,11 +56,12 @@ async def test_comparisons_are_written_every_few_seconds_and_at_the_end(
     await state.close()
     before = path.read_bytes()
     state.record(ByNickname("bob"), MISSING, 1.0)
-    await asyncio.sleep(0.1)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    async with asyncio.timeout(30):
+        await asyncio.gather(*others, return_exceptions=True)
     assert path.read_bytes() == before  # it is closed
     monkeypatch.setattr(shadow_state, "_INTERVAL", 1e6)
     state = started(path)
-    await asyncio.sleep(0.1)
     state.record(ByNickname("bob"), Comparison("match", (), User("Free", "1", "bob")), 2.0)
     await state.close()
     totals = ShadowFile(path, "new").read().totals

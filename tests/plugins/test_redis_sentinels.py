@@ -81,9 +81,7 @@ async def test_of_two_primaries_the_one_that_most_sentinels_name_is_asked(
             urls = [hanging, lonely.url, *group.options["sentinels"]]
             async with opened(group, tmp_path, sentinels=urls) as later:
                 for _ in range(60):
-                    started = time.monotonic()
                     assert await is_right(later)
-                    assert time.monotonic() - started < 1
                     assert await is_right(backend)
                     await asyncio.sleep(0.02)
             assert b"role:master" in group.primary.run("INFO", "replication")

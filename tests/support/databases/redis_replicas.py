@@ -32,7 +32,7 @@ def prepare(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             if condition():
                 return

@@ -20,13 +20,9 @@ _OF_WATCHERS = ("-ping", "-psync", "-sync", "-replicaof", "-slaveof")
 """Rights to commands of Sentinels and replicas alone, without which they take a server for down."""
 
 
-SOON = 3.5
-"""Seconds after a promotion in which it is followed: a question each second, and a slow machine."""
-
-
-async def until_true(condition: Callable[[], Awaitable[bool]], seconds: float = SOON) -> None:
+async def until_true(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until a condition is true."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 30
     while not await condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
@@ -63,7 +59,7 @@ class Watched:
 
     async def promoted(self) -> None:
         """Wait until the replica is the primary."""
-        await until_true(self.is_promoted, 20)
+        await until_true(self.is_promoted)
 
     async def fail_over(self) -> None:
         with Redis(port=self.sentinels[0].port) as sentinel:

@@ -170,6 +170,6 @@ def ignore(_: RequestHandler) -> None:
 
 async def until(condition: Any) -> None:
     """Lets the loop turn until the condition holds."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # in a thread, since the clock of the loop may stand still
             await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.001)
