@@ -62,6 +62,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path not in slow, item.path))
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run in which a test was skipped, where every tool is installed (``NO_SKIPS``)."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if "NO_SKIPS" in os.environ and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Begin each test as in a terminal: after ``&`` in a script or nohup, signals are ignored."""
