@@ -58,7 +58,7 @@ for arguments in sys.argv[1:]:
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     outputs.append(result.stdout)
-print(json.dumps([[each.__file__ for each in ours], outputs]))
+print(json.dumps([[each.__file__ for each in ours], outputs]), flush=True)
 sys.argv[:] = ["tornado-idv", "--version"]
 runpy.run_module("tornado_idv", run_name="__main__")
 """

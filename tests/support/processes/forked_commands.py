@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.processes.forking import ForkedCommand, fork
 
-TIMEOUT = 30.0
+TIMEOUT = 90.0
 CLOSED = "closed"
 """A standard output that is closed."""
 BROKEN = "broken"

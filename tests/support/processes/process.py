@@ -21,7 +21,7 @@ from support.processes.forking import ForkedCommand, fork
 
 COMMAND = (sys.executable, "-m", "tornado_idv")
 """Starts an interpreter, for a test of what that does; a second of CPU time."""
-TIMEOUT = 20.0
+TIMEOUT = 90.0
 
 Invoke = Callable[..., Result]
 """Runs one command without a process, as the fixture ``invoke`` does."""
