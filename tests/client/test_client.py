@@ -27,7 +27,8 @@ from support.http.clients import (
     found,
     lookup_of,
 )
-from support.http.scripted_server import Said, closed_port, header, http, serving
+from support.http.scripted_server import Said, header, http, serving
+from support.processes.ports import free_port
 from support.processes.service import EXPIRED_KEY, KEY, serving_yaml
 from tornado_idv.client import (
     ClientError,
@@ -181,7 +182,7 @@ async def test_deadline_ends_every_response(kind: Kind, answer: Said) -> None:
 
 
 async def test_service_that_cannot_be_reached(kind: Kind) -> None:
-    async with calling(kind, f"http://127.0.0.1:{closed_port()}") as call:
+    async with calling(kind, f"http://127.0.0.1:{free_port()}") as call:
         with pytest.raises(Undetermined, match="no response"):
             await call("find", "@alice")
     async with calling(kind, "http://nowhere.invalid") as call:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from support.http.clients import ALICE, ECHO, KINDS, NOT_FOUND, UNAVAILABLE, Kind, error, found
-from support.http.scripted_server import Said, closed_port, http, serving
+from support.http.scripted_server import Said, http, serving
+from support.processes.ports import free_port
 from support.processes.service import CARDS_ONLY_KEY, CONFIG, FIXTURE, KEY, serving_yaml
 from support.processes.service import serving as serving_config
 from tornado_idv.client import (
@@ -181,7 +182,7 @@ async def test_degraded_is_on_each_result(kind: Kind, value: object, degraded: b
 async def test_batch_is_sent_again_while_there_is_time(kind: Kind) -> None:
     async with serving(Said(UNAVAILABLE), Said(batch(GONE))) as server:
         assert kinds(await find_many(kind, server.address, ["@bob"])) == ["gone"]
-    assert kinds(await find_many(kind, f"http://127.0.0.1:{closed_port()}", ["@bob"])) == [
+    assert kinds(await find_many(kind, f"http://127.0.0.1:{free_port()}", ["@bob"])) == [
         Undetermined
     ]
 

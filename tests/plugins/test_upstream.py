@@ -12,7 +12,8 @@ import pytest
 
 from idv_upstream.backend import UpstreamBackend
 from support.http.live_directory import live_directory, record
-from support.http.scripted_server import OWN_ID, closed_port, header, http, serving
+from support.http.scripted_server import OWN_ID, header, http, serving
+from support.processes.ports import free_port
 from tornado_idv import ByCard, ByNickname, Query, Unavailable, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import open_backends
@@ -51,7 +52,7 @@ class TestConformance(BackendConformance):
 
     @pytest.fixture
     def failing_backend(self) -> AnyBackend:
-        return upstream_at(f"http://127.0.0.1:{closed_port()}")
+        return upstream_at(f"http://127.0.0.1:{free_port()}")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ async def test_no_credential_is_sent_without_one_configured(
 
 async def test_upstream_may_start_after_this_service() -> None:
     """Opening sends no request, and the first lookup after it started finds it."""
-    port = closed_port()
+    port = free_port()
     async with open_backends([upstream_at(f"http://127.0.0.1:{port}")]) as (backend,):
         with pytest.raises(Unavailable, match="connection failed"):
             await backend.find(ByNickname("alice"))

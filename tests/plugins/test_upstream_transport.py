@@ -18,7 +18,7 @@ from idv_upstream.response.raw import MAX_BODY
 from idv_upstream.transport import client
 from idv_upstream.transport.credentials import BearerToken
 from support.fakes.clock_and_backends import LoopClock
-from support.http.scripted_server import Said, chunked, closed_port, header, http, serving
+from support.http.scripted_server import Said, chunked, header, http, serving
 from support.http.upstream_transport import (
     GET,
     POST,
@@ -32,6 +32,7 @@ from support.http.upstream_transport import (
     transport,
 )
 from support.processes.loggers import log_everything
+from support.processes.ports import free_port
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 pytestmark = pytest.mark.slow
@@ -358,7 +359,7 @@ async def test_wait_for_a_pooled_connection_is_no_connection_timeout(
 
 async def test_refused_connection_is_unavailable() -> None:
     """It is tried twice."""
-    async with opened(f"http://127.0.0.1:{closed_port()}") as made:
+    async with opened(f"http://127.0.0.1:{free_port()}") as made:
         failure = await failure_of(made)
     assert isinstance(failure, Unavailable)
     assert failure.reason == "connection failed"

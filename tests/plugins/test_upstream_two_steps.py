@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.options import UpstreamOptions
 from support.fakes.outcomes import outcome
-from support.http.scripted_server import Said, Scripted, closed_port, http, serving
+from support.http.scripted_server import Said, Scripted, http, serving
+from support.processes.ports import free_port
 from support.processes.service import CONFIG
 from tornado_idv import BackendResult, Broken, ByCard, ByNickname, User
 from tornado_idv.cli import main
@@ -228,7 +229,7 @@ async def test_each_response_is_explained(
 
 
 async def test_steps_end_with_the_request_that_failed(tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{closed_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     output = await explained(tmp_path, url)
     assert f"    request           GET {url}/cards/0012\n" in output
     assert "asked crm: connection failed (" in output

@@ -160,11 +160,3 @@ def header(request: bytes, name: str) -> str | None:
     values = re.findall(rb"(?im)^%b: (.*?)\r$" % re.escape(name.encode()), request)
     assert len(values) < 2
     return values[0].decode() if values else None
-
-
-def closed_port() -> int:
-    """Return an unused port of the loopback interface."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
