@@ -19,6 +19,7 @@ import pytest
 
 from support.http.certificate import SELF_SIGNED
 from support.processes.admin import ask_admin
+from support.processes.ports import require_ipv6
 from support.processes.process import ServiceProcess, command, eventually, running
 from support.processes.proxies import find_tool
 from support.processes.service import FIXTURE, KEY, Client, lookup_request, open_socket
@@ -67,6 +68,7 @@ def is_refused(path: Path) -> bool:
 
 @WORKERS
 def test_requests_are_served_on_all_addresses(tmp_path: Path, workers: int) -> None:
+    require_ipv6()
     listen = f'"unix:{tmp_path}/other.sock", {BOTH}, "[::1]:0"'
     path = tmp_path / "http.sock"
     with running(write(tmp_path, listen, workers=workers)) as service, ExitStack() as kept:

@@ -6,6 +6,8 @@ import random
 import socket
 from contextlib import suppress
 
+import pytest
+
 # Below those that the kernel gives to clients and to servers on port 0 (Linux, macOS): one of
 # these would take a port before the server that it was found for.
 _PORTS = iter(random.sample(range(20_000, 32_000), 12_000))
@@ -17,6 +19,14 @@ def free_port() -> int:
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise AssertionError("no port is free")
+
+
+def require_ipv6() -> None:
+    """Skip the test where the loopback interface has no IPv6 address."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:
