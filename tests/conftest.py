@@ -37,6 +37,10 @@ pytest.register_assert_rewrite(
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))
 # Without a deadline, since a busy machine is no failure.
 settings.register_profile("steady", deadline=None, max_examples=EXAMPLES)
+_examples = Path(".hypothesis")
+if not os.access(_examples if _examples.exists() else Path(), os.W_OK):
+    # In a clone of another user Hypothesis would warn that it keeps no failing example.
+    settings.register_profile("steady", settings.get_profile("steady"), database=None)
 settings.load_profile("steady")
 
 
