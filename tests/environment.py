@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import time
 
 INHERITED = re.compile(
@@ -30,3 +31,6 @@ for each in ("COLUMNS", "LINES"):  # which readline sets behind the back of `os.
 os.environ["TZ"] = "NZST-12NZDT,M9.5.0,M4.1.0/3"
 time.tzset()
 os.umask(0o022)
+# The path of a Unix socket has at most 107 bytes, of which pytest and the name of a test take 80.
+if len(os.fsencode(tempfile.gettempdir())) > 24:
+    os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"

@@ -49,19 +49,22 @@ def test_environment_and_file_modes_are_those_of_the_tests(tmp_path: Path) -> No
     names = {line.partition("=")[0] for line in done.stdout.splitlines()}
     assert names & HOSTILE.keys() == {"TZ"}
     assert os.environ["TZ"].startswith("NZST")
+    assert len(os.fsencode(tmp_path)) < 95  # with the name of a Unix socket
     (tmp_path / "file").touch()
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, 1])
-def test_environment_is_not_inherited(processes: int) -> None:
+def test_environment_is_not_inherited(processes: int, tmp_path: Path) -> None:
     """The test above passes in a hostile environment, also in a process of pytest-xdist."""
+    long = tmp_path / "of a length that leaves no place for a name"
+    long.mkdir()
     test = test_environment_and_file_modes_are_those_of_the_tests.__name__
     done = subprocess.run(
         [sys.executable, "-m", "pytest", f"-n{processes}", f"{Path(__file__)}::{test}"],
         cwd=ROOT,
-        env={**os.environ, **HOSTILE},
+        env={**os.environ, **HOSTILE, "TMPDIR": str(long)},
         umask=0o077,
         capture_output=True,
         text=True,
