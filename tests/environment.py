@@ -32,5 +32,6 @@ os.environ["TZ"] = "NZST-12NZDT,M9.5.0,M4.1.0/3"
 time.tzset()
 os.umask(0o022)
 # The path of a Unix socket has at most 107 bytes, of which pytest and the name of a test take 80.
-if len(os.fsencode(tempfile.gettempdir())) > 24:
+# The files of nginx and haproxy, and scripts of documents, take no blank in a path.
+if not re.fullmatch(r"[\w./-]{,24}", tempfile.gettempdir(), re.ASCII):
     os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"

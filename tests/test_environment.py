@@ -50,6 +50,7 @@ def test_environment_and_file_modes_are_those_of_the_tests(tmp_path: Path) -> No
     assert names & HOSTILE.keys() == {"TZ"}
     assert os.environ["TZ"].startswith("NZST")
     assert len(os.fsencode(tmp_path)) < 95  # with the name of a Unix socket
+    assert " " not in str(tmp_path)
     (tmp_path / "file").touch()
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
 
@@ -58,7 +59,7 @@ def test_environment_and_file_modes_are_those_of_the_tests(tmp_path: Path) -> No
 @pytest.mark.parametrize("processes", [0, 1])
 def test_environment_is_not_inherited(processes: int, tmp_path: Path) -> None:
     """The test above passes in a hostile environment, also in a process of pytest-xdist."""
-    long = tmp_path / "of a length that leaves no place for a name"
+    long = tmp_path / "a name with blanks that is rather long"
     long.mkdir()
     test = test_environment_and_file_modes_are_those_of_the_tests.__name__
     done = subprocess.run(
