@@ -200,7 +200,7 @@ class PostgresServer:
         self.pause()  # so that none of them acts on the end of another
         # The segment that a killed server would leave behind is line 7.
         segment = (self.data / "postmaster.pid").read_text().splitlines()[6].split()[1]
-        for pid in (*self._children(), self.process.pid):
+        for pid in (*children(self.process.pid), self.process.pid):
             os.kill(pid, signal.SIGKILL)
         self.process.wait(30)
         self.process = None
