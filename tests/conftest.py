@@ -117,10 +117,10 @@ def io_loop() -> Iterator[IOLoop]:
 
 
 async def _end_other_tasks() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    if tasks:
+    """End all tasks, also those that others start at their end, as for a canary."""
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
         await asyncio.wait(tasks, timeout=5)
 
 
