@@ -7,6 +7,7 @@ Where two readers could see the end of a request in different places (RFC 9112, 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from http import HTTPStatus
 
 import httptools
@@ -61,8 +62,12 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         parser.feed_data(data)
     except httptools.HttpParserInvalidMethodError:
         # The route responds to a method that llhttp does not know, and then we close.
-        start_line, unknown = _start_line(request_line), HTTPHeaders({"Host": "unknown"})
-        return RequestHead(start_line, unknown, 0, keep_alive=False, expects_continue=False)
+        fields = _Headers()
+        with suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
+            httptools.HttpRequestParser(fields).feed_data(b"GET" + data[request_line.end(1) :])
+        fields["Host"] = "unknown"  # it is not checked
+        start_line = _start_line(request_line)
+        return RequestHead(start_line, fields, 0, keep_alive=False, expects_continue=False)
     except httptools.HttpParserUpgrade:
         pass  # no upgrade is offered: respond as if it had not been requested (RFC 9110, 7.8)
     except httptools.HttpParserError:

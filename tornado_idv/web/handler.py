@@ -67,6 +67,7 @@ class ApiHandler(JsonHandler):
 
     def initialize(self, services: Services) -> None:
         self.services = services
+        self._method = self.request.method if self.request.method in _METHODS else "other"
         self._started_at = monotonic()
 
     @cached_property
@@ -125,11 +126,10 @@ class ApiHandler(JsonHandler):
 
     def on_finish(self) -> None:
         """Count and log the response."""
-        method = self.request.method or ""
         request = Request(
             self.request_id,
             self.trace,
-            method if method in _METHODS else "other",
+            self._method,
             self.route,
             self.request.remote_ip or "",
             self.key_id,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.web.identify import LookupHandler
-from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation
+from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation, Services
 from tornado_idv.web.response import Result
 
 REQUEST_FIELDS: Mapping[str, Operation] = {
@@ -39,11 +39,14 @@ class VerifyHandler(LookupHandler):
     """Looks up the user of a header field, and responds without a body.
 
     Nothing else of the request matters: proxies send along what their own client sent, such as
-    ``Accept``, and Envoy its method.
+    ``Accept``, and Envoy its method, which may be any.
     """
 
     route = "verify"
-    allowed = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+    def initialize(self, services: Services) -> None:
+        super().initialize(services)
+        self.request.method = "GET"  # Tornado rejects methods such as PROPFIND with 405
 
     async def get(self) -> None:
         headers = self.request.headers
@@ -60,8 +63,6 @@ class VerifyHandler(LookupHandler):
                 limits.charge_miss()
             raise InvalidFormat("identifier_header")
         await self.look_up(partial(operation.parse, self.services.identifiers, text), limits)
-
-    post = put = patch = delete = options = get
 
     def respond(self, result: Result) -> None:
         fields = f"{result.fields}{CODE_FIELD}: {result.code or 'ok'}\r\n"
