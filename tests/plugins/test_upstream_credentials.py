@@ -383,24 +383,28 @@ async def test_fetch_of_a_token_goes_on_though_its_request_was_cancelled(
     assert len(case.issuer.requests) == 1 + (first != token())
 
 
-async def test_rejected_token_is_replaced_once() -> None:
+@pytest.mark.parametrize("status", [401, 403, 422])
+async def test_rejected_token_is_replaced_once(status: int) -> None:
     """Even if the request is not repeatable: a rejected request had no effect."""
-    answers = (GOOD, http(401), GOOD)
+    answers = (GOOD, http(status), GOOD)
     async with issued(token("t1"), token("t2"), answers=answers) as case:
         await ask(case.made)
         assert (await ask(case.made, POST)).status == 200
     assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
-async def test_upstream_that_rejects_every_token_does_not_cost_a_token_per_request() -> None:
-    """The response is the 401; after 5 s a new token is tried."""
+@pytest.mark.parametrize("status", [401, 422])
+async def test_upstream_that_rejects_every_token_does_not_cost_a_token_per_request(
+    status: int,
+) -> None:
+    """The response is the rejection; after 5 s a new token is tried."""
     ticker = Ticker()
-    async with issued(token("t"), answers=(http(401),), timer=ticker) as case:
+    async with issued(token("t"), answers=(http(status),), timer=ticker) as case:
         for _ in range(5):
-            assert (await ask(case.made)).status == 401
+            assert (await ask(case.made)).status == status
         assert (len(case.issuer.requests), len(case.directory.requests)) == (2, 6)
         ticker.now += 5
-        assert (await ask(case.made)).status == 401
+        assert (await ask(case.made)).status == status
     assert (len(case.issuer.requests), len(case.directory.requests)) == (3, 8)
 
 

@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from http import HTTPStatus
 from itertools import count
 from secrets import token_hex
 from typing import NamedTuple
@@ -39,6 +38,8 @@ _TIMED_OUT = 0.2
 _RETRY_PRICE = 5
 _MAX_CREDIT = 10 * _RETRY_PRICE
 _REPEATED = (NoResponse.status, *GATEWAY_ERRORS)
+_REJECTED = (401, 403, 422)
+"""Of a token, too: Flask-JWT-Extended responds to a signature of an older key with 422."""
 
 
 class _Lookup(NamedTuple):
@@ -162,9 +163,9 @@ class Sender:
             return await self._send_once(lookup, endpoint, self._auth.secret())
         token = await tokens.get()
         result = await self._send_once(lookup, endpoint, token)
-        if result.status == HTTPStatus.UNAUTHORIZED and tokens.invalidate(token):
+        if result.status in _REJECTED and tokens.invalidate(token):
             result = await self._send_once(lookup, endpoint, await tokens.get())
-            if result.status == HTTPStatus.UNAUTHORIZED:
+            if result.status in _REJECTED:
                 tokens.reject()
         return result
 
