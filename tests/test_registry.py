@@ -206,6 +206,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_point: str, mod
         ("mine = plugin_of_mine:Absent", "", "has no attribute 'Absent'"),
         ("mine = plugin_of_mine", "import no_such_library", "No module named 'no_such_library'"),
         ("mine = plugin_of_mine", "nonsense()", "name 'nonsense' is not defined"),
+        ("mine = plugin_of_mine", "import sys; sys.exit(3)", "it ended the process"),
         ("mine = plugin_of_mine", "def idv_kinds(): return None", "decorate its hooks"),
         ("yaml = plugin_of_mine", SUITABLE, "another plugin has an entry point of this name"),
     ],

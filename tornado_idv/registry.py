@@ -58,6 +58,8 @@ def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> No
     try:
         loaded = entry_point.load()
         manager.register(loaded, name=entry_point.name)
+    except SystemExit:
+        raise ValueError(f"{plugin}: it ended the process (SystemExit)") from None
     except Exception as error:
         raise ValueError(f"{plugin}: {error}") from error
     if not manager.get_hookcallers(loaded):

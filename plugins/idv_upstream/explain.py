@@ -1,12 +1,13 @@
 """Records the steps of one lookup, for the operator.
 
-They hold whole responses, and of the requests all but what is named like a secret.
+They hold whole requests and responses, but for what is named like a secret.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import takewhile
 from json import dumps
 from typing import Any
@@ -46,8 +47,8 @@ class Recorder(Sender):
             request, lambda status: wants_body(status) or None, on_new=on_new
         )
         self._steps.append(Step("response", response.status))
-        self._steps.append(Step("response headers", dict(response.headers)))
-        self._steps.append(Step("response body", response.body.decode("utf-8", "replace")))
+        self._steps.append(Step("response headers", _mask(dict(response.headers))))
+        self._steps.append(Step("response body", _mask_json(response.body)))
         return response
 
 
@@ -81,6 +82,15 @@ def _mask_pairs(pairs: str) -> str:
     """Mask in a query or a form."""
     parts = [pair.partition("=") for pair in pairs.split("&")]
     return "&".join(name + equals + _mask(value, name) for name, equals, value in parts)
+
+
+def _mask_json(body: bytes) -> str:
+    """Mask in a document; what has no secret, or is no JSON, stays as it was sent."""
+    with suppress(ValueError):
+        document = strict_json.loads(body)
+        if (masked := _mask(document)) != document:
+            return dumps(masked)
+    return body.decode("utf-8", "replace")
 
 
 def _mask(value: Any, name: str = "") -> Any:

@@ -435,3 +435,16 @@ async def test_nothing_secret_is_in_texts_of_the_client(kind: Kind) -> None:
     client = (Client if kind == "synchronous" else AsyncClient)("http://idv.example", "s3cret")
     assert "s3cret" not in repr(client)
     assert repr(ALICE) == str(ALICE) == "User(plan='Free')"
+
+
+async def test_client_of_another_event_loop_is_named() -> None:
+    """As one that a module makes, and each test has a loop of its own."""
+    async with serving(NOT_FOUND) as server, AsyncClient(server.address, "key") as client:
+        assert await client.find("@alice") is None
+
+        def find_in_another_loop() -> object:
+            return asyncio.run(client.find("@alice"))  # type: ignore[arg-type]
+
+        with pytest.raises(Undetermined, match="another event loop"):
+            await asyncio.to_thread(find_in_another_loop)
+        assert await client.find("@alice") is None

@@ -145,6 +145,16 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
     assert headers["Authorization"] == f"Bearer {CANARY}"
 
 
+def test_credentials_of_a_response_are_masked(try_: Try, directory: Directory) -> None:
+    cookie = {"Set-Cookie": "session=canary-1"}
+    body = json.dumps({**ALICE, "sessions": [{"access_token": "canary-2"}]}).encode()
+    directory.reply = directory.reply._replace(headers=cookie, body=body)
+    printed = try_("@alice").stdout
+    assert "canary" not in printed
+    assert "Set-Cookie: ***" in printed
+    assert '"access_token": "***"' in printed
+
+
 def test_json_output_is_one_record(try_: Try) -> None:
     record = try_.record("@alice")
     (call,) = record.pop("backends")

@@ -41,6 +41,8 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
     """The client for one event loop; ``async with`` closes its connections."""
 
     _session: aiohttp.ClientSession | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    """The event loop of the session."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -90,7 +92,11 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
         if is_new:  # of its own: the common one may have been closed meanwhile
             opened: AbstractAsyncContextManager[aiohttp.ClientSession] = self._open()
         else:
-            self._session = self._session or self._open()
+            loop = asyncio.get_running_loop()
+            if self._session is None:
+                self._session, self._loop = self._open(), loop
+            elif self._loop is not loop:
+                raise Undetermined("the client is in use in another event loop: make one for each")
             opened = nullcontext(self._session)
         reuses: list[object] = []
         try:
