@@ -17,6 +17,8 @@ from click.testing import Result
 from support.processes.forked_commands import BROKEN, CLOSED, start
 from support.processes.process import Invoke
 from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from tornado_idv.cli.reconcile.run import service_time
+from tornado_idv.cli.reconcile.state import locked
 from tornado_idv.client import Result as FoundResult
 from tornado_idv.client import Undetermined, User
 from tornado_idv.double import IdentityService
@@ -51,6 +53,10 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     def to(days: float) -> None:
         monkeypatch.setattr("tornado_idv.cli.reconcile.command.time", lambda: first + days * DAY)
+        monkeypatch.setattr(
+            "tornado_idv.cli.reconcile.run.service_time",
+            lambda date: service_time(date) + days * DAY,
+        )
 
     to(0)
     return to
@@ -72,7 +78,7 @@ def reconcile(
             *("reconcile", path, "--url", double.url, "--key-file", tmp_path / "key"),
             *("--state", tmp_path / "gone.json", "--output", tmp_path / "gone.csv", "--json"),
             *("--column", "nickname", "--max-gone", "100%", "--retries", "0"),
-            *("--confirm-after", "0s", *options),
+            *("--confirm-after", "0s", "--min-runs", "1", "--max-invalid", "100%", *options),
         )
 
     return run
@@ -275,7 +281,7 @@ def test_account_with_two_rows_is_gone_in_both_or_waits(
         answers = iter(statuses)
         for each in identifiers:
             status = next(answers) if each == "@bob" else 200
-            yield FoundResult(each, users.get(status or 0), errors.get(status or 0))
+            yield FoundResult(each, users.get(status or 0), errors.get(status or 0), degraded=False)
 
     accounts = HEADER + ALICE + BOB * len(statuses)
     assert reconcile(HEADER + BOB + ALICE).exit_code == 0
@@ -303,7 +309,8 @@ def test_no_file_is_written_if_one_cannot_be(
 ) -> None:
     result = reconcile(HEADER + BOB, name, str(tmp_path / "missing" / "file"))
     assert (result.exit_code, "cannot be written" in result.output) == (2, True)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["accounts.csv", "key"]
+    written = {each.name for each in tmp_path.iterdir()} - {".gone.json.lock"}
+    assert written == {"accounts.csv", "key"}
 
 
 def test_nothing_determined_is_no_list_whatever_is_permitted(
@@ -314,16 +321,102 @@ def test_nothing_determined_is_no_list_whatever_is_permitted(
 
 
 @pytest.mark.parametrize("since", ["2999-01-01T00:00:00Z", "x", "0001-01-01T00:00:00", 5])
-def test_state_of_the_future_waits_and_another_is_refused(
+def test_absence_from_the_future_begins_again_and_another_state_is_refused(
     reconcile: Callable[..., Result], tmp_path: Path, since: object
 ) -> None:
     assert reconcile(HEADER + BOB).exit_code == 0
     state = json.loads((tmp_path / "gone.json").read_bytes())
-    state["gone"]["@bob"] = since
+    state["gone"]["@bob"] = [since, 1]
     (tmp_path / "gone.json").write_text(json.dumps(state), encoding="utf-8")
     result = reconcile(HEADER + BOB)
     assert result.exit_code == (0 if str(since).startswith("2999") else 1)
     assert rows(tmp_path) == ""
+
+
+def test_grace_of_a_clock_that_was_wrong_once_is_not_over(
+    reconcile: Callable[..., Result], now: Callable[[float], None], tmp_path: Path
+) -> None:
+    """It was behind, and the service has the same clock."""
+    for days in (-9, 0, 1):
+        now(days)
+        assert reconcile(HEADER + BOB, "--min-runs", "3").exit_code == 0
+        listed = rows(tmp_path)
+        if days < 1:
+            assert listed == ""
+    assert listed == BOB
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(-70, 3), (-40, 0), (40, 0), (70, 3)])
+def test_run_with_another_clock_than_the_service_is_refused(
+    reconcile: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    seconds: float,
+    code: int,
+) -> None:
+    assert reconcile(HEADER + BOB).exit_code == 0
+    state = (tmp_path / "gone.json").read_bytes()
+    there = time.time() + seconds
+    monkeypatch.setattr("tornado_idv.cli.reconcile.command.time", lambda: there)
+    result = reconcile(HEADER + BOB + CAROL)
+    assert result.exit_code == code
+    assert ("clocks of this machine and of the service differ" in result.output) is (code == 3)
+    assert ((tmp_path / "gone.json").read_bytes() == state) is (code == 3)
+
+
+def test_run_beside_another_with_the_same_state_is_refused(
+    reconcile: Callable[..., Result], tmp_path: Path
+) -> None:
+    with locked(tmp_path / "gone.json"):
+        result = reconcile(HEADER + BOB)
+    assert (result.exit_code, "in use by another run" in result.output) == (3, True)
+    assert reconcile(HEADER + BOB).exit_code == 0
+
+
+INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
+
+
+@pytest.mark.parametrize(
+    ("accounts", "options", "code", "text"),
+    [
+        (BOB + INVALID, ("--max-gone", "50%", "--max-invalid", "9"), 1, "1 of 1 accounts are gone"),
+        (BOB + INVALID, (), 1, "9 of 10 identifiers are not valid, more than --max-invalid 1%"),
+        (INVALID, ("--max-invalid", "8"), 1, "do these lack @ (--by nickname)"),
+        (ALICE + INVALID, ("--max-invalid", "9"), 0, ""),
+        (BOB * 9 + INVALID, ("--max-invalid", "10", "--max-gone", "9"), 0, ""),
+        ("1,4.00012E+15,\n", ("--by", "card"), 1, "a spreadsheet has rounded card numbers"),
+        ("1,4001,\n2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "are leading zeros lost?"),
+    ],
+)
+def test_bounds_are_of_the_accounts_that_they_are_about(
+    reconcile: Callable[..., Result],
+    accounts: str,
+    options: tuple[str, ...],
+    code: int,
+    text: str,
+) -> None:
+    result = reconcile(HEADER + accounts, *("--grace", "0s", "--max-invalid", "1%"), *options)
+    assert (result.exit_code, text in result.output) == (code, True), result.output
+
+
+def test_undetermined_accounts_are_a_part_of_the_valid_ones(
+    reconcile: Callable[..., Result], double: IdentityService
+) -> None:
+    double.fail("@bob", status=503)
+    options = ("--max-invalid", "9", "--max-undetermined", "10%")
+    result = reconcile(HEADER + ALICE + BOB + INVALID, *options)
+    assert (result.exit_code, "1 of 2 accounts could not be" in result.output) == (3, True)
+
+
+def test_output_keeps_the_rights_of_the_file_that_it_replaces(
+    reconcile: Callable[..., Result], tmp_path: Path
+) -> None:
+    output = tmp_path / "gone.csv"
+    output.write_text("old", encoding="utf-8")
+    output.chmod(0o640)
+    assert reconcile(HEADER + BOB).exit_code == 0
+    assert output.read_text(encoding="utf-8") == HEADER
+    assert output.stat().st_mode & 0o777 == 0o640
 
 
 def test_invalid_identifiers_are_listed_and_never_gone(
@@ -408,6 +501,30 @@ def test_service_that_is_degraded_gets_no_list(invoke: Invoke, tmp_path: Path) -
     assert "failed within the last ten minutes" in results[1].output
 
 
+@pytest.mark.parametrize(
+    ("degraded", "code", "text"),
+    [
+        ((False, False), 0, ""),
+        ((True, False), 3, "failed within the last ten minutes"),
+        ((False, None), 3, "older than version 1.0"),
+    ],
+)
+def test_every_response_counts_for_whether_the_service_is_degraded(
+    reconcile: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    degraded: tuple[bool | None, ...],
+    code: int,
+    text: str,
+) -> None:
+    def find_many(_: object, identifiers: Iterable[str]) -> Iterator[FoundResult]:
+        for each, value in zip(identifiers, degraded, strict=True):
+            yield FoundResult(each, None, degraded=value)
+
+    monkeypatch.setattr("tornado_idv.client.Client.find_many", find_many)
+    result = reconcile(HEADER + BOB + CAROL, "--grace", "0s")
+    assert (result.exit_code, text in result.output) == (code, True)
+
+
 def test_list_is_written_to_standard_output(
     invoke: Invoke, double: IdentityService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,7 +559,7 @@ def test_state_is_not_written_where_the_rows_cannot_be(
     assert done.wait() == 3
     full = "standard output cannot be written: No space left on device\n"
     assert done.stderr == (full if output == "/dev/full" else "")
-    assert {each.name for each in tmp_path.iterdir()} == {"accounts", "key", "logs"}
+    assert not (tmp_path / "state").exists()
 
 
 @pytest.mark.slow

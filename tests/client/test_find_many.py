@@ -94,16 +94,32 @@ async def test_older_service_gets_single_lookups(kind: Kind) -> None:
         results = await find_many(kind, server.address, ["@alice", "@bob", "@carol"])
     assert kinds(results) == ["found", "gone", "gone"]
     assert [each.rpartition("/")[2] for each in server.targets] == ["batch", "url", "url", "url"]
+    assert [each.degraded for each in results] == [None] * 3
 
 
-async def test_rate_limit_below_a_batch_makes_it_smaller(kind: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [15_100, 20_000])
+async def test_identifier_that_is_too_long_is_invalid_alone(
+    kind: Kind, tmp_path: Path, length: int
+) -> None:
+    """The others are looked up in batches, which say whether the service is degraded."""
+    with serving_yaml(tmp_path) as service:
+        results = await find_many(kind, service.url, ["@alice", "a" * length, "@bob", "@alice"])
+    assert kinds(results) == ["found", InvalidFormat, "gone", "found"]
+    assert [each.degraded for each in results if not each.error] == [False] * 3
+
+
+@pytest.mark.parametrize(("limit", "count"), [("40/second", 90), ("1/second", 2)])
+async def test_rate_limit_below_a_batch_makes_it_smaller(
+    kind: Kind, tmp_path: Path, limit: str, count: int
+) -> None:
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = (
-        f"limits: {{requests: 40/second}}\n{CONFIG}  - {{name: u, kind: yaml, path: users.yaml}}\n"
+        f"limits: {{requests: {limit}}}\n{CONFIG}  - {{name: u, kind: yaml, path: users.yaml}}\n"
     )
     with serving_config(config, tmp_path) as service:
-        results = await find_many(kind, service.url, ["@alice"] * 90)
-    assert kinds(results) == ["found"] * 90
+        results = await find_many(kind, service.url, ["@alice"] * count)
+    assert kinds(results) == ["found"] * count
+    assert {each.degraded for each in results} == {False}
 
 
 async def test_item_that_is_not_text_spoils_no_other(kind: Kind, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
 from typing import IO, TypeVar, cast
@@ -37,11 +37,11 @@ def open_source(file: str, encoding: str = "utf-8") -> IO[str]:
 
 
 @contextmanager
-def replaced_file(path: Path) -> Iterator[IO[str]]:
+def replaced_file(path: Path, *, keeps_rights: bool = False) -> Iterator[IO[str]]:
     """Open a new file in the folder of this one, which is renamed over it at the end.
 
-    Only its owner can read it, since it has card numbers or a key, and its name is random. A
-    symbolic link stays, and a device or a pipe is an error.
+    Only its owner can read it, since it has card numbers or a key, unless it ``keeps_rights`` of
+    the old file. Its name is random. A symbolic link stays, and a device or a pipe is an error.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -52,12 +52,23 @@ def replaced_file(path: Path) -> Iterator[IO[str]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+            if keeps_rights:
+                _keep_rights(target, beside)
             Path(beside).replace(target)
         except BaseException:
             Path(beside).unlink(missing_ok=True)
             raise
     except OSError as error:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _keep_rights(target: Path, beside: str) -> None:
+    """Give a new file the mode and, where permitted, the owner and group of the old one."""
+    with suppress(FileNotFoundError):
+        old = target.stat()
+        with suppress(PermissionError):
+            os.chown(beside, old.st_uid, old.st_gid)
+        Path(beside).chmod(old.st_mode & 0o777)
 
 
 def _require_regular(path: Path) -> None:

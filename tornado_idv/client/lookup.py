@@ -82,13 +82,14 @@ class Result:
     """The result for one of many identifiers.
 
     The user does not exist if ``user`` and ``error`` are both ``None``, and in no other case.
-    ``degraded`` is whether a backend of the service has failed within ten minutes before.
+    ``degraded`` is whether a backend of the service has failed within ten minutes before; ``None``
+    if the service cannot say so, since it has no batches (before version 1.0).
     """
 
     identifier: str = field(repr=False)
     user: User | None
     error: ClientError | None = None
-    degraded: bool = False
+    degraded: bool | None = None
 
 
 Found = User | list[Result] | None
@@ -113,8 +114,10 @@ class Lookup:
     body: bytes = field(repr=False)
     items: list[Item] = field(repr=False)
     must_exist: bool = False
-    max_items: int = 0
-    """Of a batch of so many at most, if a response says that this one is too large."""
+    max_items: int | None = None
+    """The maximum batch size, if the response rejects this batch as too large; 0 for no batches."""
+    date: str = ""
+    """The field ``Date`` of the response."""
     remaining: Callable[[], float] = field(default=lambda: 0.0)
     call_id: str = field(default_factory=lambda: os.urandom(16).hex())
     attempts: int = 0
@@ -153,6 +156,7 @@ class Lookup:
             failure.retry_after = float(wait) if _SECONDS.fullmatch(wait) else None
             raise failure
         record = self._record(fields, body)
+        self.date = "".join(fields("date", []))
         code = record.get("code") if record.get("status") == "error" else None
         if status == HTTPStatus.NOT_FOUND and code == "not_found" and not isinstance(self, Batch):
             if self.must_exist:
@@ -208,9 +212,11 @@ class Batch(Lookup):
         code = None if status == HTTPStatus.OK else self._record(fields, body).get("code")
         quota = _QUOTA.fullmatch("".join(fields("ratelimit-policy", [])))
         if code == "no_such_route":  # of an older service
-            self.max_items = 1
+            self.max_items = 0
         elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # of a proxy, too
-            self.max_items = max(1, len(self.items) // 2)
+            if len(self.items) == 1:
+                raise InvalidFormat("the value is too long", status)
+            self.max_items = len(self.items) // 2
         elif code == "rate_limited" and quota and int(quota[1]) < len(self.items):
             self.max_items = int(quota[1])
         return super().read(status, fields, body)

@@ -79,6 +79,8 @@ class BaseClient(Generic[_FoundT, _UserT]):
         self._ssl = ssl_context
         self._clock, self._sleep, self._chance = clock, sleep, chance
         self._max_items = _MAX_ITEMS
+        self.date = ""
+        """The field ``Date`` of the last response of the service."""
         self._prepare()
 
     def find(self, identifier: str) -> _FoundT:
@@ -106,7 +108,9 @@ class BaseClient(Generic[_FoundT, _UserT]):
         size = 0
         for each in identifiers:
             item = Item(member, each)
-            if batch and (len(batch) >= self._max_items or size + len(item.body) > _MAX_REQUEST):
+            if batch and (
+                len(batch) >= max(1, self._max_items) or size + len(item.body) > _MAX_REQUEST
+            ):
                 yield batch
                 batch, size = [], 0
             batch.append(item)
@@ -115,19 +119,23 @@ class BaseClient(Generic[_FoundT, _UserT]):
             yield batch
 
     async def _find_batch(self, items: list[Item]) -> list[Result]:
-        if self._max_items == 1:
+        if self._max_items == 0:
             return [await self._find_item(each) for each in items]
         body = b'{"items":[%b]}' % b",".join([each.body for each in items])
         lookup = Batch(f"{self._path}batch", body, items)
         try:
             return cast("list[Result]", await self._look_up(lookup))
         except ClientError as error:
-            if isinstance(error, InvalidFormat):  # by an item that is not even valid text
-                return [await self._find_item(each) for each in items]
-            if lookup.max_items == 0:
+            size = lookup.max_items
+            if size is not None:
+                self._max_items = size
+            elif isinstance(error, InvalidFormat) and len(items) > 1:  # by an item that is not text
+                size = 1
+            else:
                 return [Result(each.identifier, None, error) for each in items]
-        self._max_items = size = lookup.max_items
-        return [*await self._find_batch(items[:size]), *await self._find_batch(items[size:])]
+        step = size or len(items)
+        parts = [items[i : i + step] for i in range(0, len(items), step)]
+        return [each for part in parts for each in await self._find_batch(part)]
 
     async def _find_item(self, item: Item) -> Result:
         try:
@@ -165,7 +173,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
                     return await self._attempt(lookup)
                 except Undetermined as error:
                     wait = max(error.retry_after or 0.0, pause) * (1 + self._chance() / 4)
-                    is_retried = error.status in _RETRIED and lookup.max_items == 0
+                    is_retried = error.status in _RETRIED and lookup.max_items is None
                     if not is_retried or wait >= lookup.remaining():
                         raise
                 pause *= 2
@@ -173,6 +181,8 @@ class BaseClient(Generic[_FoundT, _UserT]):
         except ClientError as error:
             error.request_id = lookup.request_id
             raise
+        finally:
+            self.date = lookup.date or self.date
 
     async def _attempt(self, lookup: Lookup) -> Found:
         traceparent = self._traceparent() if self._traceparent else None

@@ -26,6 +26,9 @@ class Account(NamedTuple):
     identifier: str
     text: str
 
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.identifier}"
+
 
 class AccountReader:
     """Reads accounts row by row from a file called ``name``; ``header`` is the text of that of CSV.

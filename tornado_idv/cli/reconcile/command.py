@@ -21,8 +21,8 @@ from tornado_idv.cli.common import (
 )
 from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
 from tornado_idv.cli.reconcile.accounts import AccountReader, By
-from tornado_idv.cli.reconcile.run import Run, Share, UndeterminedError
-from tornado_idv.cli.reconcile.state import State
+from tornado_idv.cli.reconcile.run import MAX_PRINTED, Run, Share
+from tornado_idv.cli.reconcile.state import State, UndeterminedError, locked
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.client import Client
 from tornado_idv.errors import IdvError, StartError
@@ -34,7 +34,8 @@ _KEY = "TORNADO_IDV_KEY"
 
 @click.command(
     epilog=examples(
-        "reconcile accounts.csv --url https://idv.example --key-file key --column nickname",
+        "reconcile accounts.csv --url https://idv.example --key-file key --column nickname"
+        " --state gone.json --output gone.csv",
     )
 )
 @click.argument("accounts", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -74,18 +75,32 @@ _KEY = "TORNADO_IDV_KEY"
     help="Time for which a user must have been gone.",
 )
 @click.option(
+    "--min-runs",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Number of runs in which a user must have been gone, if there is a grace.",
+)
+@click.option(
     "--max-gone",
     default="5%",
     show_default=True,
     callback=parsed_by(Share.parse),
-    help="Accounts that may be gone at most, or a number.",
+    help="Refuse to list more gone accounts, as a number or a percentage of those determined.",
 )
 @click.option(
     "--max-undetermined",
     default="1%",
     show_default=True,
     callback=parsed_by(Share.parse),
-    help="Accounts that may be undetermined at most, or a number.",
+    help="Refuse a run with more undetermined accounts, as a number or a percentage.",
+)
+@click.option(
+    "--max-invalid",
+    default="1%",
+    show_default=True,
+    callback=parsed_by(Share.parse),
+    help="Refuse a list with more invalid identifiers, as a number or a percentage.",
 )
 @click.option(
     "--retries",
@@ -126,8 +141,10 @@ def reconcile(
     delimiter: str,
     state_file: Path | None,
     grace: float,
+    min_runs: int,
     max_gone: Share,
     max_undetermined: Share,
+    max_invalid: Share,
     must_exist: tuple[str, ...],
     retries: int,
     confirm_after: float,
@@ -142,8 +159,9 @@ def reconcile(
     run since --grace ago, as --state remembers. These are looked up twice.
 
     Exit codes: 0 the list is complete, even if it is empty; in every other case nothing is written:
-    1 more users are gone than --max-gone, one of --must-exist is not found, or --state is of
-    another list; 2 wrong use; 3 too many could not be determined, or a backend has failed.
+    1 more users are gone than --max-gone, or more identifiers invalid than --max-invalid, one of
+    --must-exist is not found, or --state is of another list; 2 wrong use; 3 too many could not be
+    determined, a backend has failed, clocks differ, or another run uses --state.
     """
     if column is None and accounts.endswith((".csv", ".jsonl", ".ndjson")):
         raise click.UsageError("CSV and JSON Lines need --column")
@@ -162,17 +180,28 @@ def reconcile(
         exit_on_error(Exit.WRONG_USE, as_json=as_json, record=record, other_codes=codes),
         closing(_client(url, key_file, deadline)) as client,
         open_source(accounts) as source,
+        locked(state_file) if state_file else nullcontext(),
     ):
-        before = State.load(state_file, column or "") if state_file else State("", {}, ())
+        before = State("", {}, ())
+        if state_file:
+            before = State.load(state_file, column or "", time())
         reader = AccountReader(source, accounts, column, by, DELIMITERS[delimiter])
-        run = Run(client, before, by_card=by == "card", grace=grace, now=time(), pause=sleep)
+        run = Run(
+            client,
+            before,
+            by_card=by == "card",
+            grace=grace,
+            min_runs=min_runs,
+            clock=time,
+            pause=sleep,
+        )
         run.require_users(must_exist)
         run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)
-        run.check(max_gone, max_undetermined)
+        run.check(max_gone, max_undetermined, max_invalid)
         if confirm_after and run.rows and sys.stderr.isatty():
             print_message(f"{len(run.rows):,} users: once more in {format_duration(confirm_after)}")
         run.confirm(confirm_after, retries)
-        run.check(max_gone, max_undetermined)
+        run.check(max_gone, max_undetermined, max_invalid)
         run.require_users(must_exist)
         _write(run, reader.header, state_file, output)
     _report(run, output, as_json=as_json)
@@ -205,7 +234,7 @@ def _write(run: Run, header: str, state_file: Path | None, output: Path | None) 
     """
     with (
         replaced_file(state_file) if state_file else nullcontext() as state,
-        replaced_file(output) if output else nullcontext(sys.stdout) as rows,
+        replaced_file(output, keeps_rights=True) if output else nullcontext(sys.stdout) as rows,
     ):
         if state is not None:
             run.state.write(state)
@@ -229,7 +258,7 @@ def _report(run: Run, output: Path | None, *, as_json: bool) -> None:
         lines.append(f"{len(waiting):,} wait for their grace, the first until {first}")
     lines += [
         "line {line}: not a valid identifier: {identifier}".format_map(each)
-        for each in record["invalid_identifiers"]
+        for each in record["invalid_identifiers"][:MAX_PRINTED]
     ]
     for line in lines:
         print_message(printable(line))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from decimal import Decimal
+from email.utils import parsedate_to_datetime
+from math import inf
 from typing import Any, NamedTuple
 
 from tornado_idv.cli.common import RefusedError
 from tornado_idv.cli.reconcile.accounts import Account
-from tornado_idv.cli.reconcile.state import Sampler, State
+from tornado_idv.cli.reconcile.state import Absence, Sampler, State, UndeterminedError
 from tornado_idv.client import (
     Client,
     ClientError,
@@ -20,7 +23,6 @@ from tornado_idv.client import (
     Unexpected,
     User,
 )
-from tornado_idv.errors import IdvError
 from tornado_idv.log_format import format_time
 from tornado_idv.units import parse_percentage
 
@@ -30,14 +32,12 @@ _MAX_IN_A_ROW = 1000
 """Accounts in a row that could not be determined, after which a run ends."""
 _PAUSED_AFTER = 100
 _MAX_LISTED = 100
-
-
-class UndeterminedError(IdvError):
-    """The run could not determine enough to say which accounts may be deleted."""
+MAX_PRINTED = 5
+_MAX_CLOCK_DIFFERENCE = 60.0
 
 
 class Share(NamedTuple):
-    """The largest part of all accounts: a percentage of them or a number."""
+    """The largest part of some accounts: a percentage of them or a number."""
 
     text: str
     number: Decimal
@@ -58,10 +58,15 @@ class Share(NamedTuple):
         return count * 100 > self.number * (total if self.is_percentage else 100)
 
 
+def service_time(date: str) -> float:
+    """Return the Unix time of a field ``Date``; raises `ValueError`."""
+    return parsedate_to_datetime(date).timestamp()
+
+
 class Run:
     """Asks for each account, and keeps the rows of those whose users do not exist.
 
-    ``grace`` is in seconds, ``now`` is Unix time, and ``pause`` sleeps for so many seconds. All of
+    ``grace`` is in seconds, ``clock`` gives Unix time, and ``pause`` sleeps for some seconds.
     `ask`, `check` and `require_users` raise `RefusedError` or `UndeterminedError`.
     """
 
@@ -72,14 +77,19 @@ class Run:
         *,
         by_card: bool,
         grace: float,
-        now: float,
+        min_runs: int,
+        clock: Callable[[], float],
         pause: Callable[[float], object],
     ) -> None:
         self._find_many = client.find_many_cards if by_card else client.find_many
         self._client = client
         self._before = before
+        self._by_card = by_card
         self._grace = grace
-        self._now = now
+        self._min_runs = min_runs if grace else 1
+        self._clock = clock
+        self._now = clock()
+        self._is_clock_checked = False
         self._pause = pause
         self._sampler = Sampler(before.sample)
         self._counts = Counter[str]()
@@ -87,10 +97,11 @@ class Run:
         self._last_error = ""
         self._degraded = False
         self._gone: list[Account] = []
-        self._since: dict[str, float] = {}
+        self._since: dict[str, Absence] = {}
         self._others: set[str] = set()
         """Without a grace, identifiers that were not gone in some row."""
         self._invalid: list[Account] = []
+        self._shortest_found = inf
 
     def require_users(self, identifiers: Iterable[str]) -> None:
         """Look up the users that must exist."""
@@ -134,10 +145,16 @@ class Run:
         for each in left:
             self._begin_again(each.identifier)
 
-    def check(self, max_gone: Share, max_undetermined: Share) -> None:
+    def check(self, max_gone: Share, max_undetermined: Share, max_invalid: Share) -> None:
         """Check the result of the run against its bounds."""
         counts = self._counts
-        total, gone, undetermined = counts["accounts"], counts["gone"], counts["undetermined"]
+        gone, undetermined, invalid = counts["gone"], counts["undetermined"], counts["invalid"]
+        if max_invalid.is_exceeded(invalid, counts["accounts"]):
+            raise RefusedError(
+                f"{invalid:,} of {counts['accounts']:,} identifiers are not valid, more than"
+                f" --max-invalid {max_invalid.text}{self._cause()}"
+            )
+        total = counts["accounts"] - invalid
         if max_undetermined.is_exceeded(undetermined, total) or total == undetermined > 0:
             raise UndeterminedError(
                 f"{undetermined:,} of {total:,} accounts could not be determined, more than"
@@ -153,11 +170,25 @@ class Run:
                 "--state is of another list: most of a sample of its accounts are not in this one;"
                 " see that the list is complete, or name another file"
             )
-        if max_gone.is_exceeded(gone, total):
+        if max_gone.is_exceeded(gone, total - undetermined):
+            short = sum(len(each.identifier) < self._shortest_found for each in self._gone)
+            cause = "if that is right, raise it for this run"
+            if self._by_card and counts["found"] and short:
+                cause = f"{short:,} are shorter than all that were found: are leading zeros lost?"
             raise RefusedError(
-                f"{gone:,} of {total:,} accounts are gone, more than --max-gone"
-                f" {max_gone.text}; if that is right, raise it for this run"
+                f"{gone:,} of {total - undetermined:,} accounts are gone, more than --max-gone"
+                f" {max_gone.text}; {cause}"
             )
+
+    def _cause(self) -> str:
+        """Return the likely cause of invalid identifiers, and some of them."""
+        texts = [each.identifier for each in self._invalid]
+        cause = "is this the right column?"
+        if self._by_card and any("e+" in each.lower() for each in texts):
+            cause = "a spreadsheet has rounded card numbers: export them as text"
+        elif not self._by_card and not any(each.startswith("@") for each in texts):
+            cause = "do these lack @ (--by nickname), or is this another column?"
+        return "\n  ".join([f"; {cause}", *map(str, self._invalid[:MAX_PRINTED])])
 
     @property
     def rows(self) -> list[str]:
@@ -179,10 +210,11 @@ class Run:
             "waiting": [
                 {
                     "identifier": each,
-                    "gone_since": format_time(since),
-                    "deletable_from": format_time(since + self._grace),
+                    "gone_since": format_time(absence.since),
+                    "deletable_from": format_time(absence.since + self._grace),
+                    "runs": absence.runs,
                 }
-                for each, since in self._since.items()
+                for each, absence in self._since.items()
                 if not self._may_be_deleted(each)
             ],
             "invalid_identifiers": [
@@ -208,7 +240,13 @@ class Run:
 
         for result in self._find_many(identifiers()):
             account = sent.popleft()
-            self._degraded = self._degraded or result.degraded
+            if self._client.date and not self._is_clock_checked:
+                self._check_clock()
+            if result.degraded is None and result.error is None:
+                raise UndeterminedError(
+                    "the service is older than version 1.0: it cannot report that it is degraded"
+                )
+            self._degraded = self._degraded or result.degraded is True
             if result.error is None or isinstance(result.error, InvalidFormat):
                 self._in_a_row = 0
                 self._keep(account, result)
@@ -225,11 +263,13 @@ class Run:
                 self._invalid.append(account)
         elif result.user is not None:
             self._counts["found"] += 1
+            self._shortest_found = min(self._shortest_found, len(identifier))
             self._begin_again(identifier)
         else:
             self._counts["gone"] += 1
             self._gone.append(account)
-            self._since.setdefault(identifier, self._before.gone.get(identifier, self._now))
+            before = self._before.gone.get(identifier, Absence(self._now, 0))
+            self._since.setdefault(identifier, Absence(before.since, before.runs + 1))
 
     def _begin_again(self, identifier: str) -> None:
         """Let the grace of a user begin again who was not gone in a row of this run."""
@@ -239,9 +279,24 @@ class Run:
             self._others.add(identifier)
 
     def _may_be_deleted(self, identifier: str) -> bool:
-        since = self._since.get(identifier)
-        is_gone = since is not None and self._now - since >= self._grace
+        absence = self._since.get(identifier)
+        is_gone = (
+            absence is not None
+            and self._now - absence.since >= self._grace
+            and absence.runs >= self._min_runs
+        )
         return is_gone and identifier not in self._others
+
+    def _check_clock(self) -> None:
+        """Compare the clock of this machine with that of the service, or of its proxy."""
+        self._is_clock_checked = True
+        with suppress(ValueError):
+            difference = abs(self._clock() - service_time(self._client.date))
+            if difference > _MAX_CLOCK_DIFFERENCE:
+                raise UndeterminedError(
+                    f"the clocks of this machine and of the service differ by {difference:,.0f} s:"
+                    " the time for which a user has been gone cannot be determined"
+                )
 
     def _fail(self, error: ClientError) -> None:
         """Count an account that could not be determined; end the run if it is of no use."""

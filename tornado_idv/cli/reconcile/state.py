@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from tornado_idv import strict_json
 from tornado_idv.cli.common import RefusedError
-from tornado_idv.errors import StartError
+from tornado_idv.errors import IdvError, StartError
 from tornado_idv.log_format import format_time
 
 _SAMPLE = 100
@@ -19,24 +22,40 @@ _SAMPLE = 100
 _VERSION = 1
 
 
+class UndeterminedError(IdvError):
+    """The run could not determine enough to say which accounts may be deleted."""
+
+
+class Absence(NamedTuple):
+    """Since when a user does not exist, in Unix time, and the number of runs that found so."""
+
+    since: float
+    runs: int
+
+
 class State(NamedTuple):
-    """Since when users do not exist, in Unix time, and some accounts of the last run."""
+    """Since when users do not exist, and some accounts of the last run."""
 
     column: str
-    gone: dict[str, float]
+    gone: dict[str, Absence]
     sample: Collection[str]
 
     @classmethod
-    def load(cls, path: Path, column: str) -> State:
+    def load(cls, path: Path, column: str, now: float) -> State:
         """Return the state in a file, a new one if there is none.
 
-        Raises `RefusedError` for that of another list, and `StartError`.
+        An absence that begins after ``now`` was written with a wrong clock, and is dropped.
+        Raises `RefusedError` for the state of another list, and `StartError`.
         """
         try:
             record = strict_json.loads(path.read_bytes())
             gone = record["gone"].items()
-            since = {each: datetime.fromisoformat(at).timestamp() for each, at in gone}
-            state = cls(record["column"], since, frozenset(record["sample"]))
+            absences = {
+                each: Absence(datetime.fromisoformat(at).timestamp(), int(runs))
+                for each, (at, runs) in gone
+            }
+            past = {each: absence for each, absence in absences.items() if absence.since <= now}
+            state = cls(record["column"], past, frozenset(record["sample"]))
             is_known = record["version"] == _VERSION
         except FileNotFoundError:
             return cls(column, {}, ())
@@ -56,10 +75,26 @@ class State(NamedTuple):
             "version": _VERSION,
             "column": self.column,
             "sample": sorted(self.sample),
-            "gone": {each: format_time(at) for each, at in self.gone.items()},
+            "gone": {each: (format_time(at), runs) for each, (at, runs) in self.gone.items()},
         }
         json.dump(record, file, indent=1)
         file.write("\n")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other runs from the state; raises `UndeterminedError` if one uses it."""
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StartError(f"{lock}: cannot be written: {error.strerror}") from None
+    with os.fdopen(descriptor):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UndeterminedError(f"{path} is in use by another run") from None
+        yield
 
 
 class Sampler:
