@@ -49,6 +49,22 @@ def test_sample_is_looked_up_by_nickname_and_by_card(
     assert (done.exit_code, [*json.loads(done.stdout)["users"]]) == (1, [kind])
 
 
+def test_user_without_a_valid_answer_is_unverified_and_the_others_are_compared(
+    users: Users, folder: Path
+) -> None:
+    sqlite_databases.write(folder / "people.db", ALICE, BOB)
+    sqlite_databases.write(folder / "other.db", User("\n", ALICE.card_number, "alice"), BOB)
+    done = users("compare", "people", "other", "--sample", 2)
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 3
+    assert lines[:2] == [
+        "compared: 2 users of people and other",
+        "unverified, since other has no valid answer: 1",
+    ]
+    sqlite_databases.run(folder / "people.db", "UPDATE users SET plan = 'x' WHERE nickname = 'bob'")
+    assert users("compare", "people", "other", "--sample", 2).exit_code == 1
+
+
 def test_derived_profile_url_equals_the_same_one_in_the_table(users: Users, folder: Path) -> None:
     """Responses are the same for both."""
     own = User(ALICE.plan, ALICE.card_number, "alice", "https://profiles.example/m/alice")

@@ -34,8 +34,7 @@ _KEY = "TORNADO_IDV_KEY"
 
 @click.command(
     epilog=examples(
-        "reconcile accounts.csv --url https://idv.example --key-file key --column nickname"
-        " --state gone.json --output gone.csv",
+        "reconcile users.csv --url https://idv.example --key-file key --column id --state s",
     )
 )
 @click.argument("accounts", type=click.Path(exists=True, dir_okay=False, allow_dash=True))

@@ -53,8 +53,10 @@ def compare(
 
     All users are compared, as responses would show them. Users are missing if only FIRST has
     them, extra if only SECOND has them, or differ in some fields. Up to 100 of each are listed.
+    A user of a sample is unverified if the lookup in SECOND fails, as for an ambiguous user.
 
-    Exit codes: 0 no difference; 1 differences; 2 wrong use; 3 could not be determined.
+    Exit codes: 0 no difference; 1 differences; 2 wrong use; 3 could not be determined, or users
+    are unverified.
     """
     with reporting(as_json=as_json), ExitStack() as opened:
         stores = Stores.of_config(config_path)
@@ -76,14 +78,17 @@ def compare(
             results = asyncio.run(_look_up(stores, chosen, second))
         record = {"first": first, "second": second, **_differences(results)}
     show(record, _lines(record), as_json=as_json)
-    sys.exit(Exit.NO if any(record[kind] for kind in _TITLES) else Exit.DONE)
+    if any(record[kind] for kind in _TITLES):
+        sys.exit(Exit.NO)
+    sys.exit(Exit.UNDETERMINED if record["unverified"] else Exit.DONE)
 
 
 def _differences(results: Iterable[Comparison]) -> Record:
     """Count the differences, and list the first of each kind by nickname."""
-    record: Record = {"compared": 0, **dict.fromkeys(_TITLES, 0), "users": {}}
+    record: Record = {"compared": 0, "unverified": 0, **dict.fromkeys(_TITLES, 0), "users": {}}
     for each in results:
         record["compared"] += 1
+        record["unverified"] += each.result == "target_failed"
         if each.result not in _TITLES or each.user is None:
             continue
         record[each.result] += 1
@@ -96,6 +101,8 @@ def _differences(results: Iterable[Comparison]) -> Record:
 
 def _lines(record: Record) -> Iterator[str]:
     yield "compared: {compared} users of {first} and {second}".format_map(record)
+    if record["unverified"]:
+        yield "unverified, since {second} has no valid answer: {unverified}".format_map(record)
     for kind, title in _TITLES.items():
         yield f"{title.format_map(record)}: {record[kind]}"
         listed = record["users"].get(kind, [])
@@ -128,8 +135,12 @@ async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Com
             nickname, card_number, *_ = stores.identifiers.shown(user)
             for query in (ByNickname(nickname), ByCard(card_number)):
                 if guard.serves(query) and result.result == "match":
-                    answer = await guard.find(query, loop.time() + options.timeout + 1)
-                    found = None if answer is None else answer.user
+                    found: User | Broken | None
+                    try:
+                        answer = await guard.find(query, loop.time() + options.timeout + 1)
+                        found = None if answer is None else answer.user
+                    except Broken as error:  # such as two users for one query
+                        found = error
                     result = compare_users(user, found, stores.identifiers.differences)
             results.append(result)
     return results
