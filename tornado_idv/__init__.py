@@ -59,9 +59,11 @@ if TYPE_CHECKING:
     from tornado_idv.options import ConfigPath as ConfigPath
     from tornado_idv.options import Duration as Duration
     from tornado_idv.options import Options as Options
+    from tornado_idv.options import Password as Password
     from tornado_idv.options import Pattern as Pattern
     from tornado_idv.options import Percentage as Percentage
     from tornado_idv.options import Secret as Secret
+    from tornado_idv.options import SecretUrl as SecretUrl
     from tornado_idv.options import Size as Size
     from tornado_idv.options import WholeNumber as WholeNumber
 
@@ -81,7 +83,8 @@ _NAMES = {
     "keys.store_location": "KeyStoreLocation",
     "masking": "Masker",
     "model": "Answer BackendResult ByCard ByNickname Query SharedAnswer Step User",
-    "options": "ConfigPath Duration Options Pattern Percentage Secret Size WholeNumber",
+    "options": "ConfigPath Duration Options Password Pattern Percentage Secret SecretUrl Size "
+    "WholeNumber",
     "": "mapping strict_json trace_context yaml_loader",
 }
 """The public names of each module, and those of modules; type checkers read the imports above."""

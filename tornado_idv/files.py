@@ -7,6 +7,7 @@ device such as ``/dev/zero`` has no end.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import time
@@ -20,6 +21,7 @@ from pydantic import SecretStr
 
 from tornado_idv.errors import StartError
 
+_log = logging.getLogger(__name__)
 MAX_SIZE = 1024**2
 """Bytes: far more than a configuration, a secret or a certificate needs."""
 
@@ -129,7 +131,8 @@ class FileSecret(SecretStr):
     """A secret that follows its file.
 
     A file that is gone, empty or not text leaves the secret as it was: it may be about to be
-    written. The file is looked at once a second at most; ``timer`` gives seconds.
+    written. So does a text whose ``fixed_part`` is another, until a reload. The file is looked at
+    once a second at most; ``timer`` gives seconds.
     """
 
     check_interval: ClassVar[float] = 1.0
@@ -141,6 +144,7 @@ class FileSecret(SecretStr):
         self._timer = timer
         self._checked_at = timer()
         self._signature: FileSignature | None = None
+        self.fixed_part: Callable[[str], object] = lambda _: None
 
     def __eq__(self, other: object) -> bool:
         """Return whether both follow the same file, whatever each has read from it."""
@@ -156,5 +160,9 @@ class FileSecret(SecretStr):
             with suppress(OSError, ValueError):
                 signature = FileSignature.of(self._path)
                 if signature != self._signature and (text := read_text(self._path)):
-                    self._text, self._signature = text, signature
+                    self._signature = signature
+                    if self.fixed_part(text) == self.fixed_part(self._text):
+                        self._text = text
+                    else:
+                        _log.warning("%s: another source is named; reload", self._path)
         return self._text

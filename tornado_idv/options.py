@@ -16,6 +16,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     SecretStr,
     ValidationInfo,
     WithJsonSchema,
@@ -39,6 +40,9 @@ from tornado_idv.yaml_loader import FileText
 _TEN_YEARS = 10 * 365 * 86400.0
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.ASCII | re.DOTALL)
 _LIKE_URL = re.compile(r"(?!\.{0,2}/[^/]).*(?::/|:.*@|=)", re.DOTALL)
+_PASSWORDS = re.compile(
+    r"(://[^@/?#:]*):[^@/?#]*(?=@)|([?&][^=&]*password[^=&]*)=[^&#]*", re.IGNORECASE
+)
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
@@ -126,6 +130,16 @@ def _secret(value: object) -> object:
     return FileSecret(value, value.path) if isinstance(value, FileText) else value
 
 
+def _without_password(url: str) -> str:
+    return _PASSWORDS.sub(r"\1\2", url).replace("://@", "://", 1)
+
+
+def _follow_password(url: SecretStr) -> SecretStr:
+    if isinstance(url, FileSecret):
+        url.fixed_part = _without_password
+    return url
+
+
 def _key_store(value: object, info: ValidationInfo) -> object:
     if isinstance(value, str) and _URL.fullmatch(value):
         secret = _secret(value)
@@ -176,6 +190,18 @@ Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": 
 Written as ``${file:path}`` and nothing else, it is read again after that file has changed:
 ask for its value each time it is used.
 """
+
+Password = Annotated[Secret, PlainSerializer(lambda _: SecretStr("-"), return_type=SecretStr)]
+"""A `Secret` that selects no data, as others may: answers stay cached after it is rotated."""
+
+SecretUrl = Annotated[
+    Secret,
+    AfterValidator(_follow_password),
+    PlainSerializer(
+        lambda url: SecretStr(_without_password(url.get_secret_value())), return_type=SecretStr
+    ),
+]
+"""A `Secret` whose passwords are as `Password`; they alone follow a file before a reload."""
 
 KeyStoreAddress = Annotated[
     Path | SecretStr,

@@ -17,8 +17,8 @@ from tornado_idv import (
     ConfigPath,
     Duration,
     Options,
+    Password,
     Query,
-    Secret,
     strict_json,
 )
 from tornado_idv.mapping import ExpressionText, FieldSource
@@ -61,7 +61,7 @@ class BindOptions(Options):
 
     dn: Annotated[str, Field(min_length=1)] | None = None
     """The name to bind as."""
-    password: Secret | None = None
+    password: Password | None = None
     """Its password."""
     sasl: Literal["external"] | None = None
     """``external`` binds by the client certificate of ``tls``."""

@@ -19,7 +19,7 @@ from tornado_idv import (
     Options,
     Percentage,
     Query,
-    Secret,
+    SecretUrl,
     WholeNumber,
 )
 
@@ -104,7 +104,7 @@ def _dsn(secret: SecretStr) -> SecretStr:
     return secret
 
 
-DsnSecret = Annotated[Secret, AfterValidator(_dsn)]
+DsnSecret = Annotated[SecretUrl, AfterValidator(_dsn)]
 
 
 class Columns(Options):

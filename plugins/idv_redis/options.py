@@ -13,6 +13,7 @@ from tornado_idv import (
     BackendOptions,
     Options,
     Secret,
+    SecretUrl,
     SharedCacheOptions,
     SharedLimitsOptions,
     WholeNumber,
@@ -59,7 +60,7 @@ def _secret(secret: SecretStr) -> SecretStr:
 
 SharedSecret = Annotated[Secret, AfterValidator(_secret)]
 """A secret that cannot be guessed."""
-RedisUrl = Annotated[Secret, AfterValidator(check_url)]
+RedisUrl = Annotated[SecretUrl, AfterValidator(check_url)]
 """A URL of a Redis server; it may contain a password."""
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import time
 from collections import deque
@@ -13,13 +11,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import StartError, format_traceback
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.lookup.shadow_file import Recorded, ShadowFile
+from tornado_idv.lookup.source_identity import identity_of, sealed
 from tornado_idv.model import ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
@@ -34,20 +31,10 @@ _OF_USERS = {"breaker", "cache_ttl", "max_concurrent", "negative_ttl", "shadow",
 """Options of a backend that have no influence on who its users are."""
 
 
-def scope_of_users(backends: Iterable[BackendOptions]) -> str:
-    """Return a digest of what decides which users the source and the shadow have.
-
-    Of secrets only URLs matter, without the password, so that it can be rotated.
-    """
-
-    def plain(value: object) -> str:
-        if not isinstance(value, SecretStr):
-            return str(value)
-        scheme, mark, rest = value.get_secret_value().partition("://")
-        return scheme + rest.rpartition("@")[2] if mark else ""
-
-    options = [each.model_dump(exclude=_OF_USERS) for each in backends]
-    return hashlib.sha256(json.dumps(options, default=plain).encode()).hexdigest()
+def scope_of_users(backends: Iterable[BackendOptions]) -> bytes:
+    """Return a digest of what decides which users the source and the shadow have."""
+    dumps = [each.model_dump(exclude=_OF_USERS, exclude_defaults=True) for each in backends]
+    return identity_of(dumps)
 
 
 class ShadowState:
@@ -59,7 +46,7 @@ class ShadowState:
 
     def __init__(self, path: Path, backend: str, clock: Callable[[], float] = time.time) -> None:
         self.problem: str | None = None
-        self.scope = ""
+        self.scope = b""
         """That of the comparisons from now on."""
         self._file = ShadowFile(path, backend)
         self._backend = backend
@@ -119,17 +106,10 @@ class ShadowState:
         waiting = [*self._waiting]
         self._waiting.clear()
         problem, is_complete = None, self._is_complete
+        write = partial(self._file.write, waiting, self._clock(), is_complete=is_complete)
         try:
-            await self._thread(
-                partial(
-                    self._file.write,
-                    waiting,
-                    self._clock(),
-                    self.scope,
-                    problem=self._problem_of_shadow(),
-                    is_complete=is_complete,
-                )
-            )
+            write = partial(write, problem=self._problem_of_shadow())
+            await self._thread(lambda scope: write(scope=sealed(scope)), self.scope)
             self._is_complete = self._is_complete or not is_complete
         except Exception as error:  # noqa: BLE001 - no error of the file may end this task
             problem = str(error) if isinstance(error, StartError) else format_traceback(error)

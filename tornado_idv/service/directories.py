@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import takewhile
@@ -21,6 +21,7 @@ from tornado_idv.lookup.shadow import Shadow
 from tornado_idv.lookup.shadow_state import ShadowState, scope_of_users
 from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.shared_tier import SharedTier
+from tornado_idv.lookup.source_identity import identity_of, sealed
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import (
     build_backends,
@@ -85,7 +86,7 @@ async def _check_canaries(directories: Directories) -> None:
 
 
 class Directories:
-    """Puts directories in force; backends with equal options are not opened again.
+    """Puts directories in force; backends of the same source with equal options stay open.
 
     ``current`` is the directory in force, once there is one, ``shadows`` those that it is compared
     with, and ``shared`` the shared cache of all. ``counters`` get each call of a backend, and
@@ -102,6 +103,7 @@ class Directories:
         self._kinds = installed_kinds(manager)
         self._counters = counters
         self._settings: Settings | None = None
+        self._sources: set[tuple[str, bytes]] = set()
         self._replaced: dict[Directory, asyncio.Task[None]] = {}
         self._closing_shadows: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -131,16 +133,19 @@ class Directories:
 
         Opens the backends that are not open yet; raises `StartError` if one cannot be opened.
         """
-        before, shadows = self._settings, self._make_shadows(settings)
-        if before is not None and _of_lookups(before) == _of_lookups(settings):
-            same = partial(self._use, settings, self.current, shadows)
-            return self.current, Prepared(same, AsyncExitStack().aclose)
+        # A file may name another source by now, in a secret that is the same.
+        same_source = {name for name, _ in self._sources & _sources(settings)}
+        before, shadows = self._settings, self._make_shadows(settings, same_source)
+        same = before is not None and _of_lookups(before) == _of_lookups(settings)
+        if same and same_source.issuperset(each.name for each in settings.served):
+            use = partial(self._use, settings, self.current, shadows)
+            return self.current, Prepared(use, AsyncExitStack().aclose)
         previous = None if before is None else self.current
         in_use = {guard.name: guard.backend for guard in previous.guards} if previous else {}
         by_name = {
             each.name: in_use[each.name]
             for each in settings.served
-            if each.name in in_use and in_use[each.name].options == each
+            if each.name in same_source & in_use.keys() and in_use[each.name].options == each
         }
         new = [each for each in settings.served if each.name not in by_name]
         async with AsyncExitStack() as opened:
@@ -149,6 +154,8 @@ class Directories:
                 opened.push_async_callback(close_backend, backend)
                 by_name[backend.name] = backend
             backends = [by_name[each.name] for each in settings.served]
+            if self.shared is not None:
+                await asyncio.to_thread(sealed, scope_of(settings))
             directory = self._make(settings, backends, previous)
             abort = opened.pop_all().aclose
 
@@ -159,7 +166,8 @@ class Directories:
                 previous.set_shadows(())
                 for shadow in self.shadows:
                     shadow.cancel()
-                directory.replace(previous, _with_same_answers(before, settings))
+                kept = takewhile(same_source.__contains__, _with_same_answers(before, settings))
+                directory.replace(previous, [*kept])
                 # The shared cache may take 1 s more; what ignores its timeout is not waited for.
                 # The task begins later, and then waits for this directory too.
                 closing = self._close_replaced(
@@ -170,14 +178,14 @@ class Directories:
 
         return directory, Prepared(commit, abort)
 
-    def _make_shadows(self, settings: Settings) -> list[Shadow]:
+    def _make_shadows(self, settings: Settings, same_source: Collection[str]) -> list[Shadow]:
         """Return the shadows of these settings; those that stay the same stay open."""
         before, identifiers = self._settings, settings.make_identifiers()
         keeps = before is not None and _of_users(before) == _of_users(settings)
         in_use = {each.name: each for each in self.shadows} if keeps else {}
         shadows = []
         for options in settings.shadows:
-            shadow = in_use.get(options.name)
+            shadow = in_use.get(options.name) if options.name in same_source else None
             if shadow is None or shadow.options != options:
                 build = partial(build_backends, self._kinds, [options])
                 path = options.shadow.state if options.shadow else None
@@ -203,7 +211,7 @@ class Directories:
         self.current.set_shadows(shadows)
 
     def _use(self, settings: Settings, directory: Directory, shadows: Sequence[Shadow]) -> None:
-        self.current, self._settings = directory, settings
+        self.current, self._settings, self._sources = directory, settings, _sources(settings)
         self._compare_with(shadows)
         if self.snapshots is not None:
             self.snapshots.follow(settings, directory)
@@ -218,7 +226,7 @@ class Directories:
         if self.shared is not None:
             answers = SharedAnswers(
                 self.shared,
-                scope_of(settings),
+                sealed(scope_of(settings)),
                 cache,
                 [each.name for each in backends],
                 encode=encode,
@@ -263,6 +271,10 @@ def _of_lookups(settings: Settings) -> tuple[object, ...]:
     timeout = settings.server.request_timeout
     cache = settings.cache.model_dump(exclude=set(OF_SNAPSHOT))
     return *_of_users(settings), settings.served, cache, timeout
+
+
+def _sources(settings: Settings) -> set[tuple[str, bytes]]:
+    return {(each.name, identity_of(each)) for each in settings.backends}
 
 
 def _of_users(settings: Settings) -> tuple[object, ...]:

@@ -8,7 +8,6 @@ was purged must not be back after a crash.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import time
@@ -23,6 +22,7 @@ from tornado_idv.errors import format_traceback
 from tornado_idv.lookup.cache import OF_SNAPSHOT
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.snapshot import Snapshot, SnapshotIgnored, decode, encode, restore, to_file
+from tornado_idv.lookup.source_identity import identity_of, sealed
 from tornado_idv.service.keys import background
 from tornado_idv.service.snapshot_file import SnapshotFiles
 from tornado_idv.web.json_body import encode_user
@@ -35,16 +35,11 @@ _STOP_TIMEOUT = 3.0
 """Seconds for which a stop, or an operator who purges, waits for the file."""
 
 
-def scope_of(settings: Settings) -> str:
-    """Return a digest of what decides which user answers a query, and for how long; no secrets.
-
-    An option that a later version adds does not change it.
-    """
-    cache = settings.cache.model_dump_json(exclude=set(OF_SNAPSHOT), exclude_defaults=True)
-    parts = [settings.identifiers, *settings.served]
-    text = [cache, *(each.model_dump_json(exclude_defaults=True) for each in parts)]
-    text += settings.profile_sites  # some backends look users up by profile URL
-    return hashlib.sha256("\n".join(text).encode()).hexdigest()
+def scope_of(settings: Settings) -> bytes:
+    """Return a digest of what decides which user answers a query, and for how long."""
+    cache = settings.cache.model_dump(exclude=set(OF_SNAPSHOT), exclude_defaults=True)
+    # Some backends look users up by profile URL.
+    return identity_of(cache, settings.identifiers, settings.served, settings.profile_sites)
 
 
 class Snapshots:
@@ -81,14 +76,14 @@ class Snapshots:
 
     async def read(self) -> list[Snapshot]:
         """Return what the processes of the service wrote, as far as it can be used."""
-        files, scope = self._files, scope_of(self._settings)
+        files, scope = self._files, self._scope
         if files is None:
             return []
 
         def load() -> Iterator[Snapshot]:
             for path in files.existing:
                 try:
-                    yield decode(files.read(path), scope, self._clock())
+                    yield decode(files.read(path), sealed(scope), self._clock())
                 except (SnapshotIgnored, OSError) as error:
                     reason = getattr(error, "strerror", None) or str(error)
                     _log.warning("cache.snapshot: %s is ignored: %s", path, reason)
@@ -151,7 +146,8 @@ class Snapshots:
             await self._in_thread(files.acquire)
             # Read before the answers: what is stored from now on may be of a later revision.
             revisions = _revisions(directory)
-            header, parts = Snapshot(scope_of(self._settings), self._clock(), revisions), []
+            scope = await self._in_thread(sealed, self._scope)
+            header, parts = Snapshot(scope, self._clock(), revisions), []
             for part in encode(header, directory.cache):
                 parts.append(part)
                 await asyncio.sleep(0)
@@ -190,6 +186,7 @@ class Snapshots:
 
     def _use(self, settings: Settings) -> None:
         self._settings, path = settings, settings.cache.snapshot
+        self._scope = scope_of(settings)  # now: a secret follows its file, answers do not
         if path == self._path:
             return
         if self._files is not None:

@@ -383,8 +383,10 @@ def running_server() -> Iterator[PostgresServer]:
 def stopped(database: Database) -> Iterator[None]:
     """Stop the server of a database within."""
     database.server.stop()
-    yield
-    database.server.start()
+    try:
+        yield
+    finally:
+        database.server.start()
 
 
 @contextmanager

@@ -1,0 +1,154 @@
+"""The identity of a source: which options belong to it, and which of their secrets."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+
+from idv_ldap.options import BindOptions
+from idv_postgres.options import PostgresOptions
+from idv_redis.options import RedisOptions
+from idv_upstream.options import UpstreamOptions
+from support.fakes.clock_and_backends import Ticker
+from tornado_idv import BackendOptions, Options, Password, Secret, SecretUrl
+from tornado_idv.files import FileSecret
+from tornado_idv.lookup.shadow_state import scope_of_users
+from tornado_idv.lookup.source_identity import identity_of, sealed
+from tornado_idv.yaml_loader import FileText
+
+DSN = "postgresql://idv:one@db1:5433/club?sslmode=require"
+SAME: list[tuple[type[BackendOptions], dict[str, Any], dict[str, Any]]] = [
+    (PostgresOptions, {"dsn": DSN}, {"dsn": DSN.replace("one", "two")}),
+    (PostgresOptions, {"dsn": DSN + "&password=a"}, {"dsn": DSN + "&password=b"}),
+    (PostgresOptions, {"dsn": DSN + "&sslpassword=a"}, {"dsn": DSN + "&sslpassword=b"}),
+    (RedisOptions, {"url": "redis://r/0"}, {"url": "redis://:new@r/0"}),
+    (RedisOptions, {"url": "redis://u:old@r/0"}, {"url": "redis://u:new@r/0"}),
+]
+SERVER = {"base_url": "https://crm.example"}
+
+
+def auth(**options: Any) -> dict[str, Any]:
+    return {**SERVER, "auth": options}
+
+
+def login(**options: Any) -> dict[str, Any]:
+    body = {"url": "https://crm.example/login", "token": "token", "json": {"name": "idv"}}
+    return {**SERVER, "auth": {"login": {**body, **options}}}
+
+
+OTHER: list[tuple[type[BackendOptions], dict[str, Any], dict[str, Any]]] = [
+    *(
+        (PostgresOptions, {"dsn": DSN}, {"dsn": DSN.replace(old, new)})
+        for old, new in [
+            ("club", "members"),
+            ("db1", "db2"),
+            ("5433", "5434"),
+            ("idv", "other"),
+            ("require", "disable"),
+        ]
+    ),
+    (PostgresOptions, {"dsn": DSN}, {"dsn": DSN, "notify": {"dsn": DSN}}),
+    (RedisOptions, {"url": "redis://r/0"}, {"url": "redis://r/1"}),
+    (RedisOptions, {"url": "redis://u:x@r/0"}, {"url": "redis://v:x@r/0"}),
+    (UpstreamOptions, auth(kind="bearer", token="a"), auth(kind="bearer", token="b")),
+    (
+        UpstreamOptions,
+        auth(kind="api_key", header="X-Key", value="a"),
+        auth(kind="api_key", header="X-Key", value="b"),
+    ),
+    (
+        UpstreamOptions,
+        auth(kind="basic", username="x", password="a"),
+        auth(kind="basic", username="x", password="b"),
+    ),
+    (UpstreamOptions, login(headers={"X-Org": "a"}), login(headers={"X-Org": "b"})),
+    (UpstreamOptions, login(json={"org": "a"}), login(json={"org": "b"})),
+]
+
+
+def pair(
+    kind: type[BackendOptions], one: dict[str, Any], two: dict[str, Any]
+) -> list[BackendOptions]:
+    return [kind(name="users", kind="x", **options) for options in (one, two)]
+
+
+@pytest.mark.parametrize("given", SAME)
+def test_rotated_password_leaves_the_source_the_same(given: Any) -> None:
+    one, two = pair(*given)
+    assert one != two
+    assert identity_of(one) == identity_of(two)
+    assert scope_of_users([one]) == scope_of_users([two])
+
+
+@pytest.mark.parametrize("given", OTHER)
+def test_every_other_secret_belongs_to_the_source(given: Any) -> None:
+    one, two = pair(*given)
+    assert identity_of(one) != identity_of(two)
+    assert scope_of_users([one]) != scope_of_users([two])
+
+
+def test_password_of_ldap_does_not_count_and_the_name_does() -> None:
+    one, two, other = (
+        identity_of(BindOptions(dn=dn, password=password))
+        for dn, password in [("cn=a", "one"), ("cn=a", "two"), ("cn=b", "one")]
+    )
+    assert one == two != other
+
+
+class Theirs(Options):
+    """The options of a plugin."""
+
+    key: pydantic.SecretStr = pydantic.SecretStr("")
+    data: pydantic.SecretBytes = pydantic.SecretBytes(b"")
+    number: pydantic.Secret[int] = pydantic.Secret[int](0)
+    names: frozenset[str] = frozenset()
+    password: Password | None = None
+    url: SecretUrl | None = None
+    token: Secret | None = None
+
+
+@pytest.mark.parametrize(
+    "options", [{"key": "a"}, {"data": "a"}, {"number": 1}, {"token": "a"}, {"url": "x"}]
+)
+def test_secrets_of_a_plugin_count_unless_they_are_marked(options: dict[str, Any]) -> None:
+    assert identity_of(Theirs(**options)) != identity_of(Theirs())
+    assert "**" in Theirs(**options).model_dump_json(exclude_defaults=True)
+
+
+def test_set_has_one_identity_in_every_order() -> None:
+    names = [str(number) for number in range(8)]
+    one, two = Theirs(names=frozenset(names)), Theirs(names=frozenset(reversed(names)))
+    assert identity_of(one) == identity_of(two) != identity_of(Theirs(names=frozenset("1")))
+
+
+def test_stored_form_is_the_same_on_every_machine_and_in_every_process() -> None:
+    identity = identity_of(Theirs(token="guess"))
+    assert sealed(identity) == ("848421c5a99e4628c5ad9cebfcf16334fff8506e2fdbf4e007f903d17d1df748")
+
+
+def test_file_is_followed_for_the_passwords_in_a_url_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "dsn"
+    text = FileText(DSN)
+    text.path = path
+    options = PostgresOptions(name="users", kind="postgres", dsn=text)
+    secret, ticker = options.dsn, Ticker()
+    assert isinstance(secret, FileSecret)
+    secret._timer, secret._checked_at = ticker, ticker()
+
+    def written(dsn: str) -> str:
+        path.write_text(dsn)
+        ticker.now += 1
+        return secret.get_secret_value()
+
+    with caplog.at_level(logging.WARNING):
+        assert written(DSN.replace("one", "two")) == DSN.replace("one", "two")
+        assert not caplog.messages
+        assert written(DSN.replace("club", "members")) == DSN.replace("one", "two")
+        assert caplog.messages == [f"{path}: another source is named; reload"]
+        assert written(DSN.replace("one", "three")) == DSN.replace("one", "three")

@@ -1,0 +1,233 @@
+"""Sources that differ in a secret alone: no answer of one is ever given as that of the other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from support.databases.postgres_server import (
+    PASSWORD,
+    PostgresServer,
+    create_database,
+    stopped,
+    verifier,
+)
+from support.databases.redis_server import RedisServer, running_server
+from support.http.live_directory import record
+from support.http.threaded_server import serving_in_thread
+from support.processes.admin import ask_admin
+from support.processes.process import ServiceProcess, eventually, running
+from support.processes.service import CONFIG, Client
+from tornado_idv.model import User
+
+ALICE = User("Free", "4000123412341234", "alice")
+OTHER_ALICE = User("Pro", "4000123412341234", "alice")
+BOB = User("Pro", "4001", "bob")
+_CACHE = "cache: {ttl: 1h, negative_ttl: 1h, snapshot: answers.snapshot}\n"
+
+
+@dataclass
+class Sources:
+    """Two sources: @alice is ``Free`` in the first, ``Pro`` in the second, which has @bob, too.
+
+    ``backend`` has one replacement field, for the ``secrets`` that select them.
+    """
+
+    backend: str
+    secrets: tuple[str, str]
+    down: Callable[[], AbstractContextManager[None]]
+    """A context in which no source responds."""
+
+
+class Tenants(ThreadingHTTPServer):
+    """An upstream whose token selects the tenant."""
+
+    daemon_threads = True
+    users: ClassVar[dict[str, list[User]]] = {"a" * 20: [ALICE], "b" * 20: [OTHER_ALICE, BOB]}
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Tenant)
+        self.fails = False
+
+
+class _Tenant(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        (text,) = json.loads(self.rfile.read(int(self.headers["Content-Length"]))).values()
+        token = self.headers["Authorization"].removeprefix("Bearer ")
+        status, body = 404, {"status": "error", "code": "not_found", "message": "User not found"}
+        for user in self.server.users[token]:  # type: ignore[attr-defined] - `Tenants`
+            if text in {f"@{user.nickname}", user.card_number}:
+                status, body = 200, record(user)
+        if self.server.fails:  # type: ignore[attr-defined] - `Tenants`
+            status = 503
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def tenants() -> Iterator[Sources]:
+    with serving_in_thread(Tenants()) as server:
+
+        @contextmanager
+        def down() -> Iterator[None]:
+            server.fails = True
+            yield
+            server.fails = False
+
+        url = f"http://127.0.0.1:{server.server_port}"
+        backend = f"kind: upstream, base_url: '{url}', auth: {{kind: bearer, token: SECRET}}"
+        one, two = server.users
+        yield Sources(backend, (one, two), down)
+
+
+@contextmanager
+def redis_databases() -> Iterator[Sources]:
+    with running_server() as server:
+        server.write(OTHER_ALICE, BOB)
+        server.run("SWAPDB", "0", "1")
+        server.add(ALICE)
+        server.run("SET", "ready", "1")
+
+        @contextmanager
+        def down() -> Iterator[None]:
+            server.stop()
+            yield
+            server.start()
+
+        urls = server.url, server.url.removesuffix("0") + "1"
+        yield Sources("kind: redis, url: SECRET", urls, down)
+
+
+@contextmanager
+def postgres_databases(server: PostgresServer) -> Iterator[Sources]:
+    with (
+        closing(create_database(server, "sources_one")) as one,
+        closing(create_database(server, "sources_two")) as two,
+    ):
+        one.write(ALICE)
+        two.write(OTHER_ALICE, BOB)
+        dsns = one.dsn, two.dsn
+        yield Sources("kind: postgres, dsn: SECRET", dsns, lambda: stopped(one))
+
+
+@pytest.fixture(params=["postgres", "redis", "upstream"])
+def sources(request: pytest.FixtureRequest) -> Iterator[Sources]:
+    if request.param == "postgres":
+        context = postgres_databases(request.getfixturevalue("postgres_server"))
+    else:
+        context = redis_databases() if request.param == "redis" else tenants()
+    with context as found:
+        yield found
+
+
+@pytest.fixture
+def shared() -> Iterator[RedisServer]:
+    with running_server() as server:
+        yield server
+
+
+@contextmanager
+def served(
+    folder: Path, sources: Sources, secret: str, more: str = _CACHE
+) -> Iterator[ServiceProcess]:
+    config = folder / "config.yaml"
+    backend = sources.backend.replace("SECRET", f"'{secret}'")
+    config.write_text(f"{CONFIG}  - {{name: users, {backend}}}\n{more}admin: {{port: 0}}\n")
+    with running(config) as service:
+        yield service
+
+
+def answers(service: ServiceProcess) -> tuple[str, int]:
+    """Return the plan of @alice, and the status of @bob."""
+    client = Client(service.port)
+    found = client.by_input("@alice")
+    assert found.status == 200
+    return json.loads(found.body)["plan"], client.by_input("@bob").status
+
+
+def stop(service: ServiceProcess) -> None:
+    service.send_signal()
+    assert service.wait() == 0
+
+
+def test_shared_cache_is_not_shared_by_two_sources(
+    tmp_path: Path, sources: Sources, shared: RedisServer
+) -> None:
+    cache = f"shared_cache: {{kind: redis, url: '{shared.url}', timeout: 1s, secret: {'x' * 32}}}\n"
+    one, two = sources.secrets
+    for secret, expected, size in [(one, ("Free", 404), 3), (two, ("Pro", 200), 5)]:
+        with served(tmp_path, sources, secret, cache) as service:
+            assert answers(service) == expected
+            # Two answers for each source, and the marks.
+            eventually(lambda size=size: shared.run("DBSIZE") == b":%d\r\n" % size)
+    with sources.down(), served(tmp_path, sources, two, cache) as service:
+        assert answers(service) == ("Pro", 200)
+
+
+def test_snapshot_of_another_source_is_ignored(tmp_path: Path, sources: Sources) -> None:
+    one, two = sources.secrets
+    with served(tmp_path, sources, one) as service:
+        assert answers(service) == ("Free", 404)
+        stop(service)
+    with sources.down():
+        with served(tmp_path, sources, two) as service:
+            assert Client(service.port).by_input("@alice").status == 503
+            assert "of another configuration of backends" in service.read_log()
+            service.process.kill()
+        with served(tmp_path, sources, one) as service:
+            assert b"Free" in Client(service.port).by_input("@alice").body
+            service.process.kill()
+    content = (tmp_path / "answers.snapshot").read_bytes()
+    assert one.encode() not in content
+    assert hashlib.sha256(one.encode()).hexdigest().encode() not in content
+
+
+def test_reload_opens_another_source_that_a_file_names(tmp_path: Path, sources: Sources) -> None:
+    file = tmp_path / "secret"
+    one, two = sources.secrets
+    file.write_text(one)
+    with served(tmp_path, sources, "${file:secret}") as service:
+        assert answers(service) == ("Free", 404)
+        file.write_text(two)
+        assert ask_admin(service, "/reload", {}).status == 200
+        assert answers(service) == ("Pro", 200)
+
+
+def test_rotated_password_keeps_the_answers_and_closes_the_connections(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    with closing(create_database(postgres_server, "rotated")) as database:
+        database.write(ALICE)
+        sources = Sources("kind: postgres, dsn: SECRET", ("", ""), lambda: stopped(database))
+        dsn, config = database.dsn, tmp_path / "config.yaml"
+        other = dsn.replace(PASSWORD, "another")
+        with served(tmp_path, sources, dsn) as service:
+            assert Client(service.port).by_input("@alice").status == 200
+            before = database.connections()
+            database.run(f"ALTER ROLE idv PASSWORD '{verifier('another')}'")
+            try:
+                config.write_text(config.read_text().replace(dsn, other))
+                assert ask_admin(service, "/reload", {}).status == 200
+            finally:
+                database.run(f"ALTER ROLE idv PASSWORD '{verifier(PASSWORD)}'")
+            assert Client(service.port).by_input("@alice").status == 200
+            eventually(lambda: not set(before) & set(database.connections()))
+            stop(service)
+        with sources.down(), served(tmp_path, sources, dsn) as service:
+            assert b"Free" in Client(service.port).by_input("@alice").body
+            service.process.kill()
