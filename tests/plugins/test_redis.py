@@ -466,6 +466,24 @@ async def test_users_that_cannot_be_seen_any_more_are_unavailable(
             assert (await outcome(backend, ByCard("77"))).startswith(("unavailable", "broken"))
 
 
+async def test_an_exchanged_database_with_a_key_ready_of_its_own_cannot_be_seen(
+    backend_of: Callable[..., RedisBackend],
+) -> None:
+    """As the pages say."""
+    with running_server() as server:
+        server.write(ALICE)
+        server.run("SWAPDB", "0", "5")
+        server.run("SET", "ready", server.run_id)
+        server.run("SWAPDB", "0", "5")
+        server.run("SET", "ready", server.run_id)
+        async with open_backends([backend_of(url=server.url)]) as (backend,):
+            assert await outcome(backend) == "found"
+            server.run("SWAPDB", "0", "5")
+            assert await outcome(backend) == "not found"
+    for page in ("plugins/idv_redis/README.md", "docs/explanation/cache.md"):
+        assert "SWAPDB" in (Path(__file__).parents[2] / page).read_text()
+
+
 async def test_a_server_that_hangs_is_unavailable_and_recovers(
     server: RedisServer, backend_of: Callable[..., RedisBackend]
 ) -> None:
