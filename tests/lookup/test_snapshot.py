@@ -43,7 +43,7 @@ class Process:
     def stop(self, **fields: Any) -> bytes:
         revisions = fields.pop("revisions", {"crm": None})
         header = Snapshot("scope", fields.pop("written", self.clock), revisions)
-        return snapshot.to_file(snapshot.encode(header, self.cache))
+        return snapshot.to_file(snapshot.encode(header, self.cache, set()))
 
     def load(
         self,
@@ -257,7 +257,8 @@ def test_lookups_may_go_on_while_it_is_written() -> None:
     for name in names:
         process.store(User("Free", name[5:], name), ByNickname(name))
     parts = []
-    for part in snapshot.encode(Snapshot("scope", process.clock, {"crm": None}), process.cache):
+    header = Snapshot("scope", process.clock, {"crm": None})
+    for part in snapshot.encode(header, process.cache, set()):
         parts.append(part)
         process.store(User("Free", "7777", "late"), ByNickname(f"late-{len(parts)}"))
         process.cache.apply(Purge(queries=(ByNickname(names[-1]),)))
@@ -269,7 +270,7 @@ def test_lookups_may_go_on_while_it_is_written() -> None:
 def test_answer_that_is_stored_while_it_is_written_keeps_its_time() -> None:
     before = Process()
     before.store()
-    parts = snapshot.encode(Snapshot("scope", before.clock, {"crm": None}), before.cache)
+    parts = snapshot.encode(Snapshot("scope", before.clock, {"crm": None}), before.cache, set())
     header = next(parts)
     before.ticker.now += 100
     before.store(query=CARD)

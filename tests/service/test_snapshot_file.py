@@ -184,15 +184,26 @@ def test_what_is_not_a_snapshot_is_neither_read_replaced_nor_removed(path: Path,
 def test_file_that_others_may_have_written_is_ignored(path: Path) -> None:
     file = SnapshotFiles(path)
     file.write(NEW)
-    for mode in (0o620, 0o602):
-        path.chmod(mode)
-        with pytest.raises(SnapshotIgnored, match="another user"):
-            file.read(path)
+    path.chmod(0o602)
+    with pytest.raises(SnapshotIgnored, match="another user"):
+        file.read(path)
     path.chmod(0o600)
     if os.geteuid() == 0:
+        os.chown(path, -1, 12345)
+        path.chmod(0o660)
+        with pytest.raises(SnapshotIgnored, match="another user"):
+            file.read(path)
         os.chown(path, 12345, -1)
         with pytest.raises(SnapshotIgnored, match="another user"):
             file.read(path)
+
+
+def test_file_that_a_volume_gives_to_our_group_is_read(path: Path) -> None:
+    """As Kubernetes does with `fsGroup`."""
+    file = SnapshotFiles(path)
+    file.write(NEW)
+    path.chmod(0o660)
+    assert file.read(path) == NEW
 
 
 def test_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import stat
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +18,7 @@ import pytest
 
 from support.http.live_directory import LiveDirectory, live_directory
 from support.processes.admin import ask_admin
-from support.processes.process import ServiceProcess, children, eventually, running
+from support.processes.process import COMMAND, ServiceProcess, children, eventually, running
 from support.processes.service import CONFIG, FIXTURE, Client, make_database
 from tornado_idv.model import User
 
@@ -221,6 +222,82 @@ def test_purged_user_is_not_back_after_a_crash(tmp_path: Path, directory: LiveDi
         assert Client(service.port).by_input("@alice").status == 503
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("text", ["@alice", ALICE.card_number])
+def test_deleted_user_who_was_not_found_is_not_back_after_a_crash(
+    tmp_path: Path, directory: LiveDirectory, text: str, *, restarted: bool
+) -> None:
+    snapshot = tmp_path / "answers.snapshot"
+    cache = _SNAPSHOT.replace("interval: 1s", "interval: 10s")
+
+    def status(service: ServiceProcess, text: str) -> int:
+        client = Client(service.port)
+        return (client.by_input if text.startswith("@") else client.by_card)(text).status
+
+    with served(tmp_path, upstream(directory), cache) as service:
+        assert [status(service, each) for each in ("@alice", "@bob")] == [200, 200]
+        if restarted:
+            stop(service)
+        else:
+            eventually(snapshot.exists)
+            eventually(lambda: b"alice" in snapshot.read_bytes())
+            directory.absent = {"@alice", ALICE.card_number}
+            eventually(lambda: status(service, text) == 404)
+            eventually(lambda: not snapshot.exists())
+            service.process.kill()
+    directory.absent = {"@alice", ALICE.card_number}
+    if restarted:
+        with served(tmp_path, upstream(directory), cache) as service:
+            assert snapshot.exists()
+            assert status(service, text) == 404
+            eventually(lambda: not snapshot.exists())
+            eventually(lambda: status(service, "@bob") == 200)
+            service.process.kill()
+    directory.down = {"@alice", "@bob", ALICE.card_number}
+    with served(tmp_path, upstream(directory), cache) as service:
+        assert status(service, "@alice") == 503
+        service.process.kill()
+
+
+def test_second_service_with_the_same_file_does_not_read_it(
+    tmp_path: Path, directory: LiveDirectory
+) -> None:
+    with served(tmp_path, upstream(directory)) as service:
+        assert Client(service.port).by_input("@alice").status == 200
+        stop(service)
+    config = tmp_path / "config.yaml"
+    with served(tmp_path, upstream(directory)) as service:
+        directory.down = {"@alice"}
+        assert Client(service.port).by_input("@alice").status == 200
+        # Of an interpreter of its own: those of `running` are forked from one process.
+        command = [*COMMAND, "serve", "--config", str(config)]
+        with (
+            (tmp_path / "second.log").open("w") as log,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as second,
+        ):
+            assert second.stdout is not None
+            try:
+                address = next(line for line in second.stdout if line.startswith("Listening on"))
+                port = int(address.split("/")[2].rpartition(":")[2])
+                assert Client(port).by_input("@alice").status == 503
+            finally:
+                second.kill()
+        reason = "answers.snapshot: is not read: another service writes it"
+        assert reason in (tmp_path / "second.log").read_text()
+        stop(service)
+
+
+def test_file_of_a_volume_of_kubernetes_is_read(tmp_path: Path, directory: LiveDirectory) -> None:
+    with served(tmp_path, upstream(directory)) as service:
+        assert Client(service.port).by_input("@alice").status == 200
+        stop(service)
+    directory.down = {"@alice"}
+    (tmp_path / "answers.snapshot").chmod(0o660)
+    with served(tmp_path, upstream(directory)) as service:
+        assert Client(service.port).by_input("@alice").status == 200
+        stop(service)
+
+
 def test_snapshot_that_cannot_be_written_is_reported_and_stops_nothing(
     tmp_path: Path, directory: LiveDirectory
 ) -> None:
@@ -228,7 +305,7 @@ def test_snapshot_that_cannot_be_written_is_reported_and_stops_nothing(
     with served(tmp_path, upstream(directory), cache) as service:
         client = Client(service.port)
         assert client.by_input("@alice").status == 200
-        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "degraded")
+        eventually(lambda: "missing/answers.snapshot: cannot be written" in service.read_log())
         ready = ask_admin(service, "/health/ready?verbose").json
         assert ready["degraded"] == ["cache snapshot"]
         assert "missing/answers.snapshot: cannot be written" in ready["cache_snapshot"]["error"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -231,3 +232,35 @@ def test_rotated_password_keeps_the_answers_and_closes_the_connections(
         with sources.down(), served(tmp_path, sources, dsn) as service:
             assert b"Free" in Client(service.port).by_input("@alice").body
             service.process.kill()
+
+
+def test_shadow_of_another_source_is_opened_and_compared_from_the_beginning(
+    tmp_path: Path, sources: Sources
+) -> None:
+    file, state = tmp_path / "secret", tmp_path / "shadow.db"
+    one, two = sources.secrets
+    file.write_text(one)
+    shadow = sources.backend.replace("SECRET", "'${file:secret}'")
+    settings = "{sample: 100%, rate: 100/second, state: shadow.db}"
+    more = f"  - {{name: new, {shadow}, shadow: {settings}}}\ncache: {{ttl: 0s}}\n"
+
+    def is_compared(expected: str) -> bool:
+        assert Client(service.port).by_input("@alice").status == 200
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(state)) as database:
+            return database.execute("SELECT DISTINCT result FROM totals").fetchall() == [
+                (expected,)
+            ]
+        return False  # the file is not complete yet
+
+    def scope() -> str:
+        with closing(sqlite3.connect(state)) as database:
+            ((text,),) = database.execute("SELECT scope FROM state")
+        return str(text)
+
+    with served(tmp_path, sources, one, more) as service:
+        eventually(lambda: is_compared("match"))
+        before = scope()
+        file.write_text(two)
+        assert ask_admin(service, "/reload", {}).status == 200
+        eventually(lambda: is_compared("differs"))
+        assert scope() != before

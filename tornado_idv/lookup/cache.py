@@ -92,6 +92,8 @@ class AnswerCache:
         """Called with the query of an entry that is to be refreshed, once for each entry."""
         self.on_purge: Callable[[], object] = lambda: None
         """Called after each purge."""
+        self.persisted: set[str] = set()
+        """What finds the users in a snapshot. If one is not found, `on_purge` is called, too."""
         self.purges = 0
         """The number of purges so far."""
 
@@ -189,20 +191,23 @@ class AnswerCache:
     def store(self, query: Query, answer: Answer) -> None:
         """Keep the answer of a lookup, if it may be stored."""
         text, limits, now = query.text, self.limits, self.timer()
+        if not (answer.found and answer.storable):
+            # What was cached before is out of date, and must not be served stale either. `get`
+            # reads it first, so it would hide a newer not-found.
+            self._found.drop_user(text)
+            if text in self.persisted:
+                self.on_purge()
         if not answer.storable:
-            # What was cached before is out of date, and must not be served stale either.
-            self._found.pop(text, None)
             return
         ttl = self.ttl(answer) * (1 - limits.jitter * self._chance())
         fresh_until = refresh_at = stale_until = now + ttl
-        entries, others = self._negative, self._found
+        entries = self._negative
         if answer.found:
-            entries, others = others, entries
+            self._negative.pop(text, None)
+            entries = self._found
             refresh_at = now + ttl * limits.refresh_ahead
             stale_until += limits.stale_if_error
         epoch = self._epochs[answer.backend]
-        # `get` reads the found entries first: one left behind would hide a newer not-found.
-        others.pop(text, None)
         entries[text] = Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)
 
     def apply(self, purge: Purge) -> None:

@@ -94,8 +94,8 @@ class Entries(LRUCache[str, Entry]):
 
     def drop_user(self, text: str) -> None:
         """Remove the entries of a user by the text of a query; the others cost no time."""
-        texts = self._same_user.get(text, set())
-        for each in (text, *({texts} if isinstance(texts, str) else texts)):
+        texts = self._same_user.get(text, ())
+        for each in (text, *((texts,) if isinstance(texts, str) else texts)):
             if each in self:
                 del self[each]
 

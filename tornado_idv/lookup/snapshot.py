@@ -36,6 +36,10 @@ class _Row(Struct, array_like=True, gc=False):
     backend: str
     until: float
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.text, f"@{self.user.nickname}", self.user.card_number
+
 
 class Snapshot(Struct):
     """Answers that were cached at a time; ``revisions`` are those of the backends then.
@@ -54,7 +58,7 @@ _ROWS = msgspec.json.Decoder(_Row)
 _HEADER = msgspec.json.Decoder(Snapshot)
 
 
-def encode(snapshot: Snapshot, cache: AnswerCache) -> Iterator[bytes]:
+def encode(snapshot: Snapshot, cache: AnswerCache, persisted: set[str]) -> Iterator[bytes]:
     """Yield the lines of a snapshot with what is in a cache; each part takes about 1 ms."""
     offset, limit = snapshot.written - cache.timer(), cache.limits.stale_if_error
     yield _ENCODER.encode_lines([snapshot])
@@ -64,7 +68,10 @@ def encode(snapshot: Snapshot, cache: AnswerCache) -> Iterator[bytes]:
             answer = entry.answer
             until = min(answer.since + limit, entry.stale_until) + offset
             if answer.user and answer.backend and not answer.degraded and until > snapshot.written:
-                yield _Row(text, answer.user, answer.backend, until)
+                row = _Row(text, answer.user, answer.backend, until)
+                persisted.update(row.texts)
+                cache.persisted.update(row.texts)
+                yield row
 
     entries = cache.found_entries()
     while batch := list(islice(entries, _BATCH)):

@@ -1,6 +1,6 @@
 """The files of a snapshot of the cache, one for each worker: written as a whole, and removed.
 
-Only their owner can read them. Nothing but a snapshot is ever replaced or removed.
+They are made for their owner alone. Nothing but a snapshot is ever replaced or removed.
 All functions may block, and raise `OSError`.
 """
 
@@ -38,7 +38,9 @@ class SnapshotFiles:
         """Return the content, of another file only its beginning; raises `SnapshotIgnored`."""
         with opened_file(path) as file:
             status = os.fstat(file.fileno())
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            # Kubernetes gives each file of a volume with `fsGroup` to this group of ours.
+            ours = status.st_gid in {os.getegid(), *os.getgroups()}
+            if status.st_uid != os.geteuid() or status.st_mode & (0o002 if ours else 0o022):
                 raise SnapshotIgnored("another user may have written it")
             beginning = file.read(len(MARK))
             return beginning + file.read() if beginning == MARK else beginning

@@ -2,7 +2,7 @@
 
 A process that ends by a signal writes it after the drain, any other is at most
 ``cache.snapshot_interval`` behind. A purge removes it at once, and it is soon written again: who
-was purged must not be back after a crash.
+was purged must not be back after a crash. "Not found" is a purge of a user who is in the file.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Snapshots:
         self._files: SnapshotFiles | None = None
         self._changes = 0
         """The number of purges, and of other directories."""
+        self._persisted: set[str] = set()
         self._removal: asyncio.Task[bool] | None = None
         self._use(settings)
 
@@ -72,6 +73,7 @@ class Snapshots:
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)
+        directory.cache.persisted = self._persisted
         self._use(settings)
 
     async def read(self) -> list[Snapshot]:
@@ -81,9 +83,17 @@ class Snapshots:
             return []
 
         def load() -> Iterator[Snapshot]:
+            try:
+                files.acquire()
+            except OSError as error:
+                self._fail(files, "is not read", error)
+                return
             for path in files.existing:
                 try:
-                    yield decode(files.read(path), sealed(scope), self._clock())
+                    snapshot = decode(files.read(path), sealed(scope), self._clock())
+                    for row in snapshot.rows:
+                        self._persisted.update(row.texts)
+                    yield snapshot
                 except (SnapshotIgnored, OSError) as error:
                     reason = getattr(error, "strerror", None) or str(error)
                     _log.warning("cache.snapshot: %s is ignored: %s", path, reason)
@@ -148,11 +158,12 @@ class Snapshots:
             revisions = _revisions(directory)
             scope = await self._in_thread(sealed, self._scope)
             header, parts = Snapshot(scope, self._clock(), revisions), []
-            for part in encode(header, directory.cache):
+            for part in encode(header, directory.cache, persisted := set[str]()):
                 parts.append(part)
                 await asyncio.sleep(0)
             if changes == self._changes:  # a later purge removes the file after that
                 await self._in_thread(lambda: files.write(to_file(parts)))
+                self._persisted = directory.cache.persisted = persisted
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._fail(files, "cannot be written", error)
             return True
@@ -170,6 +181,7 @@ class Snapshots:
     async def _remove(self, files: SnapshotFiles) -> bool:
         try:
             await self._in_thread(files.remove)
+            self._persisted = self._directory.cache.persisted = set()
         except OSError as error:
             self._fail(files, "cannot be removed after a purge", error)
             return False
