@@ -56,10 +56,11 @@ def lines(*users: User) -> str:
 def changes(done: Result) -> tuple[int, ...]:
     """Return how many users were imported, added, updated and removed, and rows rejected."""
     assert done.exit_code == 0, done.output
-    ok, *numbers, _, notes = json.loads(done.stdout).values()
-    assert notes
-    assert ok is True
-    return tuple(numbers)
+    record = json.loads(done.stdout)
+    assert record["notes"]
+    assert record["ok"] is True
+    names = ("imported", "added", "updated", "removed", "rejected")
+    return tuple(record[name] for name in names)
 
 
 def test_import_reports_what_it_changed(users: Users, source: Source, path: Path) -> None:
@@ -115,6 +116,8 @@ def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) 
     assert done.stderr == (
         f"Imported {len(valid)} users into people: {len(valid)} added, 0 updated, "
         f"0 removed.\nRejected {1 + len(REJECTED)} rows; see {rejected}.\n"
+        f"{1 + len(REJECTED)} users of the list (lines 2, 253, 504, 755, 1006, 1257, 1508, 1759, "
+        '2010, 2261, …) are answered "not found".\n'
         f"Plans: {', '.join(f'{plan} {count:,}' for count, plan in plans)}.\n"
     )
     reasons = rejected.read_text().splitlines()
@@ -131,11 +134,12 @@ def test_rejected_rows_are_in_the_order_of_the_list(users: Users, source: Source
     """No row spans lines."""
     given = [user(0), user(1), User("Free", "0", "carl"), User("Free", "9", "user0")]
     csv = source(lines(*given, User("", "8", "x")) + f'x,1,"Free\nand\r\nmore",\n{ALICE_ROW}')
-    assert changes(users("import", csv, "--to", "people", "--json")) == (1, 1, 0, 0, 0)
+    assert changes(users("import", csv, "--to", "people", "--json")) == (1, 1, 0, 0, 8)
     rejected = Path(f"{csv}.rejected").read_text().splitlines()
     assert [line.removeprefix(f"{csv}:")[0] for line in rejected] == [*"23456789"]
 
 
+SPOILED = User("Free", "9.0", "user9")
 BAD, TAKEN = User("Free", "x", "bad"), User("Free", "1", "carl")
 WORSE, WORST = User("", "901", "worse"), User("Free", "y", "worst")
 NEW, ANY = [user(number) for number in range(100, 200)], "--max-rejected 100%"
@@ -145,13 +149,16 @@ REMOVED = "users would be removed, more than 2%; if that is right, which --dry-r
 @pytest.mark.parametrize(
     ("same", "others", "options", "expected"),
     [
-        (198, [BAD, WORSE], "", 198),
+        (9, [*NEW, SPOILED], "", 110),
+        (9, [*NEW, BAD], "", "1 user of the list (line 111) would be"),
+        (198, [BAD, WORSE], "--max-rejected 1%", 198),
+        (198, [BAD, WORSE], "--max-rejected 2", 198),
+        (198, [BAD, WORSE], "--max-rejected 1", "2 of 200 rows are rejected, more than 1; the"),
         (197, [BAD, WORSE, WORST], "", "3 of 200 rows are rejected, more than 1%; the first for"),
         (198, [user(1), BAD], "--expect-rows 200", "3 of 200 rows are rejected, more than 1%; the"),
         (99, [BAD], "--max-rejected 0.9%", "1 of 100 rows are rejected, more than 0.9%"),
         (99, [BAD], "--max-rejected 1.0%", 99),
-        (99, [BAD], "--strict", "1 of 100 rows are rejected, more than 0%"),
-        (99, [BAD], "--strict --merge", "1 of 100 rows are rejected, more than 0%"),
+        (9, [*NEW, SPOILED], "--max-rejected 0", "1 of 110 rows are rejected, more than 0; the"),
         (99, [BAD], "--expect-rows 99", "has 100 rows, and not the 99 of --expect-rows; nothing"),
         (0, [], ANY, "has no valid user; nothing was changed"),
         (0, [BAD], ANY, "has no valid user; the first for line 2: card_number: not in a valid"),
@@ -189,6 +196,68 @@ def test_list_that_looks_wrong_is_refused(
         assert "nothing was changed" in done.stderr
         assert path.read_bytes() == before
         assert ("rejected" in done.stderr) == (f"; see {file}.rejected; nothing" in done.stderr)
+
+
+OF_STORED = [
+    "user0,0, ,",
+    "user0,4.0E+15,Free,",
+    "@user0,'0,Free,",
+    "user\udcff,0,Free,",
+    "us er0,,Free,",
+    ",0,Free,",
+    "user0,0,Free",
+    '"user0,0,Pro,',
+    "user0,0,Free,\nuser0,0,Pro,",
+]
+OF_OTHERS = [
+    "carl,9001, ,",
+    "carl,4.0E+15,Free,",
+    "carl,,Free,",
+    "@carl,'9001,Free,",
+    "ca\udcffrl,9001,Free,",
+    "ca\udcffrl,4.0E+15,Free,",
+    ",9001,Free,",
+    "carl,0, ,",
+    "user0,9001, ,",
+    "us er0,9001,Free,",
+    "carl,9001,Free",
+    "carl,0,user1",
+    "user0",
+    '"carl,9001,user1,',
+    "carl,9001,Free,\ncarl,9001,Pro,",
+    "carl,9001,Free,\nuser0,9001,Free,",
+    "carl,0,Free,\nuser0,0,Free,",
+    f"{user(1).nickname},9001,Free,\nuser0,9001,Free,",
+]
+
+
+@pytest.mark.parametrize("mode", [(), ("--merge",), ("--dry-run",)], ids=str)
+@pytest.mark.parametrize("rows", [*OF_STORED, *OF_OTHERS])
+def test_list_that_names_who_would_not_be_found_is_refused(
+    users: Users, source: Source, path: Path, rows: str, mode: tuple[str, ...]
+) -> None:
+    """By a nickname or a card number; what a stored user has is found after the import."""
+    stored = sqlite_databases.write(path, *map(user, range(3)))
+    before = stored.read_bytes()
+    named = {"user0", *re.findall(r"user\d", rows)}
+    valid = [each for each in map(user, range(301)) if each.nickname not in named]
+    file = source(f"{lines(*valid[:-1])}{rows}\n{csv_row(valid[-1])}")
+    done = users("import", file, "--to", "people", *mode, options=("--max-removed", "100%"))
+    assert (done.exit_code, "not found" in done.stderr) == (int(rows in OF_OTHERS),) * 2
+    if rows in OF_STORED:
+        return
+    assert path.read_bytes() == before
+    count = rows.count("\n") + 1
+    assert re.search(r"[12] users? of the list \(lines? [\d, ]+\) would be answered", done.stderr)
+    assert f"correct the list, or add --max-rejected {count}; the first for line" in done.stderr
+    given = ("--max-removed", "100%", "--max-rejected", str(count))
+    done = users("import", file, "--to", "people", *mode, options=given)
+    assert done.exit_code == 0
+    assert re.search(
+        r'^\d users? of the list \(lines? .*\) (is|are) answered "not found"\.$',
+        done.stderr,
+        re.MULTILINE,
+    )
 
 
 def test_backend_says_how_many_users_may_be_removed(
@@ -387,7 +456,7 @@ def test_exported_users_with_unusual_plans_are_imported_again(
     file.touch(0o644)
     assert users("export", "--from", "people", file).exit_code == 0
     assert file.stat().st_mode & 0o777 == 0o600
-    assert users("import", file, "--to", "other", "--strict").exit_code == 0
+    assert users("import", file, "--to", "other", "--max-rejected", 0).exit_code == 0
     assert users("compare", "people", "other").exit_code == 0
 
 
@@ -451,14 +520,18 @@ def test_standard_input_is_read_as_a_file(
 
 def test_wrong_use_names_what_is_right(users: Users, source: Source) -> None:
     csv = source(HEADER + ALICE_ROW)
-    percentages = ("5", "101%", "100.5%", "-1%", "nan%", "5 %", "")
+    percentages = ("101%", "100.5%", "-1%", "nan%", "5 %", "-1", "")
     for arguments, message in [
         ([csv, "--to", "x"], "there are: people, other, demo"),
         ([csv, "--to", "demo"], "of the kind yaml"),
         ([source("", "list.txt"), "--to", "people"], "add --format"),
         ([csv, "--to", "people", "--map", "a=b"], "the fields are nickname"),
         ([csv, "--to", "people", "--delimiter", ":"], "--delimiter"),
-        *(([csv, "--to", "people", f"--max-rejected={text}"], "from 0%") for text in percentages),
+        ([csv, "--to", "people", "--max-removed", "5"], "from 0%"),
+        *(
+            ([csv, "--to", "people", f"--max-rejected={text}"], "neither a number nor a percentage")
+            for text in percentages
+        ),
     ]:
         done = users("import", *arguments)
         assert (done.exit_code, done.stdout, message in done.stderr) == (2, "", True)

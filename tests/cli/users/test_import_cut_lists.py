@@ -13,6 +13,7 @@ from click.testing import Result
 
 from support.databases import sqlite_databases
 from support.databases.user_lists import HEADER
+from support.databases.user_tables import ANY_ROWS
 from tornado_idv import StoredRow, User, UserStore, UserTransaction
 from tornado_idv.cli.common import RefusedError
 from tornado_idv.cli.users.formats import FIELDS, Format, read_rows
@@ -98,7 +99,7 @@ class MemoryStore(UserStore, UserTransaction):
 def load(folder: Path, text: str, form: Format, delimiter: str) -> set[tuple[object, ...]]:
     """Import a list with whatever rejects; return the users."""
     job = Import(
-        str(folder / "list"), Decimal(100), Decimal(100), None, {}, merges=True, is_dry_run=False
+        str(folder / "list"), ANY_ROWS, Decimal(100), None, {}, merges=True, is_dry_run=False
     )
     file, store = io.StringIO(text, newline=""), MemoryStore()
     job.run(read_rows(file, form, "list", COLUMNS, delimiter), IDENTIFIERS, store)

@@ -46,6 +46,7 @@ class Expected(NamedTuple):
     stored: list[Stored]
     valid: int
     kept: int
+    not_found: int
 
 
 def random_store(chance: random.Random) -> list[Stored]:
@@ -97,6 +98,16 @@ def _spoiled(chance: random.Random, row: ListedRow) -> ListedRow:
     )
 
 
+def _is_found(row: ListedRow, users: Sequence[Stored], *, fold: bool) -> bool:
+    """Return whether what a rejected row names is that of stored users."""
+    names = {user.nickname.lower() if fold else user.nickname for user in users}
+    has_nickname = (row.nickname.lower() if fold and row.nickname else row.nickname) in names
+    if row.card_number is None:
+        return has_nickname
+    has_card = row.card_number in {user.card_number for user in users}
+    return has_card and (has_nickname or not row.is_clear)
+
+
 def imported(
     stored: Sequence[Stored], rows: Sequence[ListedRow], *, merges: bool, fold: bool
 ) -> Expected:
@@ -140,6 +151,8 @@ def imported(
         if not taken:
             break
         valid = [row for row in valid if row not in taken]
+    wrong = [row for row in rows if row not in valid]
+    lost = [row for row in wrong if not _is_found(row, stays, fold=fold)]
     after = list(stays)
     for row in valid:
         nickname, card, plan, url = row.texts
@@ -151,7 +164,9 @@ def imported(
             )
         else:
             after.append(Stored(0, nickname, card, plan, url or None, None, order=False))
-    return Expected(sorted(after, key=lambda user: user.nickname), len(valid), len(named))
+    return Expected(
+        sorted(after, key=lambda user: user.nickname), len(valid), len(named), len(lost)
+    )
 
 
 def script(row_id: str, stored: Sequence[Stored]) -> str:

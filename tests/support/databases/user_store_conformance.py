@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from threading import Timer
 from typing import Any, ClassVar
@@ -252,7 +253,32 @@ class UserStoreConformance(UserStoreTransactions):
             else:
                 assert result.kept == expected.kept
                 assert result.imported == expected.valid
+                assert result.not_found == expected.not_found
             assert import_model.read(table.run) == expected.stored
+
+    def test_row_of_a_nickname_that_two_stored_users_have_is_rejected(
+        self, table: UserTable
+    ) -> None:
+        """None of the two is changed."""
+        rows = [("alice", "1", "Free", "then"), ("alice", "2", "Pro", "then")]
+        table.create(LOOSE, *rows)
+        done = table.load([User("Team", "3", "alice"), User("Free", "4", "bob")])
+        reason = "two stored users have the nickname; correct the table"
+        assert done == ((1, 1, 0, 0), [(2, reason)])
+        stored = table.run("SELECT nickname, card_number, plan, since FROM users ORDER BY 2")
+        assert stored == [*rows, ("bob", "4", "Free", "now")]
+
+    def test_unused_number_is_not_that_of_another_row_of_the_list(
+        self, table: UserTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two users exchange their cards; the first number that is tried is user0's new one."""
+        table.write(*(user(number) for number in range(8)))
+        numbers = count(8)
+        monkeypatch.setattr(random, "randrange", lambda bound: next(numbers) % bound)
+        cards = ["8", "1", "2", "3", "4", "5", "7", "6"]
+        users = [User("Free", card, f"user{number}") for number, card in enumerate(cards)]
+        assert table.load(users) == ((8, 0, 3, 0), [])
+        assert table.users() == {*users}
 
     def test_difference_that_a_column_ignores_is_a_change(self, table: UserTable) -> None:
         caseless = f"nickname TEXT {table.caseless}, card_number TEXT, plan TEXT {table.caseless}"
@@ -353,7 +379,7 @@ class UserStoreConformance(UserStoreTransactions):
         assert table.users() == {ALICE, BOB}
         assert users("count", "--from", "people") == "2\n"
         users("export", "--from", "people", again)
-        users("import", again, "--to", "other", "--strict", "--json")
+        users("import", again, "--to", "other", "--max-rejected", "0", "--json")
         for pair in (("people", "other"), ("other", "people")):
             assert "compared: 2 users" in users("compare", *pair)
             assert "compared: 1 users" in users("compare", *pair, "--sample", 1)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from tornado_idv import User, UserStore, UserTransaction
+from tornado_idv.cli.reconcile.run import Share
 from tornado_idv.cli.users.formats import Row
 from tornado_idv.cli.users.import_users import Import, Result
 from tornado_idv.identifiers import Identifiers, ProfileSite
@@ -25,6 +26,7 @@ Done = tuple[tuple[int, int, int, int], list[tuple[int, str]]]
 """How many users were imported, added, updated and removed, and the rejected lines."""
 UNIQUE = """nickname TEXT PRIMARY KEY, card_number TEXT NOT NULL UNIQUE, plan TEXT NOT NULL,
  profile_url TEXT"""
+ANY_ROWS = Share.parse("100%")
 LOOSE = "nickname TEXT, card_number TEXT, plan TEXT, since TEXT DEFAULT 'now'"
 """Neither constraints nor indexes, and no profile URLs, but a column that is not ours."""
 
@@ -120,7 +122,7 @@ class UserTable(ABC):
         identifiers = Identifiers(sites, nickname_case="fold" if fold else "preserve")
         file = str(self.folder / "list")
         job = Import(
-            file, Decimal(100), Decimal(100), None, {}, merges=mode == "merge", is_dry_run=False
+            file, ANY_ROWS, Decimal(100), None, {}, merges=mode == "merge", is_dry_run=False
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "transaction", transaction)

@@ -23,6 +23,7 @@ from tornado_idv.cli.common import (
     show,
 )
 from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
+from tornado_idv.cli.reconcile.run import Share
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (
     FIELDS,
@@ -120,13 +121,11 @@ users.add_command(compare)
 )
 @click.option(
     "--max-rejected",
-    metavar="PERCENT",
-    default="1%",
-    show_default=True,
-    callback=parsed_by(parse_percentage),
-    help="Change nothing if more rows are rejected, such as 5%.",
+    metavar="N|P%",
+    callback=parsed_by(Share.parse),
+    help="Change nothing if more rows are rejected.  [default: 1%, and none whose user would be "
+    '"not found"]',
 )
-@click.option("--strict", is_flag=True, help="Change nothing if any row is rejected.")
 @click.option(
     "--max-removed",
     metavar="PERCENT",
@@ -160,8 +159,7 @@ def import_users(
     columns: Mapping[str, str],
     merge: bool,
     delimiter: str,
-    max_rejected: Decimal,
-    strict: bool,
+    max_rejected: Share | None,
     max_removed: Decimal | None,
     expect_rows: int | None,
     encoding: str,
@@ -175,7 +173,8 @@ def import_users(
     has one of their own, profile_url. Rows that are not valid are not imported: FILE.rejected
     has their lines, with the reasons, and the users that they name stay as they are. All other
     rows become visible at once, or, after an error or an interruption, none. A list that looks
-    truncated or wrong is refused: see --max-rejected and --max-removed.
+    truncated or wrong is refused, as is one with a rejected row whose user is not stored: see
+    --max-rejected and --max-removed.
     """
     form = form or format_of(file)
     if form is None:
@@ -183,12 +182,11 @@ def import_users(
     with reporting(name, as_json=as_json):
         stores = Stores.of_config(config_path)
         store = stores.store(name)
-        limit = Decimal(0) if strict else max_rejected
         options = stores.options(name)
         canaries = canaries_of(options)
         state = options.shadow and options.shadow.state
         shadow = ShadowFile(state, name) if state else None
-        job = Import(file, limit, max_removed, expect_rows, canaries, merge, dry_run, shadow)
+        job = Import(file, max_rejected, max_removed, expect_rows, canaries, merge, dry_run, shadow)
         with (
             open_source(file, encoding) as text,
             closing(

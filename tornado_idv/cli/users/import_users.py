@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tornado_idv.cli.common import RefusedError, counted
 from tornado_idv.cli.files import replaced_file
+from tornado_idv.cli.reconcile.run import Share
 from tornado_idv.cli.users.formats import Row, Unreadable
 from tornado_idv.cli.users.rows import is_nickname, named_users, parse_user
 from tornado_idv.cli.users.staging import ListedRow, Staging
@@ -23,6 +24,8 @@ from tornado_idv.lookup.shadow_file import ShadowFile
 from tornado_idv.model import Query
 from tornado_idv.units import parse_percentage
 
+_MAX_REJECTED = Share.parse("1%")
+_LISTED_ROWS = 10
 _LISTED_PLANS = 20
 """Plans that are listed: more of them may be values of users in the wrong column."""
 
@@ -36,6 +39,8 @@ class Result(NamedTuple):
     removed: int
     kept: int
     rejected: int
+    not_found: int
+    """Of the rejected rows, those whose users are not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,8 @@ class Import:
     """A list, and the conditions under which it is imported, such as the users it must have."""
 
     file: str
-    max_rejected: Decimal
+    max_rejected: Share | None
+    """By default a few rows, each of a user who is stored, and stays as is."""
     max_removed: Decimal | None
     expect_rows: int | None
     canaries: Mapping[str, Query]
@@ -82,11 +88,14 @@ class Import:
                     if self.is_dry_run:
                         with replaced_file(self.beside("changes")) as file:
                             file.writelines(staging.changes())
-                    self._review(staging, count, rejected, parse_percentage(store.max_removed))
+                    unstored = staging.unstored() if rejected else []
+                    max_removed = parse_percentage(store.max_removed)
+                    self._review(staging, count, rejected, unstored, max_removed)
                     changed = staging.apply(target)
                     *_, kept = staging.numbers()
-                    result = Result(count - len(rejected), *changed, kept, len(rejected))
-                    notes = [*self._notes(staging, result)]
+                    numbers = (kept, len(rejected), len(unstored))
+                    result = Result(count - len(rejected), *changed, *numbers)
+                    notes = [*self._notes(staging, result, unstored)]
                     if not self.is_dry_run:  # after all that can fail
                         self._commit(target)
                 return result, notes
@@ -119,7 +128,7 @@ class Import:
             for count, (line, row) in enumerate(rows, start=1):
                 if isinstance(row, Unreadable):
                     named = named_users(row, identifiers)
-                    staging.reject(count, line, row.reason, named, is_unclear=True)
+                    staging.reject(count, line, row.reason, named, is_unclear=2)
                     continue
                 user = parse_user(row, identifiers)
                 if isinstance(user, str):
@@ -147,27 +156,34 @@ class Import:
         staging: Staging,
         rows: int,
         rejected: Sequence[tuple[int, str]],
+        unstored: Sequence[tuple[int, str]],
         max_removed: Decimal,
     ) -> None:
         """Refuse an import that should not be made.
 
         To replace all users by none is no import, but a wrong or truncated file.
         """
+        max_rejected = self.max_rejected or _MAX_REJECTED
         stored, removed, _ = staging.numbers()
         lost = [each for each, query in self.canaries.items() if not staging.will_have(query)]
+        is_named = unstored and not self.max_rejected
         seen = ""
-        if rejected:
-            line, reason = rejected[0]
+        for line, reason in (unstored if is_named else rejected)[:1]:
             seen = f"; the first for line {line}: {reason}; see {self.beside('rejected')}"
         percent = max_removed if self.max_removed is None else self.max_removed
         allowed = (stored * percent / 100).to_integral_value(ROUND_CEILING)
         if self.expect_rows not in {None, rows}:
             problem = f"has {counted(rows, 'row')}, and not the {self.expect_rows} of --expect-rows"
-        elif len(rejected) * 100 > self.max_rejected * rows:
-            more = f"more than {self.max_rejected}%"
+        elif max_rejected.is_exceeded(len(rejected), rows):
+            more = f"more than {max_rejected.text}"
             problem = f"{len(rejected)} of {rows} rows are rejected, {more}{seen}"
         elif len(rejected) == rows:
             problem = f"has no valid user{seen}"
+        elif is_named:
+            problem = (
+                f'{_unstored(unstored)} would be answered "not found": rejected, and not stored; '
+                f"correct the list, or add --max-rejected {len(rejected)}{seen}"
+            )
         elif lost:
             problem = f'does not have {lost[0]}, without which "not found" is not trusted'
         elif removed > allowed:
@@ -181,12 +197,17 @@ class Import:
             return
         raise RefusedError(f"{self.source}: {problem}; nothing was changed")
 
-    def _notes(self, staging: Staging, result: Result) -> Iterator[str]:
+    def _notes(
+        self, staging: Staging, result: Result, unstored: Sequence[tuple[int, str]]
+    ) -> Iterator[str]:
         if result.kept:
             whose = "whose row was" if result.kept == 1 else "whose rows were"
             yield f"Kept {counted(result.kept, 'user')} {whose} rejected."
         if result.rejected:
             yield f"Rejected {counted(result.rejected, 'row')}; see {self.beside('rejected')}."
+        if unstored:
+            verb = "is" if len(unstored) == 1 else "are"
+            yield f'{_unstored(unstored)} {verb} answered "not found".'
         if staging.held:
             yield (
                 f"Removed no user: {counted(staging.unclear, 'rejected row')} may be of any of the "
@@ -195,3 +216,10 @@ class Import:
         plans = staging.plans()
         listed = ", ".join(f"{plan} {count:,}" for plan, count in plans)
         yield f"Plans: {listed if len(plans) <= _LISTED_PLANS else f'{len(plans)} different ones'}."
+
+
+def _unstored(rows: Sequence[tuple[int, str]]) -> str:
+    lines = ", ".join(str(line) for line, _ in rows[:_LISTED_ROWS])
+    more = ", …" if len(rows) > _LISTED_ROWS else ""
+    word = "line" if len(rows) == 1 else "lines"
+    return f"{counted(len(rows), 'user')} of the list ({word} {lines}{more})"

@@ -107,12 +107,12 @@ def named_users(row: Fields | Unreadable, identifiers: Identifiers) -> Iterator[
             [str(value)] if isinstance(value, str | int) else [] for value in row[:2]
         )
     for value in nicknames:
-        texts = {value, _plain(value).lstrip("@")}
-        yield from ((text, None) for text in texts if is_nickname(text, identifiers))
+        texts = (value.removeprefix("@"), _plain(value).lstrip("@"))
+        yield from [(text, None) for text in texts if is_nickname(text, identifiers)][:1]
     for plain in map(_plain, card_numbers):
         if not _LETTER.search(plain):
-            texts = {_NOT_A_DIGIT.sub("", each) for each in (plain, _DECIMALS.sub("", plain))}
-            yield from ((None, text) for text in texts if _is_valid(identifiers.parse_card, text))
+            cards = {_NOT_A_DIGIT.sub("", each) for each in (plain, _DECIMALS.sub("", plain))}
+            yield from ((None, text) for text in cards if _is_valid(identifiers.parse_card, text))
 
 
 def _plain(value: str) -> str:

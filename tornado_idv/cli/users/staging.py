@@ -92,6 +92,18 @@ _NEW = """
 SELECT (SELECT count(*) FROM listed WHERE reason IS NULL) - count(*)
   + (SELECT count(*) FROM changed WHERE line IS NULL) FROM stored WHERE stays IS NULL
 """
+_STAYS = "EXISTS (SELECT 1 FROM stored AS s WHERE s.{0} = l.{0} AND s.stays IS NOT NULL)"
+# A row that is not of the format names a user by both values: other words of it may be nicknames.
+_UNSTORED = f"""
+SELECT line, min(reason) FROM listed AS l WHERE reason IS NOT NULL GROUP BY row HAVING NOT CASE
+  WHEN is_unclear = 2 THEN EXISTS (SELECT 1 FROM listed AS n
+    CROSS JOIN stored AS s ON s.nickname = n.nickname
+    CROSS JOIN listed AS c ON c.row = n.row AND c.card_number = s.card_number
+    WHERE n.row = l.row AND n.reason IS NOT NULL)
+  WHEN count(card_number) = 0 THEN max({_STAYS.format("nickname")})
+  ELSE max({_STAYS.format("card_number")})
+    AND (is_unclear IS 1 OR max({_STAYS.format("nickname")})) END
+"""  # noqa: S608 - constants
 _MOVED_CARDS = """
 SELECT c.line, o.line, c.old_nickname, c.old_card_number, c.old_plan, c.old_profile_url, c.key
 FROM changed AS c CROSS JOIN changed AS o ON o.card_number = c.old_card_number
@@ -124,9 +136,12 @@ class Staging:
         self._database.close()
 
     def reject(
-        self, row: int, line: int, reason: str, named: Iterable[Named], *, is_unclear: bool
+        self, row: int, line: int, reason: str, named: Iterable[Named], *, is_unclear: int
     ) -> None:
-        """Stage a rejected row, with an entry for each value that may be its user's."""
+        """Stage a rejected row, with an entry for each value that may be its user's.
+
+        ``is_unclear`` is 1 if its nickname is not valid, and 2 if it is not of the format.
+        """
         for nickname, card_number in [*named] or [(None, None)]:
             self._run(
                 "INSERT INTO listed (row, line, nickname, card_number, reason, is_unclear) "
@@ -184,6 +199,11 @@ class Staging:
         return self._run(
             "SELECT line, min(reason) FROM listed WHERE reason IS NOT NULL GROUP BY row"
         )
+
+    def unstored(self) -> list[tuple[int, str]]:
+        """Return the rejected rows with a nickname or card number that will not be found."""
+        self._run(_CARD_INDEX)
+        return self._run(_UNSTORED).fetchall()
 
     def numbers(self) -> tuple[int, int, int]:
         """Return the numbers of stored users, and of those who are removed and kept."""
