@@ -291,11 +291,16 @@ def test_dry_run_lists_who_would_change_and_changes_nothing(
         done = users("import", file, "--to", "people", "--dry-run", *options)
         assert done.exit_code == bool(options)
         assert ("This was a dry run: nothing was changed; see" in done.stderr) == (not options)
+        assert done.stderr.startswith("Would import 4 users into people: ") == (not options)
         report = Path(f"{file}.changes")
+        assert f"nothing was changed; see {report}" in done.stderr
         assert report.stat().st_mode & 0o777 == 0o600
         assert sorted(report.read_text().splitlines()) == listed
         report.unlink()
         assert path.read_bytes() == before
+    for option in ("--dry-run", "--merge"):
+        record = json.loads(users("import", file, "--to", "people", "--json", option).stdout)
+        assert record["dry_run"] == (option == "--dry-run")
 
 
 def test_users_whose_rows_are_rejected_are_kept_and_counted(

@@ -16,7 +16,7 @@ Users = Callable[..., Result]
 LIST = HEADER + csv_row(ALICE) + csv_row(BOB)
 WORKBOOK = "this is an Excel workbook; save it as CSV UTF-8"
 UTF_16 = "this is UTF-16; add --encoding utf-16"
-CASE = "case and blanks count in the names of columns; add --map"
+CASE = "case, blanks and hyphens count in the names of columns; add --map"
 NO_HEADER = (
     "the header has no column nickname, card_number, plan, and may be a user; write the names of "
     "the columns into line 1"
@@ -36,6 +36,22 @@ REFUSED = [
     (
         LIST.replace("nickname", "Nickname").replace("plan", " PLAN"),
         f"{CASE} Nickname=nickname --map ' PLAN=plan'",
+    ),
+    (
+        LIST.replace("nickname", "Login").replace("card_number", "Card Number").replace(",", ";"),
+        (
+            "the fields are separated by ';'; case, blanks and hyphens count in the names of "
+            "columns; add --delimiter ';' --map 'Card Number=card_number'; the header has no "
+            "column nickname; it has Login, Card Number, plan, profile_url; name them with --map"
+        ),
+    ),
+    (
+        LIST.replace("card_number", "card-number").replace("plan", "_PLAN"),
+        f"{CASE} card-number=card_number --map _PLAN=plan\n",
+    ),
+    (
+        csv_row(ALICE).replace(",", ";"),
+        f"the fields are separated by ';'; add --delimiter ';'; {NO_HEADER}",
     ),
     (LIST.replace("profile_url", "Profile_URL"), f"{CASE} Profile_URL=profile_url"),
     (LIST.replace("nickname", LATIN).replace("plan", "tier\t2"), OTHER_NAMES),

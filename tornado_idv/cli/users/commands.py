@@ -196,13 +196,14 @@ def import_users(
             ) as rows,
         ):
             result, notes = job.run(rows, stores.identifiers, store)
+        verb = "Would import" if dry_run else "Imported"
         done = (
-            f"Imported {counted(result.imported, 'user')} into {name}: {result.added} added, "
+            f"{verb} {counted(result.imported, 'user')} into {name}: {result.added} added, "
             f"{result.updated} updated, {result.removed} removed."
         )
         if dry_run:
             done = f"{done}\nThis was a dry run: nothing was changed; see {job.beside('changes')}."
-        record = {"ok": True, **result._asdict(), "notes": notes}
+        record = {"ok": True, "dry_run": dry_run, **result._asdict(), "notes": notes}
         report("\n".join([done, *notes]), record, as_json=as_json)
 
 

@@ -168,27 +168,42 @@ def _header_problems(line: str, header: Sequence[str], columns: Mapping[str, str
     yield from (reason for pattern, reason in _NOT_A_HEADER if pattern.match(line))
     if not header:
         yield f"the header is {_NOT_CSV}"
-    missing = [columns[field] for field in REQUIRED if columns[field] not in header]
-    for option, delimiter in DELIMITERS.items():
-        if missing and len(_parse_line(line, delimiter) or ()) > len(header):
-            yield f"the fields are separated by {option!r}; add --delimiter {shlex.quote(option)}"
-    folded = {name.strip().casefold(): name for name in header}
-    pairs = [
-        f"--map {shlex.quote(f'{folded[column.casefold()]}={field}')}"
-        for field, column in columns.items()
-        if column not in header and column.casefold() in folded
-    ]
-    if pairs:
-        yield f"case and blanks count in the names of columns; add {' '.join(pairs)}"
-    problem = f"the header has no column {', '.join(missing)}"
-    if missing and any(not name.strip() or _VALUE.match(name.strip()) for name in header):
-        yield f"{problem}, and may be a user; write the names of the columns into line 1"
-    if missing:
-        found = ", ".join(header)[:500]
-        yield f"{problem}; it has {found}; name them with --map, like --map nick=nickname"
+    if causes := [*_column_problems(line, header, columns)]:
+        yield "; ".join(causes)
     for one, other in pairwise(sorted(header)):
         if one == other != "":
             yield f"the header has two columns {one}"
+
+
+def _column_problems(line: str, cells: Sequence[str], columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield all that is wrong with the columns, so that one more try is enough."""
+    options = []
+    if not {columns[field] for field in REQUIRED} <= {*cells}:
+        for option, delimiter in DELIMITERS.items():
+            if len(others := _parse_line(line, delimiter) or ()) > len(cells):
+                yield f"the fields are separated by {option!r}"
+                options, cells = [f"--delimiter {shlex.quote(option)}"], others
+    folded = {_folded(name): name for name in cells}
+    absent = {field: name for field, name in columns.items() if name not in cells}
+    guessed = {
+        field: folded[_folded(name)] for field, name in absent.items() if _folded(name) in folded
+    }
+    if guessed:
+        yield "case, blanks and hyphens count in the names of columns"
+        options += [f"--map {shlex.quote(f'{name}={field}')}" for field, name in guessed.items()]
+    if options:
+        yield f"add {' '.join(options)}"
+    if missing := [absent[field] for field in REQUIRED if field in absent.keys() - guessed.keys()]:
+        problem = f"the header has no column {', '.join(missing)}"
+        if any(not name.strip() or _VALUE.match(name.strip()) for name in cells):
+            yield f"{problem}, and may be a user; write the names of the columns into line 1"
+        else:
+            found = ", ".join(cells)[:500]
+            yield f"{problem}; it has {found}; name them with --map, like --map nick=nickname"
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).casefold()
 
 
 def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:

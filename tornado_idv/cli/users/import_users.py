@@ -195,7 +195,8 @@ class Import:
             )
         else:
             return
-        raise RefusedError(f"{self.source}: {problem}; nothing was changed")
+        changes = f"; see {self.beside('changes')}" if self.is_dry_run else ""
+        raise RefusedError(f"{self.source}: {problem}; nothing was changed{changes}")
 
     def _notes(
         self, staging: Staging, result: Result, unstored: Sequence[tuple[int, str]]
