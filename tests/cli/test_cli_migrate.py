@@ -175,7 +175,7 @@ def test_check_passes_with_enough_users_who_are_the_same(
     fill(file, compared("match", DORA), compared("match", CARL))
     assert read("check")["blockers"] == []
     done = run("check")
-    assert (done.exit_code, done.stdout) == (0, "no blocker: 1001 users compared\n")
+    assert (done.exit_code, done.stdout) == (0, "no blocker: 1,001 users compared\n")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def example_request(url: str, token: str, unix_socket: Path | None = None) -> st
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, which gets an s."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def with_progress(items: Sequence[T], label: str) -> Iterator[T]:

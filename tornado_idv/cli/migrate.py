@@ -178,10 +178,10 @@ def _read(config_path: Path, name: str | None, *, as_json: bool) -> tuple[Record
 
 def _lines(record: Record) -> Iterator[str]:
     yield "{backend}: compared since {since}".format_map(record)
-    yield f"users: {record['users']}, on {counted(record['days'], 'day')}"
+    yield f"users: {record['users']:,}, on {counted(record['days'], 'day')}"
     for each in STORED:
-        yield f"  {each}: {record[each]}"
+        yield f"  {each}: {record[each]:,}"
         if each == "differs":
-            yield from (f"    {field}: {count}" for field, count in record["fields"].items())
+            yield from (f"    {field}: {count:,}" for field, count in record["fields"].items())
     yield "lookups:"
-    yield from (f"  {result}: {count}" for result, count in sorted(record["totals"].items()))
+    yield from (f"  {result}: {count:,}" for result, count in sorted(record["totals"].items()))

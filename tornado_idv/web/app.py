@@ -15,7 +15,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import Request, RequestLog, record_response
 from tornado_idv.web.authenticated import AuthenticatedHandler, KeyHandler
 from tornado_idv.web.batch import BatchHandler
-from tornado_idv.web.docs import File, FileHandler
+from tornado_idv.web.docs import File, FileHandler, RootHandler
 from tornado_idv.web.errors import BY_STATUS
 from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
@@ -51,6 +51,8 @@ def make_api(
         routes[health_path] = HealthHandler
     files = {f"{base_path}/{path}": file for path, file in docs.items()}
     routes |= dict.fromkeys(files, FileHandler)
+    if files:
+        routes.setdefault(f"{base_path}/", RootHandler)
     arguments = {"services": services}
     rules = [(re.escape(path), handler, arguments) for path, handler in routes.items()]
     if verify is not None:

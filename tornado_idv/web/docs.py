@@ -9,7 +9,7 @@ from importlib.resources import files
 from msgspec import Struct
 
 from tornado_idv.config.settings import Settings
-from tornado_idv.web.handler import ApiHandler
+from tornado_idv.web.handler import ApiHandler, NoSuchRouteHandler
 from tornado_idv.web.openapi import describe_api
 
 _PAGE_FILES = {
@@ -42,6 +42,16 @@ def make_docs(settings: Settings) -> Mapping[str, File]:
             for path, (name, media_type) in _PAGE_FILES.items()
         },
     }
+
+
+class RootHandler(NoSuchRouteHandler):
+    """Leads a browser to the page; for others there is no such route."""
+
+    def get(self) -> None:
+        if self.request.method == "GET" and "text/html" in self.request.headers.get("Accept", ""):
+            self.redirect("docs")
+        else:
+            super().get()
 
 
 class FileHandler(ApiHandler):

@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 import pytest
 
 from support.databases.key_stores import add, make_store, read, record
-from support.processes.forked_commands import BROKEN, CLOSED, start
+from support.processes.forked_commands import BROKEN, CLOSED, on_terminal, start
 from support.processes.forking import fork
 from support.processes.process import COMMAND, TIMEOUT, eventually
 from tornado_idv.keys.token import digest
@@ -155,6 +155,12 @@ def test_every_change_is_in_the_audit_log(path: Path, tmp_path: Path) -> None:
             assert token not in str(line)
             assert token.split("_")[2] not in str(line)
             assert digest(token).hex() not in str(line)
+
+
+def test_terminal_shows_no_audit_line(path: Path) -> None:
+    make_store(path, "shop")
+    seen = on_terminal("keys", "disable", "shop", "--store", path)
+    assert seen.split("\r\n") == ["shop: disabled", ""]
 
 
 def test_what_changed_nothing_is_not_in_the_audit_log(path: Path, tmp_path: Path) -> None:

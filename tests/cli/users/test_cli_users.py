@@ -7,7 +7,6 @@ import fcntl
 import inspect
 import json
 import os
-import pty
 import re
 import signal
 import sqlite3
@@ -16,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,8 @@ from support.databases import sqlite_databases
 from support.databases.directory_sync import fail_sync
 from support.databases.sqlite_databases import ALICE, BOB
 from support.databases.user_lists import HEADER, csv_row
-from support.processes.forked_commands import start
-from support.processes.forking import fork
-from support.processes.process import TIMEOUT, Invoke
+from support.processes.forked_commands import on_terminal, start
+from support.processes.process import Invoke
 from tornado_idv import User
 from tornado_idv.cli.users.commands import generated_users
 from tornado_idv.cli.users.staging import Staging
@@ -114,7 +112,7 @@ def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) 
     assert (done.exit_code, done.stdout) == (0, "")
     rejected = Path(f"{csv}.rejected")
     assert done.stderr == (
-        f"Imported {len(valid)} users into people: {len(valid)} added, 0 updated, "
+        f"Imported {len(valid):,} users into people: {len(valid):,} added, 0 updated, "
         f"0 removed.\nRejected {1 + len(REJECTED)} rows; see {rejected}.\n"
         f"{1 + len(REJECTED)} users of the list (lines 2, 253, 504, 755, 1006, 1257, 1508, 1759, "
         '2010, 2261, …) are answered "not found".\n'
@@ -650,19 +648,4 @@ def test_import_shows_its_progress_on_a_terminal(
     shown, _, left = seen.rpartition("\x1b[?25h")
     assert all(len(line) <= 80 for line in re.split(r"[\r\n]+", shown))
     assert re.search(r"Importing  \[#+-+\] +\d+%", shown)
-    assert left.strip().startswith("Imported 5000 users into people: 5000 added, 0 updated, 0 ")
-
-
-def on_terminal(*arguments: object) -> str:
-    """Run a command whose standard error is a terminal; return what it wrote there."""
-    terminal, end = pty.openpty()
-    with Path(os.devnull).open("w") as output, os.fdopen(terminal, "rb", buffering=0) as screen:
-        env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-        process = fork(*map(str, arguments), stdout=output.fileno(), stderr=end, env=env)
-        os.close(end)
-        seen = b""
-        with suppress(OSError):  # EIO: the command has ended
-            while piece := screen.read(4096):
-                seen += piece
-        assert process.wait(TIMEOUT) == 0
-    return seen.decode()
+    assert left.strip().startswith("Imported 5,000 users into people: 5,000 added, 0 updated, 0 ")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,21 @@ def start(folder: Path, *arguments: object, output: str | None = None) -> Logged
         os.close(stdout)
         os.close(stderr)
     return LoggedCommand(process, output, log)
+
+
+def on_terminal(*arguments: object) -> str:
+    """Run a command whose standard error is a terminal; return what it wrote there."""
+    terminal, end = pty.openpty()
+    with Path(os.devnull).open("w") as output, os.fdopen(terminal, "rb", buffering=0) as screen:
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+        process = fork(*map(str, arguments), stdout=output.fileno(), stderr=end, env=env)
+        os.close(end)
+        seen = b""
+        with suppress(OSError):  # EIO: the command has ended
+            while piece := screen.read(4096):
+                seen += piece
+        assert process.wait(TIMEOUT) == 0
+    return seen.decode()
 
 
 def open_output(output: str) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Any, get_args
 
 import click
@@ -191,6 +194,8 @@ def _change(
     report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)
 
 
+_DATES = ("expires", "last_used")
+_LONGEST_WORD = 16
 _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 
 
@@ -222,10 +227,27 @@ def list_keys(
     if target.as_json:
         print_json(records)
     elif records:
-        rows = [_COLUMNS, *([_cell(each[column]) for column in _COLUMNS] for each in records)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            click.secho("  ".join(map(str.ljust, row, widths)).rstrip(), bold=row is _COLUMNS)
+        days = (each | {name: (each[name] or "")[:10] for name in _DATES} for each in records)
+        rows = [[_cell(each[name]) for name in _COLUMNS] for each in days]
+        for number, line in enumerate(_table(rows)):
+            click.secho(line, bold=number == 0)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield lines that fit a terminal: no column is empty, and all but the ids may be folded."""
+    columns = [
+        [name, *cells] for name, *cells in zip(_COLUMNS, *rows, strict=True) if {*cells} != {"-"}
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    words = [max(map(len, " ".join(column).split())) for column in columns]
+    least = [widths[0], *(min(longest, _LONGEST_WORD) for longest in words[1:])]
+    spare = get_terminal_size().columns - 2 * (len(widths) - 1)
+    while sum(widths) > spare and widths != least:
+        _, widest = max((width, i) for i, width in enumerate(widths) if width > least[i])
+        widths[widest] -= 1
+    for row in zip(*columns, strict=True):
+        for line in zip_longest(*map(wrap, row, widths), fillvalue=""):
+            yield "  ".join(map(str.ljust, line, widths)).rstrip()
 
 
 @keys.command("show", epilog=examples("keys show shop"))

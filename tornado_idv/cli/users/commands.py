@@ -198,8 +198,8 @@ def import_users(
             result, notes = job.run(rows, stores.identifiers, store)
         verb = "Would import" if dry_run else "Imported"
         done = (
-            f"{verb} {counted(result.imported, 'user')} into {name}: {result.added} added, "
-            f"{result.updated} updated, {result.removed} removed."
+            f"{verb} {counted(result.imported, 'user')} into {name}: {result.added:,} added, "
+            f"{result.updated:,} updated, {result.removed:,} removed."
         )
         if dry_run:
             done = f"{done}\nThis was a dry run: nothing was changed; see {job.beside('changes')}."

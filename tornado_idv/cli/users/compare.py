@@ -100,15 +100,15 @@ def _differences(results: Iterable[Comparison]) -> Record:
 
 
 def _lines(record: Record) -> Iterator[str]:
-    yield "compared: {compared} users of {first} and {second}".format_map(record)
+    yield "compared: {compared:,} users of {first} and {second}".format_map(record)
     if record["unverified"]:
-        yield "unverified, since {second} has no valid answer: {unverified}".format_map(record)
+        yield "unverified, since {second} has no valid answer: {unverified:,}".format_map(record)
     for kind, title in _TITLES.items():
-        yield f"{title.format_map(record)}: {record[kind]}"
+        yield f"{title.format_map(record)}: {record[kind]:,}"
         listed = record["users"].get(kind, [])
         yield from (f"  {each}" for each in listed)
         if record[kind] > len(listed):
-            yield f"  and {record[kind] - len(listed)} more"
+            yield f"  and {record[kind] - len(listed):,} more"
 
 
 def _in_order(stores: Stores, name: str, side: int) -> Generator[tuple[bytes, int, User]]:

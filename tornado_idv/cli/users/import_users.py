@@ -176,7 +176,7 @@ class Import:
             problem = f"has {counted(rows, 'row')}, and not the {self.expect_rows} of --expect-rows"
         elif max_rejected.is_exceeded(len(rejected), rows):
             more = f"more than {max_rejected.text}"
-            problem = f"{len(rejected)} of {rows} rows are rejected, {more}{seen}"
+            problem = f"{len(rejected):,} of {rows:,} rows are rejected, {more}{seen}"
         elif len(rejected) == rows:
             problem = f"has no valid user{seen}"
         elif is_named:
@@ -189,7 +189,7 @@ class Import:
         elif removed > allowed:
             share = -(-removed * 100 // stored)
             problem = (
-                f"{removed} of {stored} users would be removed, more than {percent}%; if that "
+                f"{removed:,} of {stored:,} users would be removed, more than {percent}%; if that "
                 f"is right, which --dry-run shows, add --max-removed {share}%, or --merge to keep "
                 "them"
             )
@@ -212,7 +212,7 @@ class Import:
         if staging.held:
             yield (
                 f"Removed no user: {counted(staging.unclear, 'rejected row')} may be of any of the "
-                f"{staging.held} who are not in the list; correct or delete them."
+                f"{staging.held:,} who are not in the list; correct or delete them."
             )
         plans = staging.plans()
         listed = ", ".join(f"{plan} {count:,}" for plan, count in plans)
