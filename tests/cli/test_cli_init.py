@@ -14,7 +14,7 @@ from support.processes.process import Invoke
 from support.processes.service import Client, serving
 from tornado_idv.keys.token import check_token
 
-FILES = ["config.schema.json", "config.yaml", "keys.db", "users.yaml"]
+FILES = ["config.yaml", "keys.db", "users.yaml"]
 
 
 def key_in(output: str) -> str:
@@ -75,12 +75,35 @@ def test_key_of_the_store_is_listed(invoke: Invoke, tmp_path: Path) -> None:
     assert (key["id"], key["state"]) == ("first", "valid")
 
 
-def test_the_schema_contains_the_plugins(invoke: Invoke, tmp_path: Path) -> None:
-    """And the configuration's first line points an editor at it."""
+def test_comment_for_editors_names_the_schema_once_it_is_edited(
+    invoke: Invoke, tmp_path: Path
+) -> None:
     invoke("init", tmp_path)
-    assert (tmp_path / "config.schema.json").read_text() == invoke("schema").stdout
-    first, _, _ = (tmp_path / "config.yaml").read_text().partition("\n")
-    assert first == "# yaml-language-server: $schema=config.schema.json"
+    how, line, *_ = (tmp_path / "config.yaml").read_text().splitlines()
+    assert "tornado-idv schema > config.schema.json, and delete the words before" in how
+    assert line.replace("then ", "") == "# yaml-language-server: $schema=config.schema.json"
+
+
+@pytest.mark.parametrize(
+    ("kind", "secret", "extra"),
+    [
+        ("postgres", "postgres.dsn", "asyncpg"),
+        ("ldap", "ldap.password", "python-ldap"),
+        ("upstream", "upstream.token", None),
+        ("sqlite", None, None),
+        ("yaml", None, None),
+    ],
+)
+def test_end_says_what_is_left_to_do(
+    invoke: Invoke, tmp_path: Path, kind: str, secret: str | None, extra: str | None
+) -> None:
+    output = invoke("init", "--from", kind, tmp_path).stdout
+    todo = f"edit config.yaml, write {tmp_path / str(secret)} with mode 600, and "
+    assert f"Now {todo if secret else ''}run\n" in output
+    assert re.findall(r"-m pip install '([a-z-]+)[^']+'$", output, re.MULTILINE) == [extra] * bool(
+        extra
+    )
+    assert (" with a user of yours" in output) == bool(secret)
 
 
 def test_the_printed_request_works(invoke: Invoke, tmp_path: Path) -> None:

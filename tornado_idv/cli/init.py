@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shlex
+import sys
 import time
 from collections.abc import Mapping
+from importlib.metadata import requires
 from pathlib import Path
 
 import click
 
 from tornado_idv.cli.common import example_request, examples, exit_on_error
 from tornado_idv.cli.standard_streams import OutputError
-from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
-from tornado_idv.registry import installed_kinds, plugin_manager
 
 _CONFIG = """\
-# yaml-language-server: $schema=config.schema.json
+# For editors: tornado-idv schema > config.schema.json, and delete the words before the next colon:
+# then yaml-language-server: $schema=config.schema.json
 # After a change: tornado-idv check --config {config}
 
 profile_sites: [https://profiles.example]   # the sites of profile URLs; responses use the first
@@ -118,8 +119,7 @@ def init(folder: Path, kind: str) -> None:
     """Write a starter configuration and a key into FOLDER.
 
     FOLDER, by default the current one, gets config.yaml with a backend of the given kind, an
-    example of users for yaml and sqlite, a key store, and the schema with which editors complete
-    and check config.yaml.
+    example of users for yaml and sqlite, and a key store.
 
     Nothing that exists is overwritten. The key is shown once: only its SHA-256 is kept.
     """
@@ -127,11 +127,9 @@ def init(folder: Path, kind: str) -> None:
     config = shlex.quote(str(folder / "config.yaml"))
     # A comment cannot hold a line break or bytes that are not text.
     shown = config if config.isprintable() else "config.yaml"
-    schema = json.dumps(json_schema(installed_kinds(plugin_manager())), indent=2)
     texts = {
         "config.yaml": _CONFIG.format(config=shown, backend=_BACKENDS[kind]),
         **_USERS.get(kind, {}),
-        "config.schema.json": f"{schema}\n",
     }
     files = [folder / name for name in (*texts, "keys.db")]
     with exit_on_error(Exit.NO):
@@ -143,7 +141,17 @@ def init(folder: Path, kind: str) -> None:
         click.echo(f"Wrote {', '.join(map(str, files))}.\n")
         click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
         command = _NEXT[kind].format(folder=shlex.quote(str(folder)), config=config)
-        click.echo(f"Now run\n\n{command}  tornado-idv serve --config {config}\n\nand send\n")
+        for each in requires("tornado-idv") or ():
+            requirement, _, marker = each.partition(";")
+            if re.search(rf"extra == .{kind}\b", marker):
+                pip = [sys.executable, "-m", "pip", "install", requirement.strip()]
+                command = f"  {shlex.join(pip)}\n{command}"
+        todo, other = "", ""
+        for name in re.findall(r"\$\{file:(.*?)\}", _BACKENDS[kind]):
+            todo = f"edit config.yaml, write {folder / name} with mode 600, and "
+            other = ", with a user of yours,"
+        click.echo(f"Now {todo}run\n\n{command}  tornado-idv serve --config {config}\n")
+        click.echo(f"and send{other}\n")
         click.echo(example_request("http://127.0.0.1:8080", token))
     except OutputError:
         for path in files:  # their key is lost
