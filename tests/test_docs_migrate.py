@@ -209,7 +209,7 @@ def guide(database: Database, tmp_path: Path) -> Iterator[Guide]:
         # Many lookups are compared in a short time, and the cache answers few of them.
         for old, new in (
             ("sample: 20%", "sample: 100%, rate: 5000/second"),
-            ("auth: {", "cache: {ttl: 500ms, negative_ttl: 500ms}\nauth: {"),
+            ("\nauth: {", "\ncache: {ttl: 500ms, negative_ttl: 500ms}\nauth: {"),
             ("server: {", "server: {request_timeout: 20s, "),
             ("canary: {", "timeout: 20s\n    canary: {"),
         ):
@@ -218,6 +218,7 @@ def guide(database: Database, tmp_path: Path) -> Iterator[Guide]:
         config, page.text = page.text.split("```yaml\n", 1)[1].split("```", 1)
         (tmp_path / "config.yaml").write_text(config, encoding="utf-8")
         database.clear("GRANT CREATE ON SCHEMA public TO idv;")
+        (tmp_path / "crm.token").write_text("s3cret", encoding="utf-8")
         (tmp_path / "members.dsn").write_text(database.dsn, encoding="utf-8")
         yield Guide(page, tmp_path)
 

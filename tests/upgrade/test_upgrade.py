@@ -50,6 +50,19 @@ def test_configuration_is_valid(config: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_what_is_refused_now_is_in_the_guide(config: Path) -> None:
+    """The message has what to write."""
+    upstream = "{name: crm, kind: upstream, base_url: 'http://x', by_nickname: {url: '/{nickname}'}"
+    response = "response: {plan: p, card_number: c, nickname: n, found_when: '!data.error'}"
+    text = config.read_text(encoding="utf-8")
+    text = text.replace("backends:", f"backends:\n  - {upstream}, {response}}}", 1)
+    config.write_text(text, encoding="utf-8")
+    done = command("check", "--config-only", "--config", str(config))
+    assert (done.returncode, "write !(data.error) for !data.error" in done.stderr) == (1, True)
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "upgrading.md"
+    assert '| `found_when: "!data.error"`' in guide.read_text(encoding="utf-8")
+
+
 def test_keys_and_users_are_served(config: Path) -> None:
     with running(config) as service:
         client = Client(service.port)
