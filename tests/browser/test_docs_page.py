@@ -52,7 +52,8 @@ def page(browser: Chrome, service: Service) -> Iterator[Chrome]:
     """The page; in the end, its console has no error and all it loaded came from the service."""
     resize(browser, 1000, 900)
     origin = f"http://127.0.0.1:{service.port}"
-    browser.get(f"{origin}/identity/docs")
+    browser.get(f"{origin}/identity/")
+    assert browser.current_url == f"{origin}/identity/docs"
     wait_for(lambda: find(browser, "#errors details"))
     yield browser
     messages = [each["message"] for each in browser.get_log("browser")]
@@ -162,9 +163,15 @@ def test_code_works_as_written(page: Chrome, language: str, command: list[str]) 
     for operation, shown in (
         ("identifyByUrl", "alice"),
         ("identifyByCard", "alice"),
+        ("identifyMany", "alice"),
         ("describeKey", "caller"),
+        ("identifyByUrl", "nickname_without_at"),
     ):
         section = page.find_element(By.ID, operation)
+        if shown == "nickname_without_at":
+            area = section.find_element(By.TAG_NAME, "textarea")
+            area.clear()
+            area.send_keys('{"input": "alice"}')
         button(section, language).click()
         code = section.find_element(By.CSS_SELECTOR, "pre.code").text
         done = subprocess.run(

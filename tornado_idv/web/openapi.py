@@ -78,7 +78,7 @@ def describe_api(settings: Settings) -> Document:
     paths = {
         f"{root}/identify/url": {"post": forms.identify("Url", "url", "input")},
         f"{root}/identify/card": {"post": forms.identify("Card", "card", "card_number")},
-        f"{root}/identify/batch": {"post": _describe_batch()},
+        f"{root}/identify/batch": {"post": _describe_batch(forms.items())},
         f"{root}/key": {"get": _describe_key()},
     }
     if server.health_path is not None:
@@ -157,6 +157,11 @@ class _Forms:
             "responses": _responses("The user.", _reference("User"), _STATUSES),
         }
 
+    def items(self) -> Document:
+        """Return an example of many users, if there is one."""
+        items = [{"input": self._user["nickname"]}, {"card_number": self._user["card_number"]}]
+        return {"users": {"value": {"items": items}}} if self._has_examples else {}
+
     def schemas(self) -> Document:
         """Return the bodies of requests and responses."""
         user = {
@@ -224,7 +229,7 @@ def _lookup(schema: str, examples: Document) -> Document:
     }
 
 
-def _describe_batch() -> Document:
+def _describe_batch(examples: Document) -> Document:
     return {
         "operationId": "identifyMany",
         "summary": "Find many users",
@@ -232,7 +237,7 @@ def _describe_batch() -> Document:
         "result is the body of the operation for one user; `insufficient_scope` is that of an item "
         "whose scope the key lacks. `undetermined` counts all results but users, `not_found` and "
         "`invalid_format`.",
-        **_lookup("Items", {}),
+        **_lookup("Items", examples),
         "responses": _responses(
             "The results, in the order of the items.", _reference("Results"), _OF_BATCH
         ),

@@ -3,7 +3,7 @@
 export const LANGUAGES = {curl: asCurl, Python: asPython, JavaScript: asJavaScript};
 
 function asCurl({method, url, body}) {
-  const lines = [`curl -sS ${quote(url)}`, '-H "Authorization: Bearer $IDV_KEY"'];
+  const lines = [`curl -sSi ${quote(url)}`, '-H "Authorization: Bearer $IDV_KEY"'];
   if (body !== null) lines.push("-H 'Content-Type: application/json'", `-d ${quote(body)}`);
   else if (method !== "GET") lines.splice(1, 0, `-X ${method}`);
   return lines.join(" \\\n  ");
@@ -29,7 +29,7 @@ try:
     with urllib.request.urlopen(request, timeout=5) as response:
         print(json.load(response))
 except urllib.error.HTTPError as error:
-    print(error.code, json.load(error))  # gone only if 404 and code "not_found"`;
+    print(error.code, error.headers["X-Error-Reason"], json.load(error))  # gone only if 404 and code "not_found"`;
 }
 
 function asJavaScript({method, url, body}) {
@@ -43,7 +43,7 @@ function asJavaScript({method, url, body}) {
   return `const response = await fetch(${JSON.stringify(url)}, {
   ${options.join(",\n  ")},
 });
-console.log(response.status, await response.json());  // gone only if 404 and code "not_found"`;
+console.log(response.status, response.headers.get("X-Error-Reason"), await response.json());  // gone only if 404 and code "not_found"`;
 }
 
 function quote(text) {
