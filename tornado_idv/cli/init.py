@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 import time
 from collections.abc import Mapping
-from importlib.metadata import requires
 from pathlib import Path
 
 import click
@@ -95,12 +93,11 @@ identifiers: {nickname_case: fold}              # as LDAP compares
 """,
 }
 _USERS = {"yaml": {"users.yaml": _YAML_USERS}, "sqlite": {"users.csv": _CSV_USERS}}
+_INSTALL = {"postgres": "install asyncpg, ", "ldap": "install python-ldap, "}
 _NEXT = {
     "yaml": "",
     "sqlite": "  tornado-idv users import {folder}/users.csv --to users --config {config}\n",
     "postgres": "  tornado-idv postgres init --apply --config {config}\n",
-    "ldap": "  tornado-idv check --config {config}\n",
-    "upstream": "  tornado-idv check --config {config}\n",
 }
 """The command to run before the backend is served, by its kind."""
 
@@ -140,18 +137,14 @@ def init(folder: Path, kind: str) -> None:
     try:
         click.echo(f"Wrote {', '.join(map(str, files))}.\n")
         click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
-        command = _NEXT[kind].format(folder=shlex.quote(str(folder)), config=config)
-        for each in requires("tornado-idv") or ():
-            requirement, _, marker = each.partition(";")
-            if re.search(rf"extra == .{kind}\b", marker):
-                pip = [sys.executable, "-m", "pip", "install", requirement.strip()]
-                command = f"  {shlex.join(pip)}\n{command}"
-        todo, other = "", ""
+        command = _NEXT.get(kind, "  tornado-idv check --config {config}\n").format(
+            folder=shlex.quote(str(folder)), config=config
+        )
+        todo = _INSTALL.get(kind, "")
         for name in re.findall(r"\$\{file:(.*?)\}", _BACKENDS[kind]):
-            todo = f"edit config.yaml, write {folder / name} with mode 600, and "
-            other = ", with a user of yours,"
+            todo += f"edit config.yaml, write {folder / name} with mode 600, and "
         click.echo(f"Now {todo}run\n\n{command}  tornado-idv serve --config {config}\n")
-        click.echo(f"and send{other}\n")
+        click.echo(f"and send{', with a user of yours,' * bool(todo)}\n")
         click.echo(example_request("http://127.0.0.1:8080", token))
     except OutputError:
         for path in files:  # their key is lost

@@ -45,14 +45,13 @@ def make_api(
     """
     root = f"{base_path}/api/v1"
     identify = identify or (IdentifyUrlHandler, IdentifyCardHandler, BatchHandler)
-    routes: dict[str, type[ApiHandler]] = {f"{root}/{each.route}": each for each in identify}
+    routes: dict[str, type[ApiHandler]] = {f"{base_path}/": RootHandler} if docs else {}
+    routes |= {f"{root}/{each.route}": each for each in identify}
     routes[f"{root}/key"] = KeyHandler
     if health_path is not None:
         routes[health_path] = HealthHandler
     files = {f"{base_path}/{path}": file for path, file in docs.items()}
     routes |= dict.fromkeys(files, FileHandler)
-    if files:
-        routes.setdefault(f"{base_path}/", RootHandler)
     arguments = {"services": services}
     rules = [(re.escape(path), handler, arguments) for path, handler in routes.items()]
     if verify is not None:

@@ -78,7 +78,7 @@ def describe_api(settings: Settings) -> Document:
     paths = {
         f"{root}/identify/url": {"post": forms.identify("Url", "url", "input")},
         f"{root}/identify/card": {"post": forms.identify("Card", "card", "card_number")},
-        f"{root}/identify/batch": {"post": _describe_batch(forms.items())},
+        f"{root}/identify/batch": {"post": _describe_batch(forms.items)},
         f"{root}/key": {"get": _describe_key()},
     }
     if server.health_path is not None:
@@ -139,6 +139,8 @@ class _Forms:
         identifiers = settings.make_identifiers()
         self._user = json.loads(encode_user(user, identifiers))
         self._has_examples = identifiers.accepts(user)
+        items = [{"input": self._user["nickname"]}, {"card_number": digits}]
+        self.items = {"users": {"value": {"items": items}}} if self._has_examples else {}
 
     def identify(self, schema: str, name: str, member: str) -> Document:
         """Return an operation that finds a user by a member of its body."""
@@ -156,11 +158,6 @@ class _Forms:
             **_lookup(f"By{schema}", examples),
             "responses": _responses("The user.", _reference("User"), _STATUSES),
         }
-
-    def items(self) -> Document:
-        """Return an example of many users, if there is one."""
-        items = [{"input": self._user["nickname"]}, {"card_number": self._user["card_number"]}]
-        return {"users": {"value": {"items": items}}} if self._has_examples else {}
 
     def schemas(self) -> Document:
         """Return the bodies of requests and responses."""

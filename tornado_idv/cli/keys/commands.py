@@ -194,7 +194,6 @@ def _change(
     report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)
 
 
-_DATES = ("expires", "last_used")
 _LONGEST_WORD = 16
 _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 
@@ -227,7 +226,10 @@ def list_keys(
     if target.as_json:
         print_json(records)
     elif records:
-        days = (each | {name: (each[name] or "")[:10] for name in _DATES} for each in records)
+        days = (
+            each | {name: (each[name] or "")[:10] for name in ("expires", "last_used")}
+            for each in records
+        )
         rows = [[_cell(each[name]) for name in _COLUMNS] for each in days]
         for number, line in enumerate(_table(rows)):
             click.secho(line, bold=number == 0)

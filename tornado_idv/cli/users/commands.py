@@ -123,8 +123,7 @@ users.add_command(compare)
     "--max-rejected",
     metavar="N|P%",
     callback=parsed_by(Share.parse),
-    help="Change nothing if more rows are rejected.  [default: 1%, and none whose user would be "
-    '"not found"]',
+    help="Change nothing if more rows are rejected.  [default: 1%, all of stored users]",
 )
 @click.option(
     "--max-removed",
@@ -196,10 +195,10 @@ def import_users(
             ) as rows,
         ):
             result, notes = job.run(rows, stores.identifiers, store)
-        verb = "Would import" if dry_run else "Imported"
         done = (
-            f"{verb} {counted(result.imported, 'user')} into {name}: {result.added:,} added, "
-            f"{result.updated:,} updated, {result.removed:,} removed."
+            f"{'Would import' if dry_run else 'Imported'} {counted(result.imported, 'user')} "
+            f"into {name}: {result.added:,} added, {result.updated:,} updated, "
+            f"{result.removed:,} removed."
         )
         if dry_run:
             done = f"{done}\nThis was a dry run: nothing was changed; see {job.beside('changes')}."

@@ -185,15 +185,13 @@ def _column_problems(line: str, cells: Sequence[str], columns: Mapping[str, str]
                 options, cells = [f"--delimiter {shlex.quote(option)}"], others
     folded = {_folded(name): name for name in cells}
     absent = {field: name for field, name in columns.items() if name not in cells}
-    guessed = {
-        field: folded[_folded(name)] for field, name in absent.items() if _folded(name) in folded
-    }
-    if guessed:
+    guessed = {field: folded.get(_folded(name)) for field, name in absent.items()}
+    maps = [f"--map {shlex.quote(f'{name}={field}')}" for field, name in guessed.items() if name]
+    if maps:
         yield "case, blanks and hyphens count in the names of columns"
-        options += [f"--map {shlex.quote(f'{name}={field}')}" for field, name in guessed.items()]
-    if options:
-        yield f"add {' '.join(options)}"
-    if missing := [absent[field] for field in REQUIRED if field in absent.keys() - guessed.keys()]:
+    if maps or options:
+        yield f"add {' '.join([*options, *maps])}"
+    if missing := [absent[each] for each in REQUIRED if each in absent and not guessed[each]]:
         problem = f"the header has no column {', '.join(missing)}"
         if any(not name.strip() or _VALUE.match(name.strip()) for name in cells):
             yield f"{problem}, and may be a user; write the names of the columns into line 1"

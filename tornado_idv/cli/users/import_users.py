@@ -16,7 +16,7 @@ from tornado_idv.cli.files import replaced_file
 from tornado_idv.cli.reconcile.run import Share
 from tornado_idv.cli.users.formats import Row, Unreadable
 from tornado_idv.cli.users.rows import is_nickname, named_users, parse_user
-from tornado_idv.cli.users.staging import ListedRow, Staging
+from tornado_idv.cli.users.staging import ListedRow, Rejected, Staging
 from tornado_idv.errors import StartError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.user_store import UserStore, UserTransaction
@@ -24,10 +24,8 @@ from tornado_idv.lookup.shadow_file import ShadowFile
 from tornado_idv.model import Query
 from tornado_idv.units import parse_percentage
 
-_MAX_REJECTED = Share.parse("1%")
-_LISTED_ROWS = 10
-_LISTED_PLANS = 20
-"""Plans that are listed: more of them may be values of users in the wrong column."""
+_LISTED = 20
+"""Rows and plans that are listed: more plans may be values of users in the wrong column."""
 
 
 class Result(NamedTuple):
@@ -40,7 +38,6 @@ class Result(NamedTuple):
     kept: int
     rejected: int
     not_found: int
-    """Of the rejected rows, those whose users are not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +80,19 @@ class Import:
                 count = self._stage(staging, rows, identifiers)
                 with store.transaction(in_place=self.merges) as target:
                     staging.compare(target, merges=self.merges)
-                    rejected = [*staging.rejected()]
+                    rejected = staging.rejected()
+                    lost = [each for each in rejected if each[2]]
                     self._write_rejected(rejected)
                     if self.is_dry_run:
                         with replaced_file(self.beside("changes")) as file:
                             file.writelines(staging.changes())
-                    unstored = staging.unstored() if rejected else []
-                    max_removed = parse_percentage(store.max_removed)
-                    self._review(staging, count, rejected, unstored, max_removed)
+                    self._review(
+                        staging, count, rejected, lost, parse_percentage(store.max_removed)
+                    )
                     changed = staging.apply(target)
                     *_, kept = staging.numbers()
-                    numbers = (kept, len(rejected), len(unstored))
-                    result = Result(count - len(rejected), *changed, *numbers)
-                    notes = [*self._notes(staging, result, unstored)]
+                    result = Result(count - len(rejected), *changed, kept, len(rejected), len(lost))
+                    notes = [*self._notes(staging, result, lost)]
                     if not self.is_dry_run:  # after all that can fail
                         self._commit(target)
                 return result, notes
@@ -142,12 +139,12 @@ class Import:
         staging.fill(listed())
         return count
 
-    def _write_rejected(self, rejected: Sequence[tuple[int, str]]) -> None:
+    def _write_rejected(self, rejected: Sequence[Rejected]) -> None:
         """Write a line number and a reason each, or delete the file of an earlier import."""
         path = self.beside("rejected")
         if rejected:
             with replaced_file(path) as file:
-                file.writelines(f"{self.source}:{line}: {reason}\n" for line, reason in rejected)
+                file.writelines(f"{self.source}:{line}: {reason}\n" for line, reason, _ in rejected)
         else:
             path.unlink(missing_ok=True)
 
@@ -155,28 +152,25 @@ class Import:
         self,
         staging: Staging,
         rows: int,
-        rejected: Sequence[tuple[int, str]],
-        unstored: Sequence[tuple[int, str]],
+        rejected: Sequence[Rejected],
+        unstored: Sequence[Rejected],
         max_removed: Decimal,
     ) -> None:
         """Refuse an import that should not be made.
 
         To replace all users by none is no import, but a wrong or truncated file.
         """
-        max_rejected = self.max_rejected or _MAX_REJECTED
+        max_rejected = self.max_rejected or Share.parse("1%")
         stored, removed, _ = staging.numbers()
         lost = [each for each, query in self.canaries.items() if not staging.will_have(query)]
         is_named = unstored and not self.max_rejected
         seen = ""
-        for line, reason in (unstored if is_named else rejected)[:1]:
+        for line, reason, _ in (unstored if is_named else rejected)[:1]:
             seen = f"; the first for line {line}: {reason}; see {self.beside('rejected')}"
         percent = max_removed if self.max_removed is None else self.max_removed
         allowed = (stored * percent / 100).to_integral_value(ROUND_CEILING)
         if self.expect_rows not in {None, rows}:
             problem = f"has {counted(rows, 'row')}, and not the {self.expect_rows} of --expect-rows"
-        elif max_rejected.is_exceeded(len(rejected), rows):
-            more = f"more than {max_rejected.text}"
-            problem = f"{len(rejected):,} of {rows:,} rows are rejected, {more}{seen}"
         elif len(rejected) == rows:
             problem = f"has no valid user{seen}"
         elif is_named:
@@ -184,6 +178,9 @@ class Import:
                 f'{_unstored(unstored)} would be answered "not found": rejected, and not stored; '
                 f"correct the list, or add --max-rejected {len(rejected)}{seen}"
             )
+        elif max_rejected.is_exceeded(len(rejected), rows):
+            more = f"more than {max_rejected.text}"
+            problem = f"{len(rejected):,} of {rows:,} rows are rejected, {more}{seen}"
         elif lost:
             problem = f'does not have {lost[0]}, without which "not found" is not trusted'
         elif removed > allowed:
@@ -198,17 +195,14 @@ class Import:
         changes = f"; see {self.beside('changes')}" if self.is_dry_run else ""
         raise RefusedError(f"{self.source}: {problem}; nothing was changed{changes}")
 
-    def _notes(
-        self, staging: Staging, result: Result, unstored: Sequence[tuple[int, str]]
-    ) -> Iterator[str]:
+    def _notes(self, staging: Staging, result: Result, lost: Sequence[Rejected]) -> Iterator[str]:
         if result.kept:
             whose = "whose row was" if result.kept == 1 else "whose rows were"
             yield f"Kept {counted(result.kept, 'user')} {whose} rejected."
         if result.rejected:
             yield f"Rejected {counted(result.rejected, 'row')}; see {self.beside('rejected')}."
-        if unstored:
-            verb = "is" if len(unstored) == 1 else "are"
-            yield f'{_unstored(unstored)} {verb} answered "not found".'
+        if lost:
+            yield f'{_unstored(lost)} {"is" if len(lost) == 1 else "are"} answered "not found".'
         if staging.held:
             yield (
                 f"Removed no user: {counted(staging.unclear, 'rejected row')} may be of any of the "
@@ -216,11 +210,9 @@ class Import:
             )
         plans = staging.plans()
         listed = ", ".join(f"{plan} {count:,}" for plan, count in plans)
-        yield f"Plans: {listed if len(plans) <= _LISTED_PLANS else f'{len(plans)} different ones'}."
+        yield f"Plans: {listed if len(plans) <= _LISTED else f'{len(plans)} different ones'}."
 
 
-def _unstored(rows: Sequence[tuple[int, str]]) -> str:
-    lines = ", ".join(str(line) for line, _ in rows[:_LISTED_ROWS])
-    more = ", …" if len(rows) > _LISTED_ROWS else ""
-    word = "line" if len(rows) == 1 else "lines"
-    return f"{counted(len(rows), 'user')} of the list ({word} {lines}{more})"
+def _unstored(rows: Sequence[Rejected]) -> str:
+    lines = ", ".join([str(line) for line, *_ in rows[:_LISTED]] + ["…"] * (len(rows) > _LISTED))
+    return f"{counted(len(rows), 'user')} of the list (line{'s' * (len(rows) > 1)} {lines})"

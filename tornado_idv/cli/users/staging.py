@@ -25,6 +25,8 @@ ListedRow = tuple[int, int, str, str, str, str | None]
 
 A profile URL is empty for none, ``None`` if the list says nothing of it.
 """
+Rejected = tuple[int, str, int]
+"""A line, the reason, and 1 if its nickname or card number is of no user who stays."""
 _CACHE = -64 * 1024
 """Of pages, in KiB."""
 _ROWS_AT_ONCE = 400
@@ -94,8 +96,8 @@ SELECT (SELECT count(*) FROM listed WHERE reason IS NULL) - count(*)
 """
 _STAYS = "EXISTS (SELECT 1 FROM stored AS s WHERE s.{0} = l.{0} AND s.stays IS NOT NULL)"
 # A row that is not of the format names a user by both values: other words of it may be nicknames.
-_UNSTORED = f"""
-SELECT line, min(reason) FROM listed AS l WHERE reason IS NOT NULL GROUP BY row HAVING NOT CASE
+_REJECTED = f"""
+SELECT line, min(reason), NOT CASE
   WHEN is_unclear = 2 THEN EXISTS (SELECT 1 FROM listed AS n
     CROSS JOIN stored AS s ON s.nickname = n.nickname
     CROSS JOIN listed AS c ON c.row = n.row AND c.card_number = s.card_number
@@ -103,6 +105,7 @@ SELECT line, min(reason) FROM listed AS l WHERE reason IS NOT NULL GROUP BY row 
   WHEN count(card_number) = 0 THEN max({_STAYS.format("nickname")})
   ELSE max({_STAYS.format("card_number")})
     AND (is_unclear IS 1 OR max({_STAYS.format("nickname")})) END
+FROM listed AS l WHERE reason IS NOT NULL GROUP BY row
 """  # noqa: S608 - constants
 _MOVED_CARDS = """
 SELECT c.line, o.line, c.old_nickname, c.old_card_number, c.old_plan, c.old_profile_url, c.key
@@ -140,7 +143,7 @@ class Staging:
     ) -> None:
         """Stage a rejected row, with an entry for each value that may be its user's.
 
-        ``is_unclear`` is 1 if its nickname is not valid, and 2 if it is not of the format.
+        The nickname of an unclear one is not valid, or it is not of the format (2).
         """
         for nickname, card_number in [*named] or [(None, None)]:
             self._run(
@@ -186,6 +189,7 @@ class Staging:
             taken = self._run(_TAKEN_CARDS, step).fetchall()
             if not taken:
                 break
+            self._run(_CARD_INDEX)
             # These keep their own card numbers, which others may have been given.
             self._database.executemany(
                 f"UPDATE stored SET stays = {step + 1}, line = ? "  # noqa: S608 - a number
@@ -194,16 +198,9 @@ class Staging:
             )
         self._run(_CHANGED)
 
-    def rejected(self) -> Iterator[tuple[int, str]]:
-        """Yield the line of each rejected row, in their order, and the reason."""
-        return self._run(
-            "SELECT line, min(reason) FROM listed WHERE reason IS NOT NULL GROUP BY row"
-        )
-
-    def unstored(self) -> list[tuple[int, str]]:
-        """Return the rejected rows with a nickname or card number that will not be found."""
-        self._run(_CARD_INDEX)
-        return self._run(_UNSTORED).fetchall()
+    def rejected(self) -> list[Rejected]:
+        """Return the rejected rows in their order."""
+        return self._run(_REJECTED).fetchall()
 
     def numbers(self) -> tuple[int, int, int]:
         """Return the numbers of stored users, and of those who are removed and kept."""
