@@ -87,7 +87,7 @@ def to_file(parts: Iterable[bytes]) -> bytes:
 def decode(content: bytes, scope: str, now: float) -> Snapshot:
     """Return the snapshot in a file; raises `SnapshotIgnored` unless it is whole and ours."""
     if not content.startswith(_BEGINNING):
-        raise SnapshotIgnored("not a snapshot of this version")
+        raise SnapshotIgnored("not a snapshot of this format")
     _, _, lines = content.removeprefix(_BEGINNING).partition(b"\n")
     if content != to_file([lines]):
         raise SnapshotIgnored("cut or damaged")
