@@ -67,12 +67,15 @@ class BackendResult(_Record, frozen=True):
 
     ``user`` is ``None`` for "not known here". ``ttl`` is in seconds and can only shorten the
     configured time; ``None`` leaves it as configured. With ``storable=False`` the result is
-    not cached at all, not even to be served stale.
+    not cached at all, not even to be served stale. ``server`` identifies the server that gave
+    it, where a backend has several that may differ: "not known here" of one is not believed
+    because another one finds the canary.
     """
 
     user: User | None
     ttl: float | None = None
     storable: bool = True
+    server: str | None = None
 
 
 class SharedAnswer(_Record, frozen=True):
@@ -111,6 +114,8 @@ class Answer(_Record, frozen=True):
     degraded: bool = False
     """Whether a backend before the one that found the user was skipped as unavailable."""
     shared: bool = False
+    server: str | None = None
+    """The server of the backend that gave it; not kept in a cache."""
 
     @property
     def found(self) -> bool:

@@ -6,11 +6,13 @@ import asyncio
 import logging
 from contextlib import suppress
 from operator import methodcaller
+from typing import TYPE_CHECKING
 
 from idv_ldap.options import NOT_INSTALLED, LdapOptions
 from idv_ldap.refusals import Refused
 from tornado_idv import (
     Backend,
+    BackendResult,
     ByNickname,
     DegradedStartError,
     LookupFailed,
@@ -20,6 +22,10 @@ from tornado_idv import (
     User,
     require_file,
 )
+
+if TYPE_CHECKING:
+    from idv_ldap.connection import Connection
+    from idv_ldap.server import Attributes
 
 _log = logging.getLogger(__name__)
 
@@ -79,22 +85,27 @@ class LdapBackend(Backend[LdapOptions]):
                     text = "backend %s: no entry has %s, or bind.dn may not read it"
                     _log.warning(text, self.name, name)
 
-    async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
-        """Search the directory."""
+    async def find(
+        self, query: Query, steps: list[Step] | None = None
+    ) -> User | BackendResult | None:
+        """Search the directory; with a canary, the result names the server."""
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         search, options = self._searches[type(query)], self.options
         if steps is not None:
             steps += (Step("server", f"{uri}: {was}") for uri, was in self._pool.attempts.items())
             where = f"below {options.base_dn} ({options.scope})"
             steps.append(Step("search", f"{search.template.render(value)} {where}"))
-        entry = await self._pool.search(lambda connection: search.find(connection, value))
-        if entry is None:
-            return None
-        if steps is not None:
-            steps += self._mapper.explain(entry)
-        return self._mapper.user(entry)
 
-    async def explain(self, query: Query, steps: list[Step]) -> User | None:
+        async def look_up(connection: Connection) -> tuple[str, Attributes | None]:
+            return connection.server, await search.find(connection, value)
+
+        server, entry = await self._pool.search(look_up)
+        if steps is not None and entry is not None:
+            steps += self._mapper.explain(entry)
+        user = None if entry is None else self._mapper.user(entry)
+        return BackendResult(user, server=server) if options.canaries else user
+
+    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
         """Search the directory, and show connections, filter, attributes and expressions."""
         return await self.find(query, steps)
 

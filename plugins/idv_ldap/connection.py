@@ -18,7 +18,7 @@ from idv_ldap.entries import EntryMapper
 from idv_ldap.errors import REFUSED, Ambiguous, explain_refusal, ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import REFUSALS, Refused
-from idv_ldap.server import Attributes, Types, check_loaded, read_types, select
+from idv_ldap.server import Attributes, Types, check_loaded, identify, read_types, select
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 _SCOPES = {
@@ -41,8 +41,9 @@ _LIMIT = 2
 """Entries of a search: the second shows that the first is not the only one."""
 
 
-Bound = tuple[Any, Types, bool]
-"""A connection of python-ldap, the types of its server, and whether that has a ``contextCSN``."""
+Bound = tuple[Any, Types, bool, str]
+"""A connection of python-ldap, the types of its server, whether that has a ``contextCSN``, and what
+identifies it."""
 
 
 def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound:
@@ -78,7 +79,7 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
         raise
     has_context_csn = check_loaded(handle, options.base_dn, is_replica=is_replica)
     names = (*options.filter_attributes, *EntryMapper(options).attributes)
-    return handle, read_types(handle, options, names), has_context_csn
+    return handle, read_types(handle, options, names), has_context_csn, identify(handle)
 
 
 def _try_tls(options: LdapOptions, uri: str) -> str | None:
@@ -137,10 +138,16 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
 
 
 class Connection:
-    """A bound connection; ``lost`` is done when it is not to be used any more."""
+    """A bound connection; ``lost`` is done when it is not to be used any more.
 
-    def __init__(self, handle: Any, types: Types, options: LdapOptions) -> None:
+    ``place`` is that of the server in ``uris``; ``server`` identifies it.
+    """
+
+    def __init__(
+        self, handle: Any, types: Types, options: LdapOptions, place: int = 0, server: str = ""
+    ) -> None:
         self._handle, self._types, self._options = handle, types, options
+        self.place, self.server = place, server
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LookupFailed] = self._loop.create_future()
         self._pending: dict[int, asyncio.Future[list[Any]]] = {}

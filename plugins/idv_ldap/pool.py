@@ -1,4 +1,7 @@
-"""Two connections to the first server that responds, kept open, replaced and restored."""
+"""Two connections to the first server that responds, kept open, replaced and restored.
+
+Servers may differ, so one is used at a time: the first in the list that has a connection.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ _STEPS = 10
 """Steps of `connect`, each bounded by `LdapOptions.connect_timeout`."""
 _LOST = Unavailable("the connection was lost")
 RETRY_INTERVAL = 1.0
+RETURN_INTERVAL = 10.0
+"""Seconds for which a connection to another server than the first is used."""
 BROKEN_INTERVAL = 60.0
 """The same after an error that waiting does not repair; `Refusals` has those of credentials."""
 
@@ -70,14 +75,17 @@ class ConnectionPool:
             raise refused
 
     async def search(self, find: Callable[[Connection], Awaitable[Found]]) -> Found:
-        """Search by the connection with the fewest searches, and by others if that is lost."""
+        """Search by the connection with the fewest searches to the first server.
+
+        Another one is used if that is lost.
+        """
         failure = self._failure.copy()
         failure.counts_against_breaker = False
         for _ in range(_COUNT + 1):
             usable = self._usable
             if not usable:
                 break
-            connection = min(usable, key=lambda each: each.in_flight)
+            connection = min(usable, key=lambda each: (each.place, each.server, each.in_flight))
             try:
                 return await find(connection)
             except LookupFailed as error:
@@ -100,7 +108,9 @@ class ConnectionPool:
         """Replace a connection whenever it is lost or old."""
         while True:
             if connection is not None:
-                age = self._options.max_age * random.uniform(0.9, 1.1)  # noqa: S311
+                age = self._options.max_age
+                age = min(age, RETURN_INTERVAL) if connection.place else age
+                age *= random.uniform(0.9, 1.1)  # noqa: S311
                 await asyncio.wait([connection.lost], timeout=age)
             new = await self._restore()
             self._open.append(new)
@@ -129,12 +139,12 @@ class ConnectionPool:
         """
         options, failed = self._options, list[LookupFailed]()
         REFUSALS.check(options)
-        for uri in options.uris:
+        for place, uri in enumerate(options.uris):
             try:
                 async with asyncio.timeout(_STEPS * options.connect_timeout):
                     call = partial(connect, options, uri, is_replica=self._is_replica)
-                    handle, types, has_context_csn = await DaemonThread("ldap")(call)
-                connection = Connection(handle, types, options)
+                    handle, types, has_context_csn, server = await DaemonThread("ldap")(call)
+                connection = Connection(handle, types, options, place, server)
             except Refused as error:
                 self.attempts[uri] = error.reason.removeprefix(f"{uri}: ")
                 raise

@@ -8,7 +8,9 @@ And it returns values under names of its own, such as ``title;lang-en`` or ``ou`
 from __future__ import annotations
 
 import logging
+import os
 import re
+import socket
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -109,6 +111,17 @@ def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
         text = f"{_BEING_LOADED}: {suffix} has no contextCSN (see require_context_csn)"
         raise Unavailable(text)
     return bool(entry["contextcsn"])
+
+
+def identify(handle: Any) -> str:
+    """Return what the server calls itself, as Active Directory does, or else its address.
+
+    Blocks, and raises errors of python-ldap and `OSError`.
+    """
+    with socket.socket(fileno=os.dup(handle.fileno())) as sock:
+        address = repr(sock.getpeername())
+    names = _read(handle, "", "dsServiceName")["dsservicename"]
+    return names[0].decode() if names else address
 
 
 def _read(

@@ -221,7 +221,7 @@ async def test_all_canaries_of_a_list_must_be_found(missing: User) -> None:
     canary = asking.canaries[ByNickname]
     assert canary.is_fresh(1001.0)
     assert not canary.is_fresh(1001.1)  # the shorter time counts
-    canary._found_at = 0.0
+    canary._found.clear()
     with pytest.raises(Unavailable, match=f"canary @{missing.nickname} is not found"):
         await ask(asking, ABSENT)
 

@@ -193,7 +193,7 @@ class Servers:
             raise Unavailable("the server is a replica that is being loaded")
         handle = Handle()
         self.handles.append(handle)
-        return handle, {}, uri not in self.being_loaded
+        return handle, {}, uri not in self.being_loaded, uri
 
     def count_available(self) -> None:
         self.times_available += 1

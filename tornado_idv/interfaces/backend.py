@@ -238,6 +238,13 @@ class Backend(ABC, Generic[OptionsT]):
         after ``timeout``.
         """
 
+    async def find_canary(self, query: Query) -> User | BackendResult | None:
+        """Look a canary up as `find` does, but past every cache on the way to the source.
+
+        A backend that names its servers in `BackendResult.server` does so here, too.
+        """
+        return await self.find(query)
+
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:  # noqa: ARG002 for subclasses
         """Look a user up as `find` does, for ``tornado-idv lookup --steps``.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from math import inf
 from typing import Any
 
@@ -18,6 +18,8 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query
 _log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 30.0
 """Seconds after which a canary is looked up without traffic."""
+_Outcome = LookupFailed | Collection[str | None]
+"""The servers that found the canaries, or why "not found" is not to be believed."""
 KINDS: Mapping[type[Query], str] = {ByNickname: "nickname", ByCard: "card_number"}
 """The kinds of query that a canary may protect, as options and metrics name them."""
 
@@ -64,52 +66,56 @@ class Canary:
         self.problem: str | None = None
         """That one of them is not found, as of the last lookup that did not fail."""
         self.task: asyncio.Task[None] | None = None
-        self._found_at = -inf
-        """When the last lookup that found them began."""
-        self._found_by = -inf
-        """When it ended."""
+        self._found: dict[str | None, tuple[float, float]] = {}
+        """When the last lookup that found them began and ended, by server."""
         self._began = -inf
-        self._running: asyncio.Future[LookupFailed | None] | None = None
-        self._next: asyncio.Future[LookupFailed | None] | None = None
+        self._running: asyncio.Future[_Outcome] | None = None
+        self._next: asyncio.Future[_Outcome] | None = None
 
     def share_state_of(self, other: Canary) -> None:
         """Continue with what is known of the same canaries."""
-        self.problem, self._began = other.problem, other._began
-        self._found_at, self._found_by = other._found_at, other._found_by
+        self.problem, self._began, self._found = other.problem, other._began, other._found
 
     @property
     def found(self) -> bool:
         """Return whether they were found when that could last be determined."""
-        return self._found_at > -inf
+        return bool(self._found)
 
     @property
     def summary(self) -> str:
         """The canaries that were found, for the operator."""
-        return f"{', '.join(self._queries)} found {self._timer() - self._found_at:.1f} s ago"
+        found_at = max((began for began, _ in self._found.values()), default=-inf)
+        return f"{', '.join(self._queries)} found {self._timer() - found_at:.1f} s ago"
 
-    def is_fresh(self, ended: float, began: float = inf) -> bool:
+    def is_fresh(self, ended: float, began: float = inf, server: str | None = None) -> bool:
         """Return whether they were found in time for a lookup that ended then, before it began.
 
-        Otherwise the source may have been empty when the lookup began, for whatever time.
+        Otherwise the source may have been empty when the lookup began, for whatever time. What
+        another server than that of the lookup found does not count.
         """
-        return self._found_by <= began and self._covers(self._found_at, ended)
+        found_at, found_by = self._found.get(server, (-inf, inf))
+        return found_by <= began and self._covers(found_at, ended)
 
-    async def confirm(self, ended: float, deadline: float) -> None:
-        """Have the canaries found for a lookup that ended then; raises `Unavailable`.
+    async def confirm(
+        self, ended: float, deadline: float, server: str | None = None
+    ) -> Collection[str | None]:
+        """Have the canaries found for a lookup of this server that ended then.
 
-        Waits until ``deadline``, of the running loop's clock.
+        Returns the servers that found them, which may be other ones. Raises `Unavailable`. Waits
+        until ``deadline``, of the running loop's clock.
         """
-        if self.is_fresh(ended):
-            return
+        if self.is_fresh(ended, server=server):
+            return {server}
         running = self._running
         call = running if running and self._covers(self._began, ended) else self._start()
         await asyncio.wait([call], timeout=deadline - asyncio.get_running_loop().time())
         if not call.done():
             text = f"{next(iter(self._queries))}: no answer within the request's time"
             raise Unavailable(text, counts_against_breaker=False)
-        failure = call.result()
-        if failure is not None:
-            raise failure.copy()
+        outcome = call.result()
+        if isinstance(outcome, LookupFailed):
+            raise outcome.copy()
+        return outcome
 
     def check(self) -> None:
         """Look the canaries up, unless that was done a short time ago."""
@@ -120,7 +126,7 @@ class Canary:
         # With 0, only one that is started afterwards, also if the clock shows the same time.
         return self._max_age > 0 and ended - began <= self._max_age
 
-    def _start(self) -> asyncio.Future[LookupFailed | None]:
+    def _start(self) -> asyncio.Future[_Outcome]:
         """Return the next lookup, which begins now or after the one that is running."""
         loop = asyncio.get_running_loop()
         if self._next is None:
@@ -139,8 +145,9 @@ class Canary:
         finally:
             self._running = self._next = self.task = None
 
-    async def _find_all(self) -> LookupFailed | None:
-        """Return why "not known here" is not to be believed, if so."""
+    async def _find_all(self) -> _Outcome:
+        """Return the servers that found them, or why "not known here" is not to be believed."""
+        servers = set[str | None]()
         for name, query in self._queries.items():
             try:
                 # It may wait for a place in the bulkhead as long as it may take.
@@ -152,9 +159,13 @@ class Canary:
                 problem = f'{name} is not found: its "not found" is not trusted'
                 if self.problem is None:
                     _log.error("backend %s: %s", self._options.name, problem)
-                self.problem, self._found_at = problem, -inf
+                self.problem, self._found = problem, {}
                 return Untrusted(problem)
+            servers.add(answer.server)
         if self.problem is not None:
             _log.info("backend %s: %s found again", self._options.name, ", ".join(self._queries))
-        self.problem, self._found_at, self._found_by = None, self._began, self._timer()
-        return None
+        fresh = {k: v for k, v in self._found.items() if self._covers(v[0], self._timer())}
+        # Each server has found all of them only if they had the same one.
+        found = dict.fromkeys(servers, (self._began, self._timer())) if len(servers) == 1 else {}
+        self.problem, self._found = None, {**fresh, **found}
+        return servers

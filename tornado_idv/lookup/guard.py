@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from math import inf
 from typing import Any, Literal
@@ -41,6 +41,8 @@ _MIN_TIME_LEFT = 0.05
 """Seconds: with less of the request's time left the backend is not called."""
 _RECOVERY_INTERVAL = 10.0
 """Seconds in which a backend that fails now and then is logged as available at most once."""
+_MAX_TRIES = 4
+"""Lookups of a user and then of the canary, until one server has found the latter."""
 _OPEN = "circuit breaker open"
 _EXCLUDED = Answer(None)
 """The end of a call for a query that ``match`` excludes."""
@@ -158,7 +160,7 @@ class Guard:
         outcome = "client disconnected"
         result: CallResult = "cancelled"
         try:
-            answer = await self._find(query, deadline)
+            answer = await self._find(query, deadline, canary=canary)
             if self.canaries and (answer is None or not answer.found) and not canary:
                 answer = await self._trusted(query, answer, started, deadline)
             outcome, result = outcome_of(answer)
@@ -182,24 +184,34 @@ class Guard:
     async def _trusted(
         self, query: Query, answer: Answer | None, started: float, deadline: float
     ) -> Answer | None:
-        """Return "not known here" if the canaries of the kind of query are found.
+        """Return "not known here" if its server finds the canaries of the kind of query.
 
         Called without a place in the bulkhead, which their lookup needs.
         """
         canary = self.canaries.get(type(query))
         if canary is None:
             return answer
-        if not canary.is_fresh(self._timer(), started):
-            await canary.confirm(self._timer(), deadline)
+        before: Collection[str | None] = ()
+        for _ in range(_MAX_TRIES):
+            server = None if answer is None else answer.server
+            if canary.is_fresh(self._timer(), started, server):
+                break
+            found_by = await canary.confirm(self._timer(), deadline, server)
+            if before == found_by == {server}:
+                break
             # The source may have been empty until just before the canaries were found.
+            before, started = found_by, self._timer()
             answer = await self._find(query, deadline)
-            if answer is None or not answer.found:
-                await canary.confirm(self._timer(), deadline)
+            if answer is not None and answer.found:
+                break
+        else:
+            text = "its canary is found by other servers than the one that does not know the user"
+            raise Unavailable(text)
         if self._steps is not None:
             self._steps.append(Step("canary", canary.summary))
         return answer
 
-    async def _find(self, query: Query, deadline: float) -> Answer | None:
+    async def _find(self, query: Query, deadline: float, *, canary: bool = False) -> Answer | None:
         """Call the backend with a permit, and report the end to the circuit breaker."""
         if not self._bulkhead.try_acquire():
             if not self._bulkhead.can_queue:
@@ -219,7 +231,7 @@ class Guard:
                 wait = self.breaker.next_probe
                 probe = f"next probe in {wait:.2g} s" if wait else "waiting for a probe"
                 raise NotCalled(f"{_OPEN}, {probe}")
-            answer = await self._call(query, now, deadline)
+            answer = await self._call(query, now, deadline, canary=canary)
             report = self.breaker.succeeded
         except LookupFailed as error:
             if error.counts_against_breaker:
@@ -233,14 +245,19 @@ class Guard:
             self._bulkhead.release()
         return answer
 
-    async def _call(self, query: Query, now: float, deadline: float) -> Answer | None:
+    async def _call(
+        self, query: Query, now: float, deadline: float, *, canary: bool
+    ) -> Answer | None:
         """Call the backend; whatever it raises becomes `Unavailable` or `Broken`."""
         own_deadline = now + self._timeout
         timeout = Timeout(self._deadlines, min(own_deadline, deadline))
         try:
             with timeout:
                 backend, steps = self.backend, self._steps
-                lookup = backend.find(query) if steps is None else backend.explain(query, steps)
+                if canary:
+                    lookup = backend.find_canary(query)
+                else:
+                    lookup = backend.find(query) if steps is None else backend.explain(query, steps)
                 found = await lookup
         except LookupFailed:
             raise
@@ -267,10 +284,10 @@ class Guard:
         if found.ttl is not None and not is_number:
             raise Broken("returned a time to live that is not a number of seconds")
         if found.user is None:
-            return Answer(None, ttl=found.ttl, storable=found.storable)
+            return Answer(None, ttl=found.ttl, storable=found.storable, server=found.server)
         ttl = self._ttl if found.ttl is None else min(self._max_ttl, found.ttl)
         user = self._validated(found.user, query)
-        return Answer(user, self.name, ttl=ttl, storable=found.storable)
+        return Answer(user, self.name, ttl=ttl, storable=found.storable, server=found.server)
 
     def _validated(self, user: object, query: Query) -> User:
         if not isinstance(user, User):
