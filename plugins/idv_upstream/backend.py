@@ -37,6 +37,8 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     """
 
     options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
+    max_age: float | None = None
+    """Seconds that a cache on the way may have kept a response; ``None`` for any time."""
 
     def __init__(self, options: UpstreamOptions) -> None:
         super().__init__(options)
@@ -44,7 +46,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         self.templates = {kind: each.template(site) for kind, each in requests}
         self.checks_echo = options.mapping.check_echo
         self.sender = Sender(
-            endpoints=options.base_urls,
+            base_url=options.base_url or "",
             auth=options.auth,
             tls=options.tls,
             timeout=options.timeout,
@@ -90,6 +92,15 @@ class UpstreamBackend(Backend[UpstreamOptions]):
                 return result
         return await self._look_up(query, [], on_new=True)
 
+    async def find_canary(self, query: Query) -> User | BackendResult | None:
+        """Look the canary up past caches on the way, as far as they honour ``no-cache``.
+
+        Raises `Unavailable` if the ``Age`` of a response exceeds the ``max_age`` of the canary.
+        """
+        looking = copy(self)
+        looking.max_age = min(each.max_age for each in self.options.canaries)
+        return await looking.find(query)
+
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
         """Look the user up, and show requests, responses and the results of expressions."""
         recorded: list[Step] = []
@@ -132,6 +143,9 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     async def _send(self, request: Request, *, on_new: bool) -> Response:
         """Send a request, with what is forwarded of the request that this lookup runs for."""
+        if self.max_age is not None:
+            others = {k: v for k, v in request.headers.items() if k.lower() != "cache-control"}
+            request = replace(request, headers={**others, "Cache-Control": "no-cache"})
         context, forward = trace_context.current_request.get(), self.options.forward
         if forward and context is not None:
             headers = dict(request.headers)
@@ -142,7 +156,13 @@ class UpstreamBackend(Backend[UpstreamOptions]):
                 if context.trace.state:
                     headers["tracestate"] = context.trace.state
             request = replace(request, headers=headers)
-        return await self.sender.send(request, self.reader.wants_body, on_new=on_new)
+        response = await self.sender.send(request, self.reader.wants_body, on_new=on_new)
+        age = response.headers.get("Age", "0")
+        is_number = age.isascii() and age.isdigit()
+        if self.max_age is not None and not (is_number and float(age) <= self.max_age):
+            text = "a cache on the way responded, and Age exceeds the max_age of the canary"
+            raise Unavailable(text, counts_against_breaker=False)
+        return response
 
     async def close(self) -> None:
         """Close all connections."""

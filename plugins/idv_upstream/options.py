@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
@@ -52,8 +52,6 @@ class UpstreamOptions(BackendOptions):
 
     base_url: BaseUrl | None = None
     """The URL of the upstream, in front of the paths of the requests."""
-    endpoints: Annotated[tuple[BaseUrl, ...], Field(max_length=16)] = ()
-    """Several base URLs, instead of ``base_url``; the first that is up is used."""
     by_nickname: NicknameRequest | None = None
     """The request for a nickname."""
     by_card: CardRequest | None = None
@@ -83,9 +81,15 @@ class UpstreamOptions(BackendOptions):
     @classmethod
     def _fill_in_native(cls, given: Any) -> Any:
         own = ("by_nickname", "by_card", "response", "status")
+        if isinstance(given, dict) and "endpoints" in given:
+            raise ValueError(
+                "endpoints is no option any more, since one of them alone may lack a user; write the "
+                "base_url of a balancer, or a backend for each of them, the first with "
+                'on_unavailable: continue, so that "not found" needs all of them'
+            )
         if not isinstance(given, dict) or any(given.get(name) is not None for name in own):
             return given
-        if not (given.get("base_url") or given.get("endpoints")):
+        if not given.get("base_url"):
             return given
         return {**given, "echo_header": given.get("echo_header") or "X-IDV-Request-ID", **_NATIVE}
 
@@ -95,19 +99,11 @@ class UpstreamOptions(BackendOptions):
         is_login = isinstance(auth, dict) and "login" in auth
         return {"kind": "login", **auth} if is_login else auth
 
-    @field_validator("endpoints")
-    @classmethod
-    def _check_alone(cls, endpoints: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if endpoints and info.data.get("base_url") is not None:
-            raise ValueError("base_url is set already; write one of the two")
-        return endpoints
-
     @field_validator("by_nickname", "by_card")
     @classmethod
     def _check_host(cls, request: FirstRequest | None, info: ValidationInfo) -> FirstRequest | None:
         # Without a value, one of the two is invalid, which is reported already.
-        is_known = {"base_url", "endpoints"} <= info.data.keys()
-        has_host = not is_known or bool(info.data["base_url"] or info.data["endpoints"])
+        has_host = info.data.get("base_url", True) is not None
         for each in (request, request and request.then):
             if each is not None and not each.is_absolute and not has_host:
                 raise ValueError("url must be absolute if base_url is not set")
@@ -128,7 +124,7 @@ class UpstreamOptions(BackendOptions):
     def _check_complete(self, info: ValidationInfo) -> Self:
         self._profile_site = (info.context or {}).get("profile_site", "")
         if not self.requests:
-            if not self.base_urls:
+            if self.base_url is None:
                 raise ValueError("needs base_url, or by_nickname and by_card with complete URLs")
             raise ValueError("a request is missing; write by_nickname or by_card")
         if self.response is None:
@@ -140,11 +136,6 @@ class UpstreamOptions(BackendOptions):
             if getattr(self.response, name) is None:
                 raise ValueError(f"response.{name} is required: the query has only the other one")
         return self
-
-    @property
-    def base_urls(self) -> tuple[str, ...]:
-        """The base URLs; none, if each request has a complete URL."""
-        return self.endpoints if self.base_url is None else (self.base_url,)
 
     @property
     def profile_site(self) -> str:

@@ -19,17 +19,17 @@ from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
-NICKNAME, CARD, TOKEN = "canary-nick", "40009998887776", "canary-token+/="
-CANARIES = (NICKNAME, CARD, TOKEN, "canary")
+NICKNAME, CARD, TOKEN = "magpie-nick", "40009998887776", "magpie-token+/="
+PRIVATE = (NICKNAME, CARD, TOKEN, "magpie")
 RECORD = {
     "status": "ok",
-    "plan": "canary-plan",
+    "plan": "magpie-plan",
     "card_number": CARD,
     "nickname": f"@{NICKNAME}",
     "profile_url": f"https://profiles.example/m/{NICKNAME}",
 }
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
-HTML = b"<!doctype html><title>canary-nick</title>"
+HTML = b"<!doctype html><title>magpie-nick</title>"
 QUERIES = (ByNickname(NICKNAME), ByCard(CARD))
 
 
@@ -73,9 +73,9 @@ BAD_ANSWERS = {
     "401": (http(401), Broken, "our credentials are refused"),
     "101": (http(101, b"", "Upgrade: tls", "Connection: upgrade"), Broken, "status 101"),
     "204": (b"HTTP/1.1 204 Canary\r\n\r\n", Broken, "unexpected status 204"),
-    "302": (http(302, b"", "Location: /canary"), Broken, "status 302), which is not followed"),
+    "302": (http(302, b"", "Location: /magpie"), Broken, "status 302), which is not followed"),
     "another user": (
-        found(nickname="@canary-2", card_number="40001112223334"),
+        found(nickname="@magpie-2", card_number="40001112223334"),
         Broken,
         "response is for another user than requested",
     ),
@@ -84,7 +84,7 @@ BAD_ANSWERS = {
     "no status": (without("status"), Broken, "not a record"),
     "status error": (found(status="error"), Broken, "not a record"),
     "profile_url null": (found(profile_url=None), Broken, "wrong record: profile_url"),
-    "illegal cookie": (http(503, b"", "Set-Cookie: canary,x=1"), Unavailable, "status 503"),
+    "illegal cookie": (http(503, b"", "Set-Cookie: magpie,x=1"), Unavailable, "status 503"),
 }
 
 
@@ -101,7 +101,7 @@ async def test_wrong_response_is_reported_with_its_cause_and_without_its_content
         async with serving(answer) as upstream:
             failure = await failure_of(asking(upstream.port), query)
         reported = "".join(traceback.format_exception(failure)) + repr(failure) + caplog.text
-        assert [canary for canary in CANARIES if canary in reported] == []
+        assert [each for each in PRIVATE if each in reported] == []
         assert isinstance(failure, kind)
         assert reason in failure.reason
         assert len(upstream.requests) == (2 if "status 503" in failure.reason else 1)

@@ -141,10 +141,14 @@ RESPONSE = "response: {plan: plan, card_number: card, nickname: login}"
 BY = 'by_nickname: {url: "/{nickname}"}'
 WRONG = {
     "nowhere": ("", 6, "needs base_url, or by_nickname and by_card with complete URLs"),
-    "two places": (
-        "base_url: http://a\nendpoints: [http://b]",
-        9,
-        "base_url is set already; write one of the two",
+    "several places": (
+        "endpoints: [http://a, http://b]",
+        6,
+        (
+            "endpoints is no option any more, since one of them alone may lack a user; write the "
+            "base_url of a balancer, or a backend for each of them, the first with "
+            'on_unavailable: continue, so that "not found" needs all of them'
+        ),
     ),
     "no host": (f"{BY}\n{RESPONSE}", 8, "url must be absolute if base_url is not set"),
     "no response": (

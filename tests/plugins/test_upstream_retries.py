@@ -1,8 +1,7 @@
-"""When a request is repeated, and where."""
+"""When a request is repeated."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -10,7 +9,7 @@ from email.utils import format_datetime
 import pytest
 
 from idv_upstream.request.template import Request
-from support.fakes.clock_and_backends import LoopClock, Ticker
+from support.fakes.clock_and_backends import Ticker
 from support.http.scripted_server import Said, http, serving
 from support.http.upstream_transport import (
     GET,
@@ -22,7 +21,7 @@ from support.http.upstream_transport import (
     given_up,
     opened,
 )
-from tornado_idv import LookupFailed, Unavailable
+from tornado_idv import Unavailable
 
 GOOD = http(200, b"{}")
 PART = http(200, b"{}")[:-1]
@@ -95,82 +94,6 @@ async def test_second_attempt_has_the_rest_of_the_timeout() -> None:
     assert len(upstream.requests) == 2
 
 
-# Several endpoints
-
-
-async def test_another_endpoint_is_used_at_once_and_for_five_seconds() -> None:
-    """Then the first is the first again."""
-    ticker, pauses = Ticker(), Pauses()
-    async with (
-        serving(http(503), GOOD) as first,
-        serving(GOOD) as second,
-        opened(first.address, second.address, timer=ticker, pause=pauses) as made,
-    ):
-        for _ in range(3):
-            assert (await ask(made)).status == 200
-        assert (len(first.requests), len(second.requests)) == (1, 3)
-        ticker.now += 5
-        for _ in range(3):
-            assert (await ask(made)).status == 200
-    assert (len(first.requests), len(second.requests)) == (4, 3)
-    assert pauses.lengths == []
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [RESET, CLOSED, Said(PART, "close"), Said(PART, "reset"), Said(http(502))],
-    ids=["reset", "closed", "cut", "reset within", "502"],
-)
-async def test_failed_endpoint_is_not_used(answer: Said) -> None:
-    """A request that is not repeatable fails once."""
-    async with (
-        serving(answer) as first,
-        serving(GOOD) as second,
-        opened(first.address, second.address, timer=Ticker()) as made,
-    ):
-        with pytest.raises((LookupFailed, AssertionError)):
-            assert (await ask(made, POST)).status == 200
-        for _ in range(3):
-            assert (await ask(made, POST)).status == 200
-    assert (len(first.requests), len(second.requests)) == (1, 3)
-
-
-async def test_endpoint_that_times_out_is_not_used() -> None:
-    """Whether the client or the backend's guard noticed the timeout."""
-    async with serving(Said()) as first, serving(GOOD) as second:
-        endpoints = (first.address, second.address)
-        async with opened(*endpoints, timer=Ticker()) as made:
-            assert (await given_up(first, made)).reason == "cancelled by the guard"
-            assert (await ask(made)).status == 200
-        clock = LoopClock()
-        async with opened(*endpoints, timer=Ticker()) as made:
-            waiting = asyncio.ensure_future(ask(made))
-            await first.asked(2)
-            clock.forward(4.5)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            assert (await ask(made)).status == 200
-    assert len(first.requests) == 2
-
-
-async def test_early_cancellation_does_not_mark_an_endpoint_as_failed() -> None:
-    """It is used for the next request."""
-    async with (
-        serving(GOOD) as first,
-        serving(GOOD) as second,
-        opened(first.address, second.address) as made,
-    ):
-        first.gate.clear()
-        waiting = asyncio.ensure_future(ask(made))
-        await first.asked()
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        first.gate.set()
-        assert (await ask(made)).status == 200
-    assert len(first.requests) == 2
-    assert second.requests == []
-
-
 # Retry-After
 
 
@@ -192,27 +115,8 @@ async def test_retry_after_is_respected(status: int) -> None:
     assert len(upstream.requests) == 2
 
 
-async def test_other_endpoints_are_used_meanwhile() -> None:
-    """If all send `Retry-After`, none is."""
-    ticker = Ticker()
-    async with (
-        serving(http(503, b"", "Retry-After: 9")) as first,
-        serving(GOOD) as second,
-        opened(first.address, second.address, timer=ticker) as made,
-    ):
-        for _ in range(3):
-            assert (await ask(made)).status == 200
-        ticker.now += 5
-        second.say(http(429, b"", "Retry-After: 9"))
-        assert (await ask(made)).status == 429
-        failure = await failure_of(made)
-        assert "Retry-After" in failure.reason
-        assert failure.retry_after == 4  # of the one that ends first
-    assert len(first.requests) == 1
-
-
 async def test_retry_after_of_an_absolute_url_affects_its_host_alone() -> None:
-    """Another host and the endpoints are used meanwhile."""
+    """Another host and that of `base_url` are used meanwhile."""
     async with serving(http(429, b"", "Retry-After: 9")) as busy, serving(GOOD) as other:
         requests = [
             Request("GET", f"{upstream.address}/x", {}, None, repeatable=True)

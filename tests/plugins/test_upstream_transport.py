@@ -65,8 +65,8 @@ async def test_request_may_set_what_it_accepts() -> None:
     assert header(upstream.requests[0], "Accept-Encoding") == "identity"
 
 
-async def test_absolute_url_needs_no_endpoint() -> None:
-    """It is sent as it is, whether endpoints are configured or not."""
+async def test_absolute_url_needs_no_base_url() -> None:
+    """It is sent as it is, whether one is configured or not."""
     async with serving(GOOD) as upstream, opened() as bare, opened("http://127.0.0.1:1") as made:
         request = Request("GET", f"{upstream.address}?login=alice", {}, None, repeatable=True)
         await ask(bare, request)
@@ -77,7 +77,7 @@ async def test_absolute_url_needs_no_endpoint() -> None:
 async def test_shown_request_has_the_credential_masked() -> None:
     """An operator may look at it."""
     auth = BearerToken.model_validate({"kind": "bearer", "token": "canary"})
-    made = transport("http://one", "http://two", auth=auth)
+    made = transport("http://one", auth=auth)
     elsewhere = Request("GET", "https://other/x", {}, None, repeatable=True)
     for request, url in ((POST, "http://one/search"), (elsewhere, "https://other/x")):
         shown = made.shown(request)

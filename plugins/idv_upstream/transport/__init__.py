@@ -1,1 +1,1 @@
-"""Transport of requests: connections, TLS, endpoints, retries and credentials."""
+"""Transport of requests: connections, TLS, retries and credentials."""

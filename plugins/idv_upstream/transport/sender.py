@@ -1,7 +1,7 @@
-"""Sends a request to one of the endpoints, with the credential, and repeats it where allowed.
+"""Sends a request to an upstream, with the credential, and repeats it where allowed.
 
-stamina and its like repeat a function a number of times; they know neither a budget that all
-requests share nor other endpoints.
+stamina and its like repeat a function a number of times; they know no budget that all requests
+share.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
@@ -19,36 +19,32 @@ from msgspec.structs import replace
 
 from idv_upstream.request.template import Request
 from idv_upstream.request.url import origin_of
-from idv_upstream.response.raw import Response
+from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, retry_after
 from idv_upstream.transport.client import HEADERS, Client, NoResponse, WantsBody
 from idv_upstream.transport.credentials import Credential, IssuedToken
-from idv_upstream.transport.endpoints import GATEWAY_ERRORS, Endpoint, Endpoints
 from idv_upstream.transport.tls import Tls, TlsOptions
 from idv_upstream.transport.tokens import Tokens
 from tornado_idv import Broken, Masker, Unavailable
 
-# Seconds before a second attempt at the same endpoint.
+# Seconds before a second attempt.
 _PAUSE, _JITTER = 0.01, 0.04
-# A lookup that is cancelled with less than this part of its time left has timed out; before,
-# the client disconnected.
-_TIMED_OUT = 0.2
 # The price of a retry: each request earns one, up to ten retries after a quiet time. Without
 # it, an upstream that fails for every request would get twice the usual load when it can bear
 # it least.
 _RETRY_PRICE = 5
 _MAX_CREDIT = 10 * _RETRY_PRICE
-_REPEATED = (NoResponse.status, *GATEWAY_ERRORS)
+_REPEATED = (NoResponse.status, 502, 503, 504)
+_WITH_RETRY_AFTER = (429, 503)
 _REJECTED = (401, 403, 422)
 """Of a token, too: Flask-JWT-Extended responds to a signature of an older key with 422."""
 
 
 class _Lookup(NamedTuple):
-    """One request, the endpoints it may go to, and when it will be cancelled (loop's clock)."""
+    """One request with its complete URL, and the origin of that, empty for ``base_url``."""
 
     request: Request
     wants_body: WantsBody
-    endpoints: Endpoints
-    deadline: float
+    origin: str
     on_new: bool
 
 
@@ -62,7 +58,7 @@ class Sender:
     def __init__(
         self,
         *,
-        endpoints: Sequence[str],
+        base_url: str,
         auth: Credential,
         tls: TlsOptions,
         timeout: float,
@@ -73,8 +69,9 @@ class Sender:
         chance: Callable[[], float] = random.random,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._addresses = endpoints
-        self._by_origin = {"": Endpoints(endpoints, name, timer)}
+        self._base_url = base_url
+        self._retry_after: dict[str, float] = {}
+        """When ``Retry-After`` ends, by origin."""
         self._auth = auth
         self._client = Client(Tls(tls, name, timer), connections)
         self._tokens = None
@@ -84,7 +81,6 @@ class Sender:
         self._ids = map(f"{token_hex(8)}-{{}}".format, count())
         self._credit = _MAX_CREDIT
         self._timeout = timeout
-        self._name = name
         self._timer = timer
         self._chance = chance
         self._pause = pause
@@ -101,7 +97,7 @@ class Sender:
 
     def shown(self, request: Request) -> Request:
         """Return the request as it would be sent, with the credential masked."""
-        url = (self._addresses[0] if request.url.startswith("/") else "") + request.url
+        url = (self._base_url if request.url.startswith("/") else "") + request.url
         headers = {**HEADERS, **request.headers}
         return self._auth.apply(replace(request, url=url, headers=headers), Masker.MASK)
 
@@ -117,63 +113,58 @@ class Sender:
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send the request, a second time or to another endpoint where that may help.
+        """Send the request, a second time where that may help.
 
         With ``on_new`` no connection is used that was used before.
         Raises `Unavailable` or `Broken` if there is no complete response.
         """
-        endpoints = self._endpoints_for(request.url)
-        first, second = endpoints.pick(), None
+        origin = "" if request.url[0] == "/" else origin_of(request.url)
+        if request.url[0] == "/":
+            request = replace(request, url=self._base_url + request.url)
+        elif not origin:
+            raise Broken("the request cannot be sent")
+        wait = self._wait(origin)
+        if wait > 0:
+            raise Unavailable(
+                "no request sent: its Retry-After has not passed",
+                counts_against_breaker=False,
+                retry_after=wait,
+            )
         self._credit = min(self._credit + 1, _MAX_CREDIT)
         deadline = asyncio.get_running_loop().time() + self._timeout
-        lookup = _Lookup(request, wants_body, endpoints, deadline, on_new)
-        result = await self._attempt(lookup, first)
+        lookup = _Lookup(request, wants_body, origin, on_new)
+        result = await self._attempt(lookup)
         is_repeated = request.repeatable and result.status in _REPEATED
-        if is_repeated and self._credit >= _RETRY_PRICE:
-            with suppress(Unavailable):  # none may be used: the first result stands
-                second = endpoints.pick()
-        if second is not None:
-            # Another endpoint is used immediately (this one failed, and is preferred last); the
-            # only one may be restarting.
-            pause = _PAUSE + _JITTER * self._chance() if second is first else 0.0
+        if is_repeated and self._credit >= _RETRY_PRICE and self._wait(origin) <= 0:
+            pause = _PAUSE + _JITTER * self._chance()  # it may be restarting
             if pause < deadline - asyncio.get_running_loop().time():
                 self._credit -= _RETRY_PRICE
-                if pause:
-                    await self._pause(pause)
-                result = await self._attempt(lookup, second)
+                await self._pause(pause)
+                result = await self._attempt(lookup)
         if isinstance(result, NoResponse):
             raise result
         return result
 
-    def _endpoints_for(self, url: str) -> Endpoints:
-        """The configured endpoints, or the origin of an absolute URL."""
-        if url[0] == "/":
-            return self._by_origin[""]
-        origin = origin_of(url)
-        if not origin:
-            raise Broken("the request cannot be sent")
-        if origin not in self._by_origin:
-            self._by_origin[origin] = Endpoints([""], self._name, self._timer)
-        return self._by_origin[origin]
+    def _wait(self, origin: str) -> float:
+        """Return the seconds until ``Retry-After`` of this origin has passed."""
+        return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
 
-    async def _attempt(self, lookup: _Lookup, endpoint: Endpoint) -> Response | NoResponse:
-        """Send the request to one endpoint; an access token that is rejected is replaced once."""
+    async def _attempt(self, lookup: _Lookup) -> Response | NoResponse:
+        """Send the request; an access token that is rejected is replaced once."""
         tokens = self._tokens
         if tokens is None:
-            return await self._send_once(lookup, endpoint, self._auth.secret())
+            return await self._send_once(lookup, self._auth.secret())
         token = await tokens.get()
-        result = await self._send_once(lookup, endpoint, token)
+        result = await self._send_once(lookup, token)
         if result.status in _REJECTED and tokens.invalidate(token):
-            result = await self._send_once(lookup, endpoint, await tokens.get())
+            result = await self._send_once(lookup, await tokens.get())
             if result.status in _REJECTED:
                 tokens.reject()
         return result
 
-    async def _send_once(
-        self, lookup: _Lookup, endpoint: Endpoint, secret: str
-    ) -> Response | NoResponse:
-        """Send the request to one endpoint, and record how it fared."""
-        request = replace(lookup.request, url=endpoint.address + lookup.request.url)
+    async def _send_once(self, lookup: _Lookup, secret: str) -> Response | NoResponse:
+        """Send the request, and note a ``Retry-After``."""
+        request = lookup.request
         name, sent = self._echo_header, ""
         if name is not None:
             sent = next(self._ids)
@@ -181,14 +172,10 @@ class Sender:
         request = self._auth.apply(request, secret)
         try:
             response = await self._client.send(request, lookup.wants_body, on_new=lookup.on_new)
-        except (Unavailable, asyncio.CancelledError) as error:
-            time_left = lookup.deadline - asyncio.get_running_loop().time()
-            is_timeout = time_left <= _TIMED_OUT * self._timeout
-            if is_timeout or not isinstance(error, asyncio.CancelledError):
-                lookup.endpoints.record(endpoint, None)
-            if isinstance(error, NoResponse):
-                return error
-            raise
-        lookup.endpoints.record(endpoint, response)
+        except NoResponse as error:
+            return error
+        if response.status in _WITH_RETRY_AFTER:
+            seconds = min(retry_after(response.headers), MAX_RETRY_AFTER)
+            self._retry_after[lookup.origin] = self._timer() + seconds
         is_echoed = name is not None and response.headers.getall(name, []) == [sent]
         return response._replace(is_certain=True) if is_echoed else response

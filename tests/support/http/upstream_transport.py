@@ -39,14 +39,14 @@ class Pauses:
         self.lengths.append(seconds)
 
 
-def transport(*endpoints: str, **arguments: Any) -> Sender:
+def transport(base_url: str = "", **arguments: Any) -> Sender:
     given = {"auth": NoCredential(), "tls": TlsOptions(), "timeout": TIMEOUT, "pause": Pauses()}
-    return Sender(endpoints=endpoints, name="crm", **{**given, **arguments})
+    return Sender(base_url=base_url, name="crm", **{**given, **arguments})
 
 
 @asynccontextmanager
-async def opened(*endpoints: str, **arguments: Any) -> AsyncIterator[Sender]:
-    made = transport(*endpoints, **arguments)
+async def opened(base_url: str = "", **arguments: Any) -> AsyncIterator[Sender]:
+    made = transport(base_url, **arguments)
     await made.open()
     try:
         yield made
