@@ -72,6 +72,7 @@ class PostgresBackend(Backend[PostgresOptions]):
                 self.notify_changed,
                 lambda: self._inspected.relation,
                 self._database.standbys.require,
+                lambda: self._database.servers,
             )
 
     @classmethod
@@ -139,6 +140,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         may_have_at_sign = inspected.has_at_signs and isinstance(query, ByNickname)
         try:
             result = await lookup(value)
+            self._require_inspected(result, inspected)
             # Such a user exists, and "not found" would be wrong.
             if not result.rows and may_have_at_sign and (await lookup(f"@{value}")).rows:
                 raise Broken("the nickname of a row is stored with @ in front")
@@ -158,9 +160,17 @@ class PostgresBackend(Backend[PostgresOptions]):
         user = self._only_user(rows)
         if user is None and result.reason is not None:
             raise Unavailable(result.reason, counts_against_breaker=False, memoized=False)
+        return self._limited(user, result)
+
+    def _limited(self, user: User | None, result: Result) -> User | BackendResult | None:
         ttl = None if result.reason is None else self.options.max_lag
-        is_new = result.storable and ttl is None
-        return user if is_new else BackendResult(user, ttl, result.storable)
+        server = result.origin if self.options.canaries else None
+        is_plain = result.storable and ttl is None and server is None
+        return user if is_plain else BackendResult(user, ttl, result.storable, server)
+
+    def _require_inspected(self, result: Result, inspected: Lookups) -> None:
+        if not result.rows and result.address != inspected.address:
+            raise self._errors.ReplacedError("the server has not been checked yet")
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
         """Query the database, and show the statement and what came back."""

@@ -98,7 +98,7 @@ class Batches:
             for row in result.rows:
                 found[row[0] - 1].append(row[1:])
             # Only now: an error before is not "not found".
-            outcomes = [Result(rows, result.reason, result.storable) for rows in found]
+            outcomes = [result._replace(rows=rows) for rows in found]
         except BatchFailed:
             self._paused_until = asyncio.get_running_loop().time() + self.pause
         except LookupFailed as error:

@@ -24,7 +24,8 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._prepared: dict[str, PreparedStatement] = {}
-        self.address = ""
+        self.address = self.server = ""
+        """Where it leads, and to which server there, also behind a balancer."""
         self.is_primary = False
         """Whether its server was a primary the last time; of a session that does not change."""
         self.standby: object = None

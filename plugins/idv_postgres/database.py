@@ -31,6 +31,7 @@ The rest is left to repeat their lookups alone."""
 _ROLLBACK_SHARE = 1 / 6
 """A connection that needs more than this fraction of ``timeout`` to roll back is closed."""
 
+_BEGAN = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 _OTHER_ROLE = TargetServerAttributeNotMatched()
 
 
@@ -48,20 +49,24 @@ class Connector:
         self.last = ""
         self.avoided: Collection[str] = ()
 
-    async def connect(self, server_settings: Mapping[str, str] | None = None) -> Connection:
+    async def connect(
+        self, server_settings: Mapping[str, str] | None = None, *, in_order: bool = False
+    ) -> Connection:
         """Connect to the first host that responds in its time and has the wanted role.
 
-        asyncpg by itself would wait for one that hangs until the time is up for all of them.
+        With ``in_order`` the host that responded last is not preferred. asyncpg by itself would
+        wait for one that hangs until the time is up for all of them.
         """
         try:
             dsn = Dsn.parse(self._dsn.get_secret_value())
         except ValueError as error:
             raise Broken(f"the dsn cannot be used: {error}") from None
         roles = self.roles = self._own_roles or dsn.roles
-        addresses = sorted(dsn.uris, key=lambda each: each != self.last)
+        last = "" if in_order else self.last
+        addresses = sorted(dsn.uris, key=lambda each: each != last)
         if self.avoided:
             addresses.sort(key=lambda each: (each in self.avoided, random.random()))  # noqa: S311
-        attempts = [(roles[-1], self.last)] if self.last in addresses else []
+        attempts = [(roles[-1], last)] if last in addresses else []
         attempts += product(roles, addresses)
         errors: dict[str, Exception] = {}
         for role, address in dict.fromkeys(attempts):
@@ -128,7 +133,7 @@ class Database:
         if self._settings and lookups.search_path:
             settings = {**self._settings, "search_path": lookups.search_path}
             connect = partial(connect, server_settings=settings)
-        pool = Pool(connect, self._options.pool.max)
+        pool = Pool(partial(self._connect_for_pool, connect), self._options.pool.max)
         try:
             await pool.fill(self._options.pool.min)
         except BaseException:
@@ -140,12 +145,15 @@ class Database:
     async def inspect(self) -> Lookups:
         """Validate the table by a separate connection, which has the settings of the role.
 
-        Closes all other connections if that raises `Broken`: no lookup may find a user, or none,
-        in a table that is not to be served.
+        It leads to the first server that is well, which is used from then on. Closes all other
+        connections if that raises `Broken`: no lookup may find a user, or none, in a table that is
+        not to be served.
         """
-        connection = await self._connect()
+        is_well = all(reason is None for _, reason in self._states.values())
+        connection = await self._connect(in_order=is_well)
         try:
             self._lookups = await self._inspect(connection)
+            self._use_alone(connection)
             await connection.close(timeout=_MIN_CONNECT_TIMEOUT)
         except Broken:
             self.pool.terminate()
@@ -153,6 +161,25 @@ class Database:
         finally:
             connection.terminate()
         return self._lookups
+
+    async def _connect_for_pool(self, connect: Callable[[], Awaitable[Connection]]) -> Connection:
+        connection = await connect()
+        connection.server = connection.address
+        if self._is_prepared:  # behind a pooler that may be another one for each statement
+            try:
+                async with asyncio.timeout(_MIN_CONNECT_TIMEOUT):
+                    began = await connection.fetchval(_BEGAN)
+            except BaseException:
+                connection.terminate()
+                raise
+            connection.server += f" {began}"
+        self._use_alone(connection)
+        return connection
+
+    def _use_alone(self, connection: Connection) -> None:
+        """Close connections to other hosts, which may differ, as soon as they are not in use."""
+        if any(each.address != connection.address for each in self.pool.connections):
+            self.pool.replace()
 
     async def _inspect(self, connection: Connection) -> Lookups:
         async with connection.transaction(readonly=True):
@@ -282,7 +309,8 @@ class Database:
         fetch = connection.fetch_prepared if self._is_prepared else connection.fetch
         is_certain = connection.is_primary or self.standbys.is_certain(connection.standby)
         if self._is_prepared and is_certain:
-            return Result(await fetch(sql, value, timeout=limit))
+            rows = await fetch(sql, value, timeout=limit)
+            return Result(rows, address=connection.address, origin=connection.server)
         for _ in range(2):
             start = self.standbys.start()
             statement = with_state(sql, is_batch=isinstance(value, list))
@@ -293,7 +321,7 @@ class Database:
         connection.standby, connection.is_primary = result.server, result.server is None
         reason = result.reason and f"{connection.address} is a standby that {result.reason}"
         self._states[connection.address] = "primary" if connection.is_primary else "standby", reason
-        return result._replace(reason=reason)
+        return result._replace(reason=reason, address=connection.address, origin=connection.server)
 
     async def _fetch_pinned(
         self,

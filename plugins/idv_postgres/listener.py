@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from idv_postgres.database import Connector
 from idv_postgres.errors import to_lookup_failed
 from idv_postgres.options import NotifyOptions, PostgresOptions
 from idv_postgres.relation import TREE, Relation
-from tornado_idv import ByCard, ByNickname, Query
+from tornado_idv import ByCard, ByNickname, Query, Unavailable
 
 _log = logging.getLogger(__name__)
 _NAMED = """
@@ -37,7 +37,8 @@ class Listener:
     also after each time the connection was made, since what changed before is not known, and when
     the files of ``relation()`` are others, since TRUNCATE or DETACH of a partition and an exchange
     of tables fire no trigger. ``require`` is called with the position in the WAL of what is purged,
-    and with ``None`` as long as it is not known.
+    and with ``None`` as long as it is not known. ``servers`` are those of lookups: if they use
+    another primary of the same dsn, that is listened to.
     """
 
     check_interval: ClassVar[float] = 1.0
@@ -53,10 +54,12 @@ class Listener:
         purge: Callable[..., None],
         relation: Callable[[], Relation | None],
         require: Callable[[str | None], None],
+        servers: Callable[[], Sequence[tuple[str, str]]] = tuple,
     ) -> None:
         self._name, self._purge = options.name, purge
         self._channel = (options.notify or NotifyOptions()).channel
         self._relation, self._require = relation, require
+        self._servers = servers if options.primary_dsn is options.dsn else tuple
         self._purged = asyncio.Event()
         self._folds = options.folds_nicknames
         # A standby cannot LISTEN.
@@ -90,6 +93,10 @@ class Listener:
                                 await self._purged.wait()
                         before, has_purged = files, self._purged.is_set()
                         self._purged.clear()
+                        for address, role in self._servers():
+                            if role == "primary" and address != connection.address:
+                                self._connector.last = address
+                                raise Unavailable("lookups use another server")
                         async with asyncio.timeout(self.check_interval):
                             files, position = await self._read_files(connection)
                         if (has_purged or files != before) and not self._purged.is_set():

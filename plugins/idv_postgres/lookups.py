@@ -63,7 +63,8 @@ class Lookups:
     ``batch_sql`` are statements for several values, as `Batches` needs them; not for every kind.
     ``warnings`` are sentences for the log. ``has_at_signs`` is whether nicknames with @ in front
     were seen. ``repeated`` are the statements that `Database.fetch` must repeat. ``search_path``
-    is that of the first start, empty if lookups do not depend on it.
+    is that of the first start, empty if lookups do not depend on it. ``address`` is that of the
+    server where all of this was seen.
     """
 
     sql: Mapping[type[Query], str]
@@ -73,6 +74,7 @@ class Lookups:
     repeated: Sequence[str] = ()
     search_path: str = ""
     relation: Relation | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,8 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     if not (queries or repeated or "citext" in "".join(sql.values())):
         path = ""
     seen = lookups.has_at_signs
-    return Lookups(sql, batch_sql, warnings, seen, repeated, path, lookups.relation)
+    address = connection.address
+    return Lookups(sql, batch_sql, warnings, seen, repeated, path, lookups.relation, address)
 
 
 async def _of_table(

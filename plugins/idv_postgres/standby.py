@@ -41,6 +41,9 @@ class Result(NamedTuple):
     """The standby, or ``None`` for a primary."""
     may_repeat: bool = False
     """Whether a repeated lookup has no reason any more."""
+    address: str = ""
+    origin: str = ""
+    """`Connection.address` and `Connection.server`."""
 
 
 @lru_cache(maxsize=16)

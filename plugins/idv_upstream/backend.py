@@ -157,9 +157,8 @@ class UpstreamBackend(Backend[UpstreamOptions]):
                     headers["tracestate"] = context.trace.state
             request = replace(request, headers=headers)
         response = await self.sender.send(request, self.reader.wants_body, on_new=on_new)
-        age = response.headers.get("Age", "0")
-        is_number = age.isascii() and age.isdigit()
-        if self.max_age is not None and not (is_number and float(age) <= self.max_age):
+        age = response.headers.get("Age", "0") if self.max_age is not None else "0"
+        if not (age.isascii() and age.isdigit() and float(age) <= (self.max_age or 0.0)):
             text = "a cache on the way responded, and Age exceeds the max_age of the canary"
             raise Unavailable(text, counts_against_breaker=False)
         return response

@@ -83,8 +83,8 @@ class UpstreamOptions(BackendOptions):
         own = ("by_nickname", "by_card", "response", "status")
         if isinstance(given, dict) and "endpoints" in given:
             raise ValueError(
-                "endpoints is no option any more, since one of them alone may lack a user; write the "
-                "base_url of a balancer, or a backend for each of them, the first with "
+                "endpoints is no option any more, since one of them alone may lack a user; write "
+                "the base_url of a balancer, or a backend for each of them, the first with "
                 'on_unavailable: continue, so that "not found" needs all of them'
             )
         if not isinstance(given, dict) or any(given.get(name) is not None for name in own):

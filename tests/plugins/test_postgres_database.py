@@ -228,7 +228,8 @@ async def test_connections_that_are_configured_are_opened_and_the_table_read_onl
     assert database.pool.connections
     done = ["read only", "SHOW row_security", "close", "terminate"]
     assert driver.inspecting.done == done
-    assert [each.done for each in driver.connections] == [[], []]
+    began = ["SELECT pg_catalog.pg_postmaster_start_time()::text"]
+    assert [each.done for each in driver.connections] == [began, began]
     assert driver.arguments == {
         "timeout": 2.0,
         "statement_cache_size": 0,
