@@ -39,13 +39,15 @@ class LdapSource(Source):
         with self._bound() as connection:
             for nickname in self._stored.keys() - self.people.keys():
                 del self._stored[nickname]
-                connection.delete_s(_dn(nickname))
+                connection.delete_s(dn_of(nickname))
             for nickname, each in self.people.items():
                 stored = self._stored.get(nickname)
                 if stored is None:
-                    connection.add_s(_dn(nickname), _entry(each))
+                    connection.add_s(dn_of(nickname), entry_of(each))
                 elif stored is not each:
-                    connection.modify_s(_dn(nickname), [(_REPLACE, "title", [each.plan.encode()])])
+                    connection.modify_s(
+                        dn_of(nickname), [(_REPLACE, "title", [each.plan.encode()])]
+                    )
                 self._stored[nickname] = each
 
     def move(self, before: str, after: str) -> None:
@@ -74,11 +76,11 @@ class LdapSource(Source):
 _REPLACE = 2
 
 
-def _dn(nickname: str) -> str:
+def dn_of(nickname: str) -> str:
     return f"uid={nickname},{PEOPLE}"
 
 
-def _entry(each: Person) -> list[tuple[str, list[bytes]]]:
+def entry_of(each: Person) -> list[tuple[str, list[bytes]]]:
     values = {"uid": each.nickname, "cn": each.nickname, "sn": each.nickname}
     values |= {"employeeNumber": each.card, "title": each.plan}
     attributes = [(name, [text.encode()]) for name, text in values.items()]

@@ -42,6 +42,11 @@ from support.faults.reference import Source
 from support.faults.replicas import running_replicas
 from support.faults.sqlite_tables import running_sqlite_sites
 from support.processes.proxies import not_installed
+from support.faults.two_servers import (
+    running_two_ldap_servers,
+    running_two_postgres_servers,
+    running_two_upstreams,
+)
 from support.processes.service import KEY
 
 BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12x", "٤٠", "")
@@ -356,6 +361,9 @@ ENGINES = {
     "replicas": Engine(running_replicas, "redis-server"),
     "failover-postgres": Engine(running_postgres_failover, "postgres"),
     "failover-redis": Engine(running_redis_failover, "redis-server"),
+    "two-ldap": Engine(running_two_ldap_servers, "slapd"),
+    "two-postgres": Engine(running_two_postgres_servers, "postgres"),
+    "two-upstream": Engine(running_two_upstreams),
 }
 
 

@@ -58,7 +58,7 @@ class PostgresSource(Source):
         self.reference.end()
 
     def _insert(self) -> str:
-        rows = ", ".join(_row(each) for each in self.people.values())
+        rows = ", ".join(row_of(each) for each in self.people.values())
         return f"INSERT INTO users VALUES {rows};"
 
     def _commit(self, statements: str) -> None:
@@ -66,7 +66,7 @@ class PostgresSource(Source):
         self.database.run(f"BEGIN; SET LOCAL synchronous_commit = on; {statements} COMMIT")
 
 
-def _row(person: Person) -> str:
+def row_of(person: Person) -> str:
     return f"('{person.nickname}', '{person.card}', '{person.plan}', NULL)"
 
 
