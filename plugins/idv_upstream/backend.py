@@ -28,6 +28,8 @@ from tornado_idv import (
 )
 
 _log = logging.getLogger(__name__)
+_PAST_CACHES = {"Cache-Control": "no-cache", "X-IDV-Past-Cache": "1"}
+"""For a cache on the way, and for another instance of this service."""
 
 
 class UpstreamBackend(Backend[UpstreamOptions]):
@@ -93,7 +95,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         return await self._look_up(query, [], on_new=True)
 
     async def find_canary(self, query: Query) -> User | BackendResult | None:
-        """Look the canary up past caches on the way, as far as they honour ``no-cache``.
+        """Look the canary up past caches on the way, as far as they honour it.
 
         Raises `Unavailable` if the ``Age`` of a response exceeds the ``max_age`` of the canary.
         """
@@ -145,7 +147,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         """Send a request, with what is forwarded of the request that this lookup runs for."""
         if self.max_age is not None:
             others = {k: v for k, v in request.headers.items() if k.lower() != "cache-control"}
-            request = replace(request, headers={**others, "Cache-Control": "no-cache"})
+            request = replace(request, headers={**others, **_PAST_CACHES})
         context, forward = trace_context.current_request.get(), self.options.forward
         if forward and context is not None:
             headers = dict(request.headers)

@@ -34,7 +34,10 @@ CARRIED = (
 )
 """Header fields whose value is read for each request. All other fields are inert: any valid value
 is the same, of ``Host`` any usual one."""
-_NEVER = ("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection")
+_NEVER = (
+    *("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"),
+    "x-idv-past-cache",
+)
 """Header fields of requests that are left to the handlers."""
 
 MAX_HEAD = 16 * 1024

@@ -15,7 +15,14 @@ from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.content_negotiation import check_media_types
 from tornado_idv.web.known_heads import KnownHeads
-from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation, answer
+from tornado_idv.web.lookups import (
+    IDENTIFY_CARD,
+    IDENTIFY_URL,
+    PAST_CACHE,
+    Operation,
+    answer,
+    find_past_cache,
+)
 from tornado_idv.web.response import Result
 
 
@@ -33,6 +40,8 @@ class LookupHandler(AuthenticatedHandler):
         self.respond(await self._look_up(query, limits))
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
+        if PAST_CACHE in self.request.headers:
+            return await find_past_cache(self.services, query, limits)
         context = RequestContext(self.request_id, self.trace)
         result = answer(self.services, query, limits, context)
         if isinstance(result, Result):

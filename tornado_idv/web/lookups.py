@@ -69,6 +69,8 @@ class Services:
         return self.access_log.subject_of(query) if self.access_log is not None else None
 
 
+PAST_CACHE = "X-IDV-Past-Cache"
+"""The header field of a request that is answered past the cache."""
 _MAX_RETRY_AFTER = 3600.0
 """Seconds; a backend of a plugin may ask for more."""
 
@@ -115,6 +117,19 @@ def start_lookup(
     finally:
         current_request.reset(token)
     return Lookup(future, limits, context.request_id)
+
+
+async def find_past_cache(services: Services, query: Query, limits: KeyLimits | None) -> Result:
+    """Return the result of the backends themselves, for the canary of another instance.
+
+    Since it costs them what a miss does, it is charged as one. Raises `LookupFailed`.
+    """
+    end = (await services.directory.explain(query)).end
+    if isinstance(end, LookupFailed):
+        raise end
+    if end.found and limits is not None:
+        limits.charge_miss()
+    return _result_of(end, limits, "miss")
 
 
 def _result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> Result:

@@ -37,15 +37,16 @@ from support.faults.postgres import row_of
 from support.faults.reference import Reference, Source
 from support.http.scripted_server import a_request
 from support.http.tcp_relay import Relay, relaying
+from support.processes.service import KEY
 
 MAX_AGE = 0.3
 """Of the canary, in seconds."""
 _ALL = ("127.0.0.1",)
-_BACKEND = (
+_CANARY = (
     f"canary: {{nickname: '@{CANARY.nickname}', card_number: '{CANARY.card}',"
-    f" max_age: {MAX_AGE * 1000:.0f}ms}},\n     cache_ttl: {TIMES.ttl * 1000:.0f}ms,"
-    f" {BACKEND_LIMITS}"
+    f" max_age: {MAX_AGE * 1000:.0f}ms}},\n     cache_ttl: {TIMES.ttl * 1000:.0f}ms"
 )
+_BACKEND = f"{_CANARY}, {BACKEND_LIMITS}"
 
 
 class Copy(ABC):
@@ -269,7 +270,7 @@ def _running_copy(server: PostgresServer) -> Iterator[PostgresServer]:
 
 @asynccontextmanager
 async def running_two_upstreams(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
-    """Run a service over two directories, and one over a directory behind a cache."""
+    """Run services over two directories, behind a cache, and over another instance."""
     async with AsyncExitStack() as stack:
         build = Builder(folder, max_seconds, stack)
 
@@ -287,11 +288,23 @@ async def running_two_upstreams(folder: Path, max_seconds: float) -> AsyncIterat
 
         two, one = [HttpCopy(), HttpCopy()], HttpCopy()
         one.kept = {}
+        far = HttpCopy()
+        # It keeps the canary for long, and no "not found", since it has no canary of its own.
+        kept = f"match: '@{CANARY.nickname}|{CANARY.card}', cache_ttl: 1m, negative_ttl: 0s"
+        others = f"cache_ttl: {TIMES.ttl * 1000:.0f}ms, negative_ttl: 0s"
+        inner = (await backend("kept", far)).replace(_CANARY, kept)
+        inner += (await backend("others", far)).replace(_CANARY, others)
+        (behind,) = (await build.serve(inner=CONFIG + inner)).values()
+        outer = (
+            f"  - {{name: outer, kind: upstream, base_url: 'http://127.0.0.1:{behind.port}',"
+            f" auth: {{kind: bearer, token: {KEY}}},\n     {_BACKEND}}}\n"
+        )
         first = await backend("first", two[0], ", on_unavailable: continue")
         both = first + await backend("second", two[1])
         yield [
             await _site(build, "upstream", two, both),
             await _site(build, "cached", [one], await backend("cached", one)),
+            await _site(build, "outer", [far], outer),
         ]
 
 
