@@ -143,7 +143,7 @@ async def test_a_host_that_leads_to_another_primary_by_now_is_noticed(
         await asyncio.to_thread(followed.poll)
         assert followed.error is None
         split(cluster)
-        relay._target = cluster.standby.port
+        relay.target = cluster.standby.port
         await asyncio.to_thread(followed.poll)
         assert "are both primaries" in str(followed.error)
         cluster.primary.stop()

@@ -511,3 +511,94 @@ async def test_directory_is_joined_when_its_canaries_are_not_looked_up_any_more(
     gate.set()
     await asyncio.wait_for(joining, 5)
     assert canary.found
+
+
+# Servers that differ
+
+
+class TwoServers(Users):
+    """Responds by the ``server`` of the moment; each knows its own users."""
+
+    def __init__(self, servers: dict[str, tuple[User, ...]], **options: Any) -> None:
+        super().__init__(**options)
+        self.users_of, self.server = servers, "a"
+        self.found_by: list[tuple[str, str]] = []
+
+    async def find(self, query: Query) -> BackendResult:
+        server = self.server
+        users = {f"@{each.nickname}": each for each in self.users_of[server]}
+        self.found_by.append((query.text, server))
+        self.hook(query)
+        return BackendResult(users.get(query.text), server=server)
+
+
+async def test_canary_of_another_server_is_no_evidence() -> None:
+    """Not even where that was found just before."""
+    both = TwoServers({"a": (ALICE, BIRD), "b": ()}, canary=BY_NICKNAME)
+    asking = guard(both)
+    assert await is_believed(asking)
+    both.server = "b"
+    with pytest.raises(Unavailable, match=LOST):
+        await ask(asking, ByNickname("alice"))
+
+
+@pytest.mark.parametrize("max_age", ["0s", "5s"])
+async def test_user_is_looked_up_again_where_the_canary_was_found(max_age: str) -> None:
+    """The backend went from a server that lost its users to the other one."""
+    canary = {**BY_NICKNAME, "max_age": max_age}
+    both = TwoServers({"a": (ALICE, BIRD), "b": ()}, canary=canary)
+    asking = guard(both)
+    both.server = "b"
+    both.hook = lambda _: setattr(both, "server", "a")
+    answer = await ask(asking, ByNickname("alice"))
+    assert answer is not None
+    assert answer.user == ALICE
+    both.server = "b"
+    assert await is_believed(asking)
+    assert both.found_by[-1][1] == "a"
+
+
+@pytest.mark.parametrize("max_age", ["0s", "5s"])
+async def test_user_is_not_looked_up_for_ever_where_servers_take_turns(max_age: str) -> None:
+    canary = {**BY_NICKNAME, "max_age": max_age}
+    both = TwoServers({"a": (ALICE, BIRD), "b": ()}, canary=canary)
+    asking = guard(both)
+    both.hook = lambda query: setattr(both, "server", "b" if query.text == "@idv-canary" else "a")
+    both.server = "b"
+    with pytest.raises(Unavailable, match="is found by other servers than the one") as failed:
+        await ask(asking, ByNickname("bob"))
+    assert len(both.found_by) < 10
+    assert failed.value.backend == "crm"
+
+
+async def test_each_of_two_servers_that_find_the_canary_is_believed() -> None:
+    both = TwoServers({"a": (BIRD,), "b": (BIRD,)}, canary=BY_NICKNAME)
+    asking = guard(both)
+    for server in "abab":
+        both.server = server
+        assert await is_believed(asking)
+    assert [who for who in both.found_by if who[0] == "@idv-canary"] == [
+        ("@idv-canary", "a"),
+        ("@idv-canary", "b"),
+    ]
+
+
+async def test_canaries_of_a_list_must_be_found_by_one_server() -> None:
+    canaries = [BY_NICKNAME, {"nickname": "@new-canary"}]
+    both = TwoServers({"a": (BIRD, TIT), "b": (BIRD, TIT)}, canary=canaries)
+    both.hook = lambda query: setattr(both, "server", "b" if query.text == "@idv-canary" else "a")
+    with pytest.raises(Unavailable, match="is found by other servers"):
+        await ask(guard(both), ABSENT)
+
+
+async def test_backend_knows_which_lookup_is_for_the_canary() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME)
+    found = users.find
+
+    async def find_canary(query: Query) -> User | BackendResult | None:
+        users.asked.append("past caches")
+        return await found(query)
+
+    users.find_canary = find_canary  # type: ignore[method-assign]
+    assert await is_believed(guard(users))
+    assert users.asked == ["@nobody", "past caches", "@idv-canary", "@nobody"]

@@ -236,7 +236,7 @@ async def running_two_postgres_servers(
         database = create_database(first, "users")
         database.write()
         database.run("GRANT SELECT ON users TO idv")
-        second = stack.enter_context(_running_copy(first))
+        second = stack.enter_context(running_copy(first))
         relays = [await stack.enter_async_context(relaying(each.port)) for each in (first, second)]
         databases = (database, Database(second, database.name))
         copies = [PostgresCopy(*each) for each in zip(relays, databases, strict=True)]
@@ -250,7 +250,8 @@ async def running_two_postgres_servers(
 
 
 @contextmanager
-def _running_copy(server: PostgresServer) -> Iterator[PostgresServer]:
+def running_copy(server: PostgresServer) -> Iterator[PostgresServer]:
+    """Run a server over a copy of the files of this one."""
     folder = Path(tempfile.mkdtemp(prefix="idv-postgres-"))
     copy = PostgresServer(server.bin, folder)
     user = server_user()

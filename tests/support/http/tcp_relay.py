@@ -11,7 +11,7 @@ class Relay:
     """Relays connections from ``port`` to ``target``."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
         self.port = 0
         self.accepted = 0
         """Connections accepted up to now."""
@@ -57,7 +57,7 @@ class Relay:
         self._writers.add(writer)
         await self._passing.wait()
         try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             writer.transport.abort()
             return

@@ -1,0 +1,196 @@
+"""Backends with two servers, of which the second lacks the users and the canary."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person
+from support.databases.ldap_server import require as require_slapd
+from support.databases.postgres_server import (
+    Database,
+    PostgresServer,
+    binaries,
+    create_database,
+    running_server,
+)
+from support.faults.two_servers import running_copy
+from support.http.http_server import until
+from support.http.tcp_relay import Relay, relaying
+from tornado_idv import Backend, ByNickname, Unavailable, User
+from tornado_idv.lookup.guard import Guard
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+pytestmark = pytest.mark.slow
+ALICE, BIRD = User("Pro", "4000123412341234", "alice"), User("Free", "9001", "idv-canary")
+CANARY = {"nickname": "@idv-canary", "max_age": "1h"}
+ALL, LIMIT = ("127.0.0.1",), 10.0
+
+
+class Two(NamedTuple):
+    """A backend behind its guard, and the relays in front of both servers."""
+
+    guard: Guard
+    first: Relay
+    second: Relay
+
+    async def find(self, nickname: str) -> User | None:
+        deadline = asyncio.get_running_loop().time() + LIMIT
+        answer = await self.guard.find(ByNickname(nickname), deadline)
+        return None if answer is None else answer.user
+
+    async def becomes(self, wanted: User | None, nickname: str) -> bool:
+        """Return whether this is the answer soon; until then there may be none."""
+        async with asyncio.timeout(LIMIT):
+            while True:
+                try:
+                    return await self.find(nickname) == wanted
+                except Unavailable:
+                    await asyncio.sleep(0.01)
+
+    async def fails_with(self, text: str) -> None:
+        """Wait until this is why a user who is only at the first server is not found."""
+        async with asyncio.timeout(LIMIT):
+            while True:
+                with pytest.raises(Unavailable) as failed:
+                    await self.find("alice")
+                if text in failed.value.reason:
+                    return
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def opened(
+    kind: type[Backend[Any]], folder: Path, first: int, second: int, **options: Any
+) -> AsyncIterator[Two]:
+    async with relaying(first) as one, relaying(second) as other:
+        texts = {"FIRST": f"127.0.0.1:{one.port}", "SECOND": f"127.0.0.1:{other.port}"}
+        for text, address in texts.items():
+            options = {name: _replaced(value, text, address) for name, value in options.items()}
+        backend = make_backend(kind, folder, canary=CANARY, **options)
+        async with open_backends([backend]):
+            yield Two(Guard(backend, lambda _: True), one, other)
+
+
+def _replaced(value: Any, text: str, by: str) -> Any:
+    if isinstance(value, list):
+        return [_replaced(each, text, by) for each in value]
+    return value.replace(text, by) if isinstance(value, str) else value
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    require_slapd()
+    users = [
+        person(each.nickname, each.card_number, f"title: {each.plan}") for each in (ALICE, BIRD)
+    ]
+    with ExitStack() as stack:
+        ports = []
+        for name, persons in {"one": users, "two": [person("bob", "5")]}.items():
+            server = LdapServer(tmp_path_factory.mktemp(name) / "slapd", persons=persons)
+            ports.append(stack.enter_context(server).port)
+        yield ports[0], ports[1]
+
+
+@pytest.fixture(scope="module")
+def databases() -> Iterator[tuple[Database, PostgresServer]]:
+    """A database, and a server with a copy of its files that lacks its users."""
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed; see `make test-tools`")
+    with running_server() as server:
+        database = create_database(server, "users")
+        database.write(ALICE, BIRD)
+        database.run("GRANT SELECT ON users TO idv")
+        with running_copy(server) as copy:
+            Database(copy, database.name).run("DELETE FROM users")
+            yield database, copy
+
+
+def ldap_options(*uris: str) -> dict[str, Any]:
+    return {
+        "uris": list(uris),
+        "bind": {"dn": ADMIN, "password": PASSWORD},
+        "base_dn": PEOPLE,
+        "by_nickname": {"filter": "(uid={nickname})"},
+        "response": {"nickname": "uid", "card_number": "employeeNumber", "plan": "title"},
+    }
+
+
+async def test_ldap_server_without_the_canary_is_not_believed(
+    directories: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the first server is used again when it is well."""
+    from idv_ldap import pool  # noqa: PLC0415 - only where python-ldap is installed
+    from idv_ldap.backend import LdapBackend  # noqa: PLC0415
+
+    monkeypatch.setattr(pool, "RETURN_INTERVAL", 0.05)
+    options = ldap_options("ldap://FIRST", "ldap://SECOND")
+    async with opened(LdapBackend, tmp_path, *directories, **options) as both:
+        assert await both.find("nobody") is None
+        both.first.bar(ALL)
+        await both.fails_with("canary @idv-canary is not found")
+        both.first.bar(())
+        assert await both.becomes(ALICE, "alice")
+        assert await both.becomes(None, "nobody")
+
+
+async def test_ldap_searches_go_to_the_first_server_that_has_a_connection(
+    directories: tuple[int, int], tmp_path: Path
+) -> None:
+    """One of two connections leads to the second server."""
+    from idv_ldap.backend import LdapBackend  # noqa: PLC0415 - only where it is installed
+
+    options = ldap_options("ldap://FIRST", "ldap://SECOND")
+    async with opened(LdapBackend, tmp_path, *directories, **options) as both:
+        pool = both.guard.backend._pool
+        await until(lambda: [each.place for each in pool._usable] == [0, 0])
+        both.first.bar(ALL)
+        await until(lambda: [each.place for each in pool._usable] == [1, 1])
+        both.first.bar(())
+        pool._usable[0].lose(Unavailable("the test closes it"))
+        await until(lambda: [each.place for each in pool._usable] == [1, 0])
+        found = await asyncio.gather(*(both.find("alice") for _ in range(20)))
+        assert found == [ALICE] * 20
+
+
+async def test_postgres_server_without_the_canary_is_not_believed(
+    databases: tuple[Database, PostgresServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the first host is used again when it is well."""
+    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
+
+    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
+    database, copy = databases
+    dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", "FIRST,SECOND")
+    dsn += "&target_session_attrs=primary"
+    ports = (database.server.port, copy.port)
+    async with opened(PostgresBackend, tmp_path, *ports, dsn=dsn) as both:
+        assert await both.find("nobody") is None
+        both.first.bar(ALL)
+        await both.fails_with("canary @idv-canary is not found")
+        both.first.bar(())
+        assert await both.becomes(ALICE, "alice")
+        assert await both.becomes(None, "nobody")
+
+
+async def test_postgres_servers_behind_one_address_are_told_apart(
+    databases: tuple[Database, PostgresServer], tmp_path: Path
+) -> None:
+    """A balancer leads to another server, which does not find the canary."""
+    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
+
+    database, copy = databases
+    dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", "FIRST")
+    ports = (database.server.port, copy.port)
+    async with opened(PostgresBackend, tmp_path, *ports, dsn=dsn) as both:
+        assert await both.find("nobody") is None
+        both.first.target = copy.port
+        both.first.cut()
+        await both.fails_with("canary @idv-canary is not found")
