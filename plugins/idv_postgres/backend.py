@@ -61,7 +61,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._database = database.Database(options)
         self._lookups: dict[type[Query], Callable[[str], Awaitable[Result]]] | None = None
         self._inspected = lookups.Lookups({})
-        self._checking = asyncio.Lock()
+        self._checking: asyncio.Task[None] | None = None
         self._error: LookupFailed = _NOT_OPEN
         self._suspect = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -148,11 +148,10 @@ class PostgresBackend(Backend[PostgresOptions]):
             self._suspect.set()
             raise
         except self._errors.ReplacedError:
-            async with self._checking:
-                if self._inspected is inspected and self._lookups is not None:
-                    await self._check()
-                    if self._inspected is inspected:
-                        raise
+            if self._inspected is inspected and self._lookups is not None:
+                await self._check_once()
+                if self._inspected is inspected:
+                    raise
             return await self.find(query, steps)
         rows = result.rows
         if steps is not None:
@@ -193,9 +192,10 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     async def close(self) -> None:
         """Close every connection, after running lookups."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *filter(None, [self._checking])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._lookups, self._error = None, Unavailable("the backend is closed")
         await self._database.pool.close()
 
@@ -209,6 +209,16 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._error = _NOT_OPEN
         for warning in lookups.warnings:
             _log.warning("backend %s: %s", self.name, warning)
+
+    async def _check_once(self) -> None:
+        """Check the table for all lookups that wait; it goes on if they are out of time."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check())
+            self._checking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            await asyncio.shield(self._checking)
+        except LookupFailed as error:
+            raise error.copy() from None
 
     async def _check(self) -> None:
         """Validate the table again; the backend is down if it is not to be served any more."""
