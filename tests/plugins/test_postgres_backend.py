@@ -397,6 +397,55 @@ async def test_table_that_a_check_does_not_find_replaced_is_unavailable(
         assert harness.count("inspect") == 1
 
 
+async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time(
+    serving: Callable[..., Any],
+) -> None:
+    """On a busy machine each lookup would begin it again, and none would come to its end."""
+    async with serving() as harness:
+        going_on = asyncio.Event()
+
+        async def inspect() -> Lookups:
+            harness.database.calls.append("inspect")
+            await going_on.wait()
+            harness.database.rows = [ROW]
+            return Lookups({ByNickname: "nickname", ByCard: "card"}, address="another")
+
+        harness.database.inspect = inspect  # type: ignore[method-assign]
+        harness.database.rows = REPLACED
+        for _ in range(3):
+            waiting = asyncio.create_task(harness.backend.find(ByNickname("alice")))
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        going_on.set()
+        assert await outcome(harness.backend) == "found"
+        assert harness.count("inspect") == 1
+
+
+async def test_not_found_of_a_server_that_was_not_checked_is_not_believed(
+    serving: Callable[..., Any],
+) -> None:
+    """It is checked first; a user that it finds is found."""
+    async with serving() as harness:
+        result = Result([], address="127.0.0.1:2", origin="b")
+
+        async def fetch(_sql: str, _value: str) -> Result:
+            return result
+
+        harness.database.fetch = fetch  # type: ignore[method-assign]
+        reason = "the server has not been checked yet"
+        assert await outcome(harness.backend) == f"unavailable: {reason}"
+        assert harness.count("inspect") == 1
+        harness.database.lookups = Lookups(
+            {ByNickname: "nickname", ByCard: "card"}, address="127.0.0.1:2"
+        )
+        assert await outcome(harness.backend) == "not found"
+        assert harness.count("inspect") == 2
+        result = Result([ROW], address="127.0.0.1:1")
+        assert await outcome(harness.backend) == "found"
+        assert harness.count("inspect") == 2
+
+
 async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_second(
     serving: Callable[..., Any],
 ) -> None:

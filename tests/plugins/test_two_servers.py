@@ -180,7 +180,7 @@ async def test_postgres_server_without_the_canary_is_not_believed(
         assert await both.becomes(None, "nobody")
 
 
-async def test_postgres_servers_behind_one_address_are_told_apart(
+async def test_postgres_servers_behind_one_address_are_distinguished(
     databases: tuple[Database, PostgresServer], tmp_path: Path
 ) -> None:
     """A balancer leads to another server, which does not find the canary."""

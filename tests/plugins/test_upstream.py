@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from idv_upstream.backend import UpstreamBackend
 from support.http.live_directory import live_directory, record
@@ -23,6 +24,7 @@ TOKEN = "idv_shop_Zm9v+/=="
 ECHO = f"X-IDV-Request-ID: {OWN_ID.decode()}"
 NOT_FOUND = http(404, b'{"status": "error", "code": "not_found"}', ECHO)
 FOUND = http(200, json.dumps(record(ALICE)).encode(), ECHO)
+ALICE_WITH_URL = replace(ALICE, profile_url=record(ALICE)["profile_url"])
 
 
 def upstream_at(address: str, **options: Any) -> AnyBackend:
@@ -112,3 +114,56 @@ async def test_upstream_may_start_after_this_service() -> None:
         async with serving(FOUND, port=port):
             assert await backend.find(ByNickname("alice")) is not None
             await backend.close()  # the server waits for its connections
+
+
+CANARY = {"nickname": "@alice", "max_age": "5s"}
+
+
+async def test_canary_is_looked_up_past_caches() -> None:
+    """Those on the way, and that of another instance; other users are not."""
+    async with serving(FOUND) as upstream:
+        backend = upstream_at(upstream.address, canary=CANARY)
+        async with open_backends([backend]):
+            assert await backend.find_canary(ByNickname("alice")) == ALICE_WITH_URL
+            assert await backend.find(ByNickname("alice")) == ALICE_WITH_URL
+    sent = [
+        [header(each, name) for name in ("Cache-Control", "X-IDV-Past-Cache")]
+        for each in upstream.requests
+    ]
+    assert sent == [["no-cache", "1"], [None, None]]
+
+
+async def test_own_cache_control_of_a_request_gives_way_for_the_canary() -> None:
+    request = {"url": "/{nickname}", "headers": {"cache-control": "max-age=60"}}
+    response = {
+        "plan": "plan",
+        "card_number": "card_number",
+        "nickname": "trim_prefix(nickname, '@')",
+    }
+    options = {"by_nickname": request, "response": response, "canary": CANARY}
+    async with serving(FOUND) as upstream:
+        backend = upstream_at(upstream.address, **options)
+        async with open_backends([backend]):
+            await backend.find_canary(ByNickname("alice"))
+    assert upstream.requests[0].lower().count(b"cache-control:") == 1
+    assert header(upstream.requests[0], "Cache-Control") == "no-cache"
+
+
+@pytest.mark.parametrize(
+    ("age", "is_evidence"), [("0", True), ("5", True), ("6", False), ("x", False), ("-1", False)]
+)
+async def test_response_of_a_cache_is_evidence_while_it_is_young(
+    age: str, *, is_evidence: bool
+) -> None:
+    """For the canary; that of another user is read in any case."""
+    found = http(200, json.dumps(record(ALICE)).encode(), ECHO, f"Age: {age}")
+    async with serving(found) as upstream:
+        backend = upstream_at(upstream.address, canary=CANARY)
+        async with open_backends([backend]):
+            assert await backend.find(ByNickname("alice")) == ALICE_WITH_URL
+            if is_evidence:
+                assert await backend.find_canary(ByNickname("alice")) == ALICE_WITH_URL
+            else:
+                with pytest.raises(Unavailable, match="Age exceeds the max_age") as failed:
+                    await backend.find_canary(ByNickname("alice"))
+                assert not failed.value.counts_against_breaker

@@ -38,6 +38,7 @@ OTHER_WAYS = {
     "a key for other things": ask_for("alice", key=CARDS_ONLY_KEY),
     **{f"a token of {each[0]}": ask_for("alice", key=each) for each in MALFORMED_TOKENS},
     "no nickname": ask_for("a b"),
+    "a lookup past the cache": ask_for("alice", b"X-IDV-Past-Cache: 1"),
     "another media type": ask_for("alice", b"Content-Type: text/plain"),
 }
 KNOWN_WAYS = {
@@ -398,3 +399,23 @@ def test_trace_of_the_client_is_logged(
     harness.ask(ask_for("alice", b"traceparent: 00-1-1-01"))
     harness.ask(ask_for("alice"))
     assert re.findall(r'"trace_id":"([^"]*)"', "".join(harness.access())) == traces
+
+
+def test_lookup_past_the_cache_asks_the_backends_and_costs_a_miss(
+    make_harness: Callable[..., Harness],
+) -> None:
+    """It changes nothing of what is cached, and a failure is no stale answer."""
+    harness = make_harness(misses="2/hour")
+    fresh = ask_for("alice", b"X-IDV-Past-Cache: 1")
+    assert harness.ask(ask_for("alice")).statuses == [200]
+    harness.users.known.clear()
+    assert harness.ask(fresh).statuses == [404]
+    assert harness.ask(ask_for("alice")).statuses == [200]
+    harness.users.down = True
+    assert harness.ask(fresh).statuses == [503]
+    assert harness.users.asked == 3
+    harness.users.down = False
+    harness.users.known[ByNickname("alice")] = User("Free", "4000123412341234", "alice")
+    assert harness.ask(fresh).statuses == [200]
+    assert harness.ask(fresh).statuses == [429]
+    assert harness.users.asked == 4

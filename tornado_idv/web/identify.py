@@ -40,8 +40,6 @@ class LookupHandler(AuthenticatedHandler):
         self.respond(await self._look_up(query, limits))
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
-        if PAST_CACHE in self.request.headers:
-            return await find_past_cache(self.services, query, limits)
         context = RequestContext(self.request_id, self.trace)
         result = answer(self.services, query, limits, context)
         if isinstance(result, Result):
@@ -67,6 +65,11 @@ class IdentifyHandler(LookupHandler):
         check_media_types(self.request.headers)
         parse = partial(self.operation.query, self.body, self.services.identifiers)
         await self.look_up(parse, limits)
+
+    async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
+        if PAST_CACHE in self.request.headers:
+            return await find_past_cache(self.services, query, limits)
+        return await super()._look_up(query, limits)
 
     def on_finish(self) -> None:
         """Let the fast path learn what was accepted."""
