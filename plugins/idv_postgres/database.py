@@ -32,6 +32,10 @@ _ROLLBACK_SHARE = 1 / 6
 """A connection that needs more than this fraction of ``timeout`` to roll back is closed."""
 
 _BEGAN = "SELECT pg_catalog.pg_postmaster_start_time()::text"
+_TIMELINE = """
+SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
+  ELSE left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END
+"""
 _OTHER_ROLE = TargetServerAttributeNotMatched()
 
 
@@ -54,8 +58,8 @@ class Connector:
     ) -> Connection:
         """Connect to the first host that responds in its time and has the wanted role.
 
-        With ``in_order`` the host that responded last is not preferred. asyncpg by itself would
-        wait for one that hangs until the time is up for all of them.
+        With ``in_order`` the host that responded last is neither preferred nor changed. asyncpg by
+        itself would wait for one that hangs until the time is up for all of them.
         """
         try:
             dsn = Dsn.parse(self._dsn.get_secret_value())
@@ -89,7 +93,8 @@ class Connector:
                     raise (error if is_safe else failure) from None
                 errors[address] = error
             else:
-                connection.address = self.last = address
+                connection.address = address
+                self.last = self.last if in_order else address
                 return connection
         raise most_informative([*errors.values()])
 
@@ -122,6 +127,8 @@ class Database:
         """The address where a standby did not follow when it should have been used, if any."""
         self.pool = Pool(self._connect, options.pool.max)
         self._lookups = Lookups({})
+        self._timeline = ""
+        """Of the primary that was inspected last: a promotion begins a later one."""
         self._begin = ""
         self._was_not_answered = False
 
@@ -142,16 +149,21 @@ class Database:
         self.pool = pool
         return lookups
 
-    async def inspect(self) -> Lookups:
+    async def inspect(self, *, in_order: bool = True) -> Lookups:
         """Validate the table by a separate connection, which has the settings of the role.
 
-        It leads to the first server that is well, which is used from then on. Closes all other
-        connections if that raises `Broken`: no lookup may find a user, or none, in a table that is
-        not to be served.
+        With ``in_order`` it leads to the first server that is well, which is used from then on, but
+        not back to a primary of before a failover. Closes all other connections if that raises
+        `Broken`: no lookup may find a user, or none, in a table that is not to be served.
         """
         is_well = all(reason is None for _, reason in self._states.values())
-        connection = await self._connect(in_order=is_well)
+        last = self._connector.last
+        connection = await self._connect(in_order=in_order and is_well)
         try:
+            timeline = str(await connection.fetchval(_TIMELINE)) if self._is_prepared else ""
+            if in_order and last not in ("", connection.address) and timeline < self._timeline:
+                return await self.inspect(in_order=False)
+            self._connector.last, self._timeline = connection.address, timeline
             self._lookups = await self._inspect(connection)
             self._use_alone(connection)
             await connection.close(timeout=_MIN_CONNECT_TIMEOUT)

@@ -12,6 +12,7 @@ import pytest
 
 from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person
 from support.databases.ldap_server import require as require_slapd
+from support.databases.postgres_cluster import running_cluster
 from support.databases.postgres_server import (
     Database,
     PostgresServer,
@@ -194,3 +195,38 @@ async def test_postgres_servers_behind_one_address_are_distinguished(
         both.first.target = copy.port
         both.first.cut()
         await both.fails_with("canary @idv-canary is not found")
+
+
+async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks what was written since; but it is used while the new one cannot be reached."""
+    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
+
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed; see `make test-tools`")
+    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
+    with running_cluster() as cluster:
+        old, new = cluster.servers
+        database = create_database(old, "users")
+        database.write(ALICE, BIRD)
+        database.run("GRANT SELECT ON users TO idv")
+        cluster.wait_for_replay()
+        dsn = database.dsn.replace(f"127.0.0.1:{old.port}", "FIRST,SECOND")
+        dsn += "&target_session_attrs=primary"
+        async with opened(PostgresBackend, tmp_path, old.port, new.port, dsn=dsn) as both:
+            backend = both.guard.backend
+            assert await both.find("alice") == ALICE
+            both.first.bar(ALL)
+            cluster.promote()
+            promoted = [(f"127.0.0.1:{both.second.port}", "primary")]
+            assert await both.becomes(ALICE, "alice")
+            await until(lambda: backend.servers == promoted)
+            both.first.bar(())
+            checks = both.first.accepted
+            await until(lambda: both.first.accepted > checks + 3)
+            assert await both.becomes(None, "nobody")
+            assert backend.servers == promoted
+            both.second.bar(ALL)
+            assert await both.becomes(ALICE, "alice")
