@@ -215,16 +215,19 @@ class PostgresBackend(Backend[PostgresOptions]):
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check())
             self._checking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.wait([self._checking], timeout=self.options.timeout / 2)
+        if not self._checking.done():
+            raise Unavailable("the server has not been checked yet", counts_against_breaker=False)
         try:
-            await asyncio.shield(self._checking)
+            self._checking.result()
         except LookupFailed as error:
             raise error.copy() from None
 
-    async def _check(self) -> None:
+    async def _check(self, *, in_order: bool = False) -> None:
         """Validate the table again; the backend is down if it is not to be served any more."""
         try:
             async with asyncio.timeout(_START_TIMEOUT):
-                lookups = await self._database.inspect()
+                lookups = await self._database.inspect(in_order=in_order)
         except Exception as error:  # noqa: BLE001 - each is mapped
             self._suspect.set()  # the monitor probes, or connects again if it is down now
             if not self._errors.is_timeout(error):  # a lock may have been waited for
@@ -284,7 +287,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             async with asyncio.timeout(self.check_interval):
                 await self._suspect.wait()
         except TimeoutError:
-            await self._check()
+            await self._check(in_order=True)
             self.notify_available(verified=True)
             return
         self._suspect.clear()

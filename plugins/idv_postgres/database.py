@@ -135,7 +135,7 @@ class Database:
     async def open(self) -> Lookups:
         """Open the pool and validate the table, in place of an earlier pool."""
         self.pool.terminate()
-        lookups = await self.inspect()
+        lookups = await self.inspect(in_order=True)
         connect = self._connect
         if self._settings and lookups.search_path:
             settings = {**self._settings, "search_path": lookups.search_path}
@@ -149,7 +149,7 @@ class Database:
         self.pool = pool
         return lookups
 
-    async def inspect(self, *, in_order: bool = True) -> Lookups:
+    async def inspect(self, *, in_order: bool = False) -> Lookups:
         """Validate the table by a separate connection, which has the settings of the role.
 
         With ``in_order`` it leads to the first server that is well, which is used from then on, but
@@ -162,7 +162,7 @@ class Database:
         try:
             timeline = str(await connection.fetchval(_TIMELINE)) if self._is_prepared else ""
             if in_order and last not in ("", connection.address) and timeline < self._timeline:
-                return await self.inspect(in_order=False)
+                return await self.inspect()
             self._connector.last, self._timeline = connection.address, timeline
             self._lookups = await self._inspect(connection)
             self._use_alone(connection)

@@ -49,7 +49,7 @@ class Database:
             raise self.lookups
         return self.lookups
 
-    async def inspect(self) -> Lookups:
+    async def inspect(self, *, in_order: bool = False) -> Lookups:
         self.calls.append("inspect")
         if isinstance(self.lookups, Exception):
             raise self.lookups
@@ -374,7 +374,7 @@ async def test_rows_of_another_table_are_believed_after_a_check(
         harness.database.lookups = Lookups({ByNickname: "other", ByCard: "other"})
         inspect = harness.database.inspect
 
-        async def inspect_and_repair() -> Lookups:
+        async def inspect_and_repair(**_: object) -> Lookups:
             harness.database.rows = []
             await asyncio.sleep(0)
             return await inspect()
@@ -404,7 +404,7 @@ async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time(
     async with serving() as harness:
         going_on = asyncio.Event()
 
-        async def inspect() -> Lookups:
+        async def inspect(**_: object) -> Lookups:
             harness.database.calls.append("inspect")
             await going_on.wait()
             harness.database.rows = [ROW]
@@ -452,7 +452,7 @@ async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_seco
     """After one check, whose error is that of all lookups that wait."""
     async with serving() as harness:
 
-        async def inspect() -> Lookups:
+        async def inspect(**_: object) -> Lookups:
             harness.database.calls.append("inspect")
             await asyncio.sleep(3)
             harness.database.connections = False
