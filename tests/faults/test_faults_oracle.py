@@ -130,11 +130,17 @@ def test_a_503_without_retry_after_is_wrong(checker: Checker) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["files", "sqlite", "upstream", "postgres", "redis", "ldap"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("files", "sqlite", "upstream", "postgres", "redis", "ldap"),
+        *("two-upstream", "two-postgres", "two-ldap"),
+    ],
+)
 def test_short_run_over_an_engine_has_no_wrong_response(name: str) -> None:
     """Each service has faults and recovers; PostgreSQL is that of three services."""
     engine = ENGINES[name]
-    if name == "ldap":
+    if name.endswith("ldap"):
         pytest.importorskip("ldap", reason=not_installed("python-ldap"))
     if not engine.is_installed:
         pytest.skip(not_installed(str(engine.needs)))

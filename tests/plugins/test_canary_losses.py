@@ -24,7 +24,7 @@ from support.databases.ldap_server import require as require_ldap
 from support.databases.postgres_server import Database
 from support.databases.redis_server import RedisServer
 from support.http.scripted_server import a_request, http
-from tornado_idv import ByCard, ByNickname, LookupFailed, Query, User
+from tornado_idv import BackendResult, ByCard, ByNickname, LookupFailed, Query, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import open_backends
@@ -76,7 +76,8 @@ async def lies(backend: AnyBackend, query: Query) -> None:
     async with asyncio.timeout(5):
         while True:
             with suppress(LookupFailed):
-                if await backend.find(query) is None:
+                found = await backend.find(query)
+                if (found.user if isinstance(found, BackendResult) else found) is None:
                     return
             await asyncio.sleep(0.02)
 
