@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tornado_idv import Broken, ByNickname, Query, Unavailable
+from tornado_idv import BackendResult, Broken, ByNickname, Query, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend
 
 
@@ -19,4 +19,5 @@ async def outcome(backend: AnyBackend, query: Query | None = None) -> str:
         return f"unavailable: {error.reason}"
     except Broken as error:
         return f"broken: {error.reason}"
+    user = user.user if isinstance(user, BackendResult) else user
     return "not found" if user is None else "found"
