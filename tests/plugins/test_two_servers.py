@@ -230,3 +230,31 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
             assert backend.servers == promoted
             both.second.bar(ALL)
             assert await both.becomes(ALICE, "alice")
+
+
+async def test_notifications_come_from_the_postgres_server_that_lookups_use(
+    databases: tuple[Database, PostgresServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when they are back at the first host, while the second one is still there."""
+    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
+    from idv_postgres.listener import Listener  # noqa: PLC0415
+
+    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
+    monkeypatch.setattr(Listener, "pause", 0.05)
+    database, copy = databases
+    dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", "FIRST,SECOND")
+    ports = (database.server.port, copy.port)
+    async with opened(PostgresBackend, tmp_path, *ports, dsn=dsn, notify={}) as both:
+        backend, purged = both.guard.backend, list[object]()
+        backend.on_change(lambda *queries: purged.extend(queries))
+        await until(lambda: backend.revision is not None)
+        before = backend.revision
+        both.first.bar(ALL)
+        await until(lambda: backend.revision != before)
+        both.first.bar(())
+        assert await both.becomes(ALICE, "alice")
+        async with asyncio.timeout(LIMIT):
+            while ByNickname("alice") not in purged:
+                await asyncio.to_thread(database.run, "NOTIFY idv_users, 'alice'")
+                await asyncio.sleep(0.05)
