@@ -133,13 +133,16 @@ class LdapCopy(Copy):
         import ldap  # noqa: PLC0415 - not where only other engines are tested
 
         wanted = {each.nickname: each for each in people}
-        changed = {name for name, each in self._stored.items() if wanted.get(name) is not each}
         connection = ldap.initialize(self._server.uri)
         connection.simple_bind_s(ADMIN, PASSWORD)
-        for name in changed:
+        for name in self._stored.keys() - wanted.keys():
             connection.delete_s(dn_of(name))
-        for name in [each for each in wanted if each in changed or each not in self._stored]:
-            connection.add_s(dn_of(name), entry_of(wanted[name]))
+        for name, each in wanted.items():
+            if name not in self._stored:
+                connection.add_s(dn_of(name), entry_of(each))
+            elif self._stored[name] is not each:  # at no time it is missing
+                title = (ldap.MOD_REPLACE, "title", [each.plan.encode()])
+                connection.modify_s(dn_of(name), [title])
         connection.unbind_s()
         self._stored = wanted
 
