@@ -34,7 +34,7 @@ ALL = "sample: 100%, rate: 1000/s"
 
 def shadow(directory: LiveDirectory, options: str = ALL, more: str = "") -> str:
     return (
-        f"  - {{name: new, kind: upstream, base_url: '{directory.url}',"
+        f"  - {{name: new, kind: upstream, timeout: 5s, base_url: '{directory.url}',"
         f" {more} shadow: {{{options}}}}}\n"
     )
 

@@ -41,12 +41,12 @@ from support.faults.redis_users import running_redis_sites
 from support.faults.reference import Source
 from support.faults.replicas import running_replicas
 from support.faults.sqlite_tables import running_sqlite_sites
-from support.processes.proxies import not_installed
 from support.faults.two_servers import (
     running_two_ldap_servers,
     running_two_postgres_servers,
     running_two_upstreams,
 )
+from support.processes.proxies import not_installed
 from support.processes.service import KEY
 
 BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12x", "٤٠", "")
