@@ -11,6 +11,8 @@ import pytest
 from support.databases import sqlite_databases
 from support.databases.sqlite_databases import ALICE
 from support.databases.user_lists import HEADER, csv_row
+from support.http.live_directory import live_directory
+from support.processes.ports import free_port
 from support.processes.process import Invoke
 from tornado_idv import User
 
@@ -32,8 +34,8 @@ def test_check_fails_without_the_canary(invoke: Invoke, config: Config, folder: 
     assert (done.exit_code, done.stderr) == (1, f"{file}:3:51: backends[0].canary: {lost}\n")
     sqlite_databases.run(path, "DELETE FROM users")
     done = invoke("check", "-c", file, "--json")
-    (problem,) = json.loads(done.stdout)["problems"]
-    assert (done.exit_code, problem["message"]) == (1, LOST)
+    problems = [each["message"] for each in json.loads(done.stdout)["problems"]]
+    assert (done.exit_code, problems) == (1, [LOST, lost])
     assert invoke("check", "-c", file, "--config-only").exit_code == 0
 
 
@@ -45,6 +47,36 @@ def test_check_fails_where_the_canary_protects_nothing(invoke: Invoke, config: C
     done = invoke("check", "-c", file)
     assert done.exit_code == 1
     assert "canary @bird: the backend serves no lookups by nickname" in done.stderr
+
+
+UPSTREAM = """\
+name: crm, kind: upstream, base_url: '%s', canary: {nickname: '@idv-canary', card_number: '9001'},
+    by_nickname: {url: /name, json: {input: '@{nickname}'}, repeatable: true},
+    by_card: {url: /card, json: {card_number: '{card_number}'}, repeatable: true},
+    response: {nickname: "trim_prefix(nickname, '@')", card_number: card_number, plan: %s,
+    not_known_when: "code == 'not_found'"}"""
+
+
+def test_check_warns_of_canaries_that_cannot_be_looked_up(invoke: Invoke, config: Config) -> None:
+    """A source that is down, while something else is changed, does not prevent a reload."""
+    file = config(UPSTREAM % (f"http://127.0.0.1:{free_port()}", "plan"))
+    done = invoke("check", "-c", file)
+    lines = done.stderr.splitlines()
+    assert done.exit_code == 0
+    assert [line.partition("canary @")[2].partition(":")[0] for line in lines] == [
+        "idv-canary",
+        "idv-canary (by card number)",
+    ]
+    assert all(line.startswith(f"warning: {file}:3:") for line in lines)
+
+
+def test_check_fails_where_the_record_of_a_canary_is_wrong(invoke: Invoke, config: Config) -> None:
+    with live_directory(BIRD) as directory:
+        right = invoke("check", "-c", config(UPSTREAM % (directory.url, "plan")))
+        wrong = invoke("check", "-c", config(UPSTREAM % (directory.url, "level")))
+    assert (right.exit_code, right.stderr) == (0, "")
+    assert wrong.exit_code == 1
+    assert "backends[0].canary: canary @idv-canary: " in wrong.stderr
 
 
 def test_check_recommends_a_canary_for_sources_that_others_run(

@@ -78,7 +78,9 @@ def test_check_fails_for_a_file_that_holds_no_certificate(
 
 @pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
 def test_check_warns_of_a_server_that_is_away(invoke: Invoke, write: Write, scheme: str) -> None:
-    done = invoke("check", "-c", write(uris=[f"{scheme}://127.0.0.1:{free_port()}"]))
+    canary = {"nickname": "@carol", "card_number": "3"}
+    path = write(uris=[f"{scheme}://127.0.0.1:{free_port()}"], canary=canary)
+    done = invoke("check", "-c", path)
     assert done.exit_code == 0
     assert "the server cannot be reached" in done.output
     assert "certificate" not in done.output

@@ -77,6 +77,11 @@ class Canary:
         self.problem, self._began, self._found = other.problem, other._began, other._found
 
     @property
+    def names(self) -> Collection[str]:
+        """What `look_up` takes."""
+        return self._queries.keys()
+
+    @property
     def found(self) -> bool:
         """Return whether they were found when that could last be determined."""
         return bool(self._found)
@@ -117,6 +122,19 @@ class Canary:
             raise outcome.copy()
         return outcome
 
+    async def look_up(self, name: str) -> str | None:
+        """Return the server that finds one of them; raises `LookupFailed`, with its name."""
+        # It may wait for a place in the bulkhead as long as it may take.
+        deadline = asyncio.get_running_loop().time() + 2 * self._options.timeout
+        try:
+            answer = await self._look_up(self._queries[name], deadline)
+        except LookupFailed as error:
+            error.reason = f"{name}: {error.reason}"
+            raise
+        if answer is None or not answer.found:
+            raise Untrusted(f'{name} is not found: its "not found" is not trusted')
+        return answer.server
+
     def check(self) -> None:
         """Look the canaries up, unless that was done a short time ago."""
         if self._timer() - self._began >= _CHECK_INTERVAL and self.task is None:
@@ -148,20 +166,16 @@ class Canary:
     async def _find_all(self) -> _Outcome:
         """Return the servers that found them, or why "not known here" is not to be believed."""
         servers = set[str | None]()
-        for name, query in self._queries.items():
+        for name in self.names:
             try:
-                # It may wait for a place in the bulkhead as long as it may take.
-                deadline = asyncio.get_running_loop().time() + 2 * self._options.timeout
-                answer = await self._look_up(query, deadline)
-            except LookupFailed as error:
-                return Unavailable(f"{name}: {error.reason}", retry_after=error.retry_after)
-            if answer is None or not answer.found:
-                problem = f'{name} is not found: its "not found" is not trusted'
+                servers.add(await self.look_up(name))
+            except Untrusted as error:
                 if self.problem is None:
-                    _log.error("backend %s: %s", self._options.name, problem)
-                self.problem, self._found = problem, {}
-                return Untrusted(problem)
-            servers.add(answer.server)
+                    _log.error("backend %s: %s", self._options.name, error.reason)
+                self.problem, self._found = error.reason, {}
+                return error
+            except LookupFailed as error:
+                return Unavailable(error.reason, retry_after=error.retry_after)
         if self.problem is not None:
             _log.info("backend %s: %s found again", self._options.name, ", ".join(self._queries))
         fresh = {k: v for k, v in self._found.items() if self._covers(v[0], self._timer())}
