@@ -131,6 +131,15 @@ async def test_every_field_of_the_access_log_is_documented() -> None:
     assert {*example} == first_cells(every) | first_cells(access.partition("\n##")[0])
 
 
+def test_canary_of_each_example_protects_both_kinds_of_lookups() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")]
+    pages += [*ROOT.glob("deploy/**/*.yaml"), *ROOT.glob("examples/**/*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    found = re.findall(r"^ *canary: [\[{].*", text, re.MULTILINE)
+    assert len(found) > 15
+    assert [each for each in found if "nickname:" not in each or "card_number:" not in each] == []
+
+
 def test_console_example_of_the_log_is_right() -> None:
     (example,) = code_blocks(LOGGING, "text")
     record = {

@@ -394,6 +394,24 @@ async def test_backend_that_opens_degraded_stays_open_only_where_that_is_allowed
     assert caplog.messages == ["refused; lookups fail until that is repaired, without a restart"]
 
 
+@pytest.mark.parametrize(
+    ("canary", "unprotected"),
+    [
+        (None, []),
+        ({"nickname": "@bird"}, ["card_number"]),
+        ({"card_number": "9001"}, ["nickname"]),
+        ([{"nickname": "@bird"}, {"card_number": "9001"}], []),
+    ],
+)
+async def test_kind_of_query_that_the_canaries_do_not_protect_is_logged(
+    caplog: pytest.LogCaptureFixture, canary: object, unprotected: list[str]
+) -> None:
+    given = BackendOptions.model_validate({"name": "a", "kind": "fake", "canary": canary})
+    await open_backend(Recorder(given, []))
+    text = 'backend a: its canary has no %s, so "not found" by that is not protected'
+    assert caplog.messages == [text % member for member in unprotected]
+
+
 async def test_error_while_opening_is_reported_without_its_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -17,12 +17,15 @@ import pluggy
 from tornado_idv.errors import DegradedStartError, IdvError, StartError, format_traceback
 from tornado_idv.interfaces import hookspecs
 from tornado_idv.interfaces.hookspecs import Kinds
+from tornado_idv.model import ByCard, ByNickname
 
 if TYPE_CHECKING:
     from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_MEMBERS = {ByNickname: "nickname", ByCard: "card_number"}
+"""The members of a canary by the kind of query that they protect."""
 
 
 def plugin_manager(
@@ -162,7 +165,8 @@ async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequenc
 async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) -> None:
     """Open a backend; raises `IdvError`, which is a `StartError` for what no plugin expected.
 
-    With ``may_be_degraded`` a `DegradedStartError` is logged, and the backend stays open.
+    With ``may_be_degraded`` a `DegradedStartError` is logged, and the backend stays open. Logs
+    which kind of query its canaries do not protect.
     """
     try:
         await backend.open()
@@ -176,6 +180,11 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
     except Exception as error:  # noqa: BLE001 a plugin may raise anything
         _log.debug("backend %s failed to open:\n%s", backend.name, format_traceback(error))
         raise StartError(f"backend {backend.name} failed to open: {_cause(error)}") from None
+    canaries, serves = backend.options.canaries, backend.serves
+    for kind, member in _MEMBERS.items() if canaries else ():
+        if kind in serves and not any(getattr(each, member) for each in canaries):
+            text = 'backend %s: its canary has no %s, so "not found" by that is not protected'
+            _log.warning(text, backend.name, member)
 
 
 def _cause(error: Exception) -> str:

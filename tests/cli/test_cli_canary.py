@@ -79,6 +79,22 @@ def test_check_fails_where_the_record_of_a_canary_is_wrong(invoke: Invoke, confi
     assert "backends[0].canary: canary @idv-canary: " in wrong.stderr
 
 
+def test_check_warns_of_lookups_that_the_canary_does_not_protect(
+    invoke: Invoke, config: Config, folder: Path
+) -> None:
+    """Of those that the backend serves."""
+    sqlite_databases.write(folder / "people.db", BIRD)
+    file = config(PEOPLE % "")
+    done = invoke("check", "-c", file)
+    text = 'backend people: its canary has no card_number, so "not found" by that is not protected'
+    assert (done.exit_code, done.stderr) == (0, f"warning: {file}:3:5: backends[0]: {text}\n")
+    by_card = "by_card: {url: /card, json: {card_number: '{card_number}'}, repeatable: true}"
+    with live_directory(BIRD) as directory:
+        upstream = (UPSTREAM % (directory.url, "plan")).replace(by_card + ",", "")
+        done = invoke("check", "-c", config(upstream.replace(", card_number: '9001'", "")))
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
 def test_check_recommends_a_canary_for_sources_that_others_run(
     invoke: Invoke, config: Config
 ) -> None:

@@ -51,12 +51,12 @@ def test_example_of_a_kind_passes_check(invoke: Invoke, tmp_path: Path, kind: st
 def test_example_of_a_directory_proposes_a_canary(
     invoke: Invoke, tmp_path: Path, kind: str
 ) -> None:
-    """The line is valid once it is no comment."""
+    """The line is valid once it is no comment, and protects both kinds of lookups."""
     invoke("init", "--from", kind, tmp_path)
     config = tmp_path / "config.yaml"
     for name in re.findall(r"\$\{file:(.*?)\}", config.read_text()):
         (tmp_path / name).write_text("postgresql://db.example.org/people")
-    assert "# canary: {" in config.read_text()
+    assert '# canary: {nickname: "@idv-canary", card_number: "90' in config.read_text()
     config.write_text(config.read_text().replace("# canary: {", "canary: {"))
     assert invoke("check", "--config-only", "--config", config).exit_code == 0
 
