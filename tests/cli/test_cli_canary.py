@@ -79,6 +79,30 @@ def test_check_fails_where_the_record_of_a_canary_is_wrong(invoke: Invoke, confi
     assert "backends[0].canary: canary @idv-canary: " in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("member", "problem"),
+    [
+        ("plan", None),
+        ("plann", "canary @idv-disabled (absent) is found: its answers are not trusted"),
+    ],
+)
+def test_check_fails_where_a_disabled_user_is_found(
+    invoke: Invoke, config: Config, member: str, problem: str | None
+) -> None:
+    condition = f"code == 'not_found' || {member} == 'Disabled'"
+    with live_directory(BIRD, User("Disabled", "9002", "idv-disabled")) as directory:
+        upstream = (UPSTREAM % (directory.url, "plan")).replace("code == 'not_found'", condition)
+        canary = "'9001', plan: Free, absent: '@idv-disabled'"
+        file = config(upstream.replace("'9001'", canary))
+        checked, looked_up = (
+            invoke(*command, "-c", file) for command in (("check",), ("lookup", "@idv-canary"))
+        )
+    assert (checked.exit_code, looked_up.exit_code) == ((1, 3) if problem else (0, 0))
+    if problem:
+        assert checked.stderr.count(f"backends[0].canary: {problem}\n") == 1
+        assert problem in looked_up.output
+
+
 def test_check_warns_of_lookups_that_the_canary_does_not_protect(
     invoke: Invoke, config: Config, folder: Path
 ) -> None:
@@ -189,6 +213,9 @@ def test_list_without_the_canary_is_refused(
         ),
         ("[{nickname: a}, {nickname: '@'}]", "3:86: backends[0].canary[1].nickname: the nickname"),
         ("{max_age: 5s}", "3:59: backends[0].canary: needs nickname, card_number, or both"),
+        ("{plan: Pro, absent: '@a'}", "3:59: backends[0].canary: needs nickname, card_number, or"),
+        ("{absent: a}", "3:68: backends[0].canary.absent: a card number must be ASCII digits"),
+        ("{absent: '@a b'}", "3:68: backends[0].canary.absent: the nickname has a length or"),
         ("[]", "3:59: backends[0].canary: too few items: at least 1, not 0"),
         (f"[{', '.join(['{nickname: a}'] * 6)}]", "3:59: backends[0].canary: too many items: at"),
         ("{nick: a}", "3:60: backends[0].canary.nick: unknown setting; did you mean"),

@@ -602,3 +602,73 @@ async def test_backend_knows_which_lookup_is_for_the_canary() -> None:
     users.find_canary = find_canary  # type: ignore[method-assign]
     assert await is_believed(guard(users))
     assert users.asked == ["@nobody", "past caches", "@idv-canary", "@nobody"]
+
+
+# Canaries of conditions
+
+DISABLED = User("Free", "9003", "idv-disabled")
+CONDITIONS = [
+    {**BOTH, "absent": "@idv-disabled", "max_age": "0s"},
+    {**BOTH, "plan": "Free", "max_age": "0s"},
+    {**BOTH, "absent": "9003", "max_age": "0s"},
+]
+
+
+@pytest.mark.parametrize("canary", CONDITIONS)
+async def test_conditions_that_hold_change_no_answer(canary: dict[str, str]) -> None:
+    asking = guard(Users(ALICE, BIRD, canary=canary))
+    for query in (ByNickname("alice"), ByCard("4000")):
+        answer = await ask(asking, query)
+        assert answer is not None
+        assert answer.user == ALICE
+    assert await is_believed(asking)
+    assert await is_believed(asking, ABSENT_CARD)
+
+
+@pytest.mark.parametrize(
+    ("canary", "problem"),
+    [
+        (CONDITIONS[0], r"canary @idv-disabled \(absent\) is found"),
+        (CONDITIONS[1], "canary @idv-canary.* does not have the plan Free"),
+        (CONDITIONS[2], r"canary 1 \(absent\) is found"),
+    ],
+    ids=["absent", "plan", "absent card"],
+)
+@pytest.mark.parametrize(
+    ("query", "user"),
+    [(ByNickname("alice"), ALICE), (ByCard("4000"), ALICE), (ABSENT, None), (ABSENT_CARD, None)],
+)
+async def test_no_answer_is_believed_while_a_condition_does_not_hold(
+    canary: dict[str, str], problem: str, query: Query, user: User | None
+) -> None:
+    """An attribute is hidden: disabled users are found, and plans have their default."""
+    users = Users(ALICE, User("Pro", "9001", "idv-canary"), DISABLED, canary=canary)
+    asking = guard(users)
+    with pytest.raises(Untrusted, match=f"{problem}: its answers are not trusted"):
+        await ask(asking, query)
+    users.by_nickname = {"alice": ALICE, "idv-canary": BIRD}
+    users.by_card = {"4000": ALICE, "9001": BIRD}
+    answer = await ask(asking, query)
+    assert (answer.user if answer else None) == user
+
+
+async def test_user_found_before_the_condition_is_known_to_hold_is_looked_up_again() -> None:
+    users = Users(User("Pro", "4000", "alice"), BIRD, canary={**BOTH, "plan": "Free"})
+
+    def hide_no_more(query: Query) -> None:
+        users.by_nickname["alice"] = ALICE
+
+    users.hook = hide_no_more
+    asking = guard(users)
+    answer = await ask(asking, ByNickname("alice"))
+    assert answer is not None
+    assert answer.user == ALICE
+    assert users.asked == ["@alice", "@idv-canary", "@alice"]
+    await ask(asking, ByNickname("alice"))
+    assert users.asked[3:] == ["@alice"]
+
+
+async def test_absent_user_of_a_kind_that_the_backend_does_not_serve_is_not_looked_up() -> None:
+    users = CardsOnly(BIRD, canary={"card_number": "9001", "absent": "@idv-disabled"})
+    assert await is_believed(guard(users), ABSENT_CARD)
+    assert users.asked == ["4999", "9001", "4999"]

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.slow
 ALICE = User("Free", "4000123412341234", "alice")
 BOB = User("Free", "0012345670", "bob")
 BIRD = User("Free", "9000000000000001", "idv-canary")
+CARL = User("Free", "9000000000000002", "carl")
 USERS = (ALICE, BOB, BIRD)
 CANARY = {"nickname": "@idv-canary", "card_number": BIRD.card_number, "max_age": "0s"}
 NAMES, CARDS = (ByNickname("alice"),), (ByCard(ALICE.card_number),)
@@ -82,6 +83,16 @@ async def lies(backend: AnyBackend, query: Query) -> None:
             await asyncio.sleep(0.02)
 
 
+async def untrusted(guard: Guard, query: Query) -> str:
+    """Wait until no answer is trusted, once the backend has connected again; return the reason."""
+    async with asyncio.timeout(5):
+        while True:
+            end = await ask(guard, query)
+            if end.endswith("not trusted"):
+                return end
+            await asyncio.sleep(0.02)
+
+
 # LDAP. That a filter finds no user at all is noticed without a canary: bob stays.
 
 OTHERS = f'dn.one="{PEOPLE}" filter=(!(uid=bob))'
@@ -103,7 +114,7 @@ def _replace_ldap(server: LdapServer, *users: User, kind: str = "active", access
     head, _, _ = server.config.read_text().partition("access to ")
     server.config.write_text(f"{head}{access}access to * by * read\n")
     account = f"dn: cn=idv,{SUFFIX}\nobjectClass: person\ncn: idv\nsn: idv\nuserPassword: x\n\n"
-    kinds = {each: "active" if each is BOB else kind for each in users}
+    kinds = {each: "active" if each is BOB else kind for each in users} | {CARL: "disabled"}
     people = [
         person(each.nickname, each.card_number, "title: Free", f"employeeType: {kinds[each]}")
         for each in users
@@ -152,6 +163,46 @@ async def test_ldap(ldap: LdapServer, tmp_path: Path, lose: Any) -> None:
         canary=CANARY,
     )
     await check(backend, lambda: lose(ldap))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "canary", "wrong"),
+    [
+        ("employeeType", {"absent": "@carl"}, "canary @carl (absent) is found"),
+        ("title", {"plan": "Free"}, "canary @idv-canary does not have the plan Free"),
+    ],
+)
+async def test_ldap_that_hides_what_a_condition_reads(
+    ldap: LdapServer, tmp_path: Path, hidden: str, canary: dict[str, str], wrong: str
+) -> None:
+    """The backend finds a disabled user, or gives everybody the default plan."""
+    from idv_ldap.backend import LdapBackend  # noqa: PLC0415 - python-ldap may be missing
+
+    _replace_ldap(ldap, *USERS, CARL)
+    backend = make_backend(
+        LdapBackend,
+        tmp_path,
+        uris=[ldap.uri],
+        bind={"dn": f"cn=idv,{SUFFIX}", "password": "x"},
+        base_dn=PEOPLE,
+        by_nickname={"filter": "(uid={nickname})"},
+        response={
+            "nickname": "uid",
+            "card_number": "employeeNumber",
+            "plan": {"path": "title", "default": "Basic"},
+            "not_known_when": "employeeType == 'disabled'",
+        },
+        timeout="5s",
+        canary={"nickname": "@idv-canary", "max_age": "0s", **canary},
+    )
+    alice, carl = ByNickname("alice"), ByNickname("carl")
+    async with open_backends([backend]):
+        guard = Guard(backend, lambda _: True)
+        assert [await ask(guard, each) for each in (alice, carl)] == ["found", "not found"]
+        access = f"access to attrs={hidden} by * none\n"
+        await asyncio.to_thread(_replace_ldap, ldap, *USERS, CARL, access=access)
+        for each in (alice, carl):
+            assert await untrusted(guard, each) == f"{wrong}: its answers are not trusted"
 
 
 # PostgreSQL. Row-level security is an error, unless a function has a setting of its own.

@@ -50,7 +50,7 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.record import EMPTY
 from tornado_idv.keys.store_file import locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
-from tornado_idv.lookup.canary import KINDS, canaries_of
+from tornado_idv.lookup.canary import KINDS, absent_canaries_of, canaries_of
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import BackendResult, Query
 from tornado_idv.registry import (
@@ -158,20 +158,21 @@ class DryRun:
         self, backend: AnyBackend, settings: Settings, *steps: int | str
     ) -> None:
         """Look the canaries of a backend up: a source that is down must not prevent a reload."""
-        for name, query in canaries_of(backend.options).items():
+        options = backend.options
+        for name, query in {**canaries_of(options), **absent_canaries_of(options)}.items():
             if type(query) not in backend.serves:
                 text = f"{name}: the backend serves no lookups by {KINDS[type(query)]}"
                 self.problems.append(self._problem(text, steps))
         guard = Guard(backend, settings.make_identifiers().accepts)
-        for canary in guard.canaries.values():
-            for name in canary.names:
-                try:
-                    with _logged_warnings():  # they say what the error says
-                        await canary.look_up(name)
-                except LookupFailed as error:
-                    is_down = isinstance(error, Unavailable) and not isinstance(error, Untrusted)
-                    found = self.warnings if is_down else self.problems
-                    found.append(self._problem(error.reason, steps))
+        by_name = {name: each for each in guard.canaries.values() for name in each.queries}
+        for name, canary in by_name.items():
+            try:
+                with _logged_warnings():  # they say what the error says
+                    await canary.look_up(name)
+            except LookupFailed as error:
+                is_down = isinstance(error, Unavailable) and not isinstance(error, Untrusted)
+                found = self.warnings if is_down else self.problems
+                found.append(self._problem(error.reason, steps))
 
     def _try_key_store(self, settings: Settings, setting: Path | SecretStr, kinds: Kinds) -> None:
         with self._problems_at("auth", "store"):

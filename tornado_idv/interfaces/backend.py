@@ -47,23 +47,30 @@ class CanaryOptions(Options):
     """A user who must always be found, for each kind of query that is to be protected.
 
     Otherwise "not found" is not believed: the source lost its users, or the rights to read them.
+    With ``plan`` or ``absent`` nothing is: conditions read members that may be hidden or misspelt.
     """
 
     nickname: str | None = None
     """The nickname, such as "@idv-canary"; protects lookups by nickname."""
     card_number: str | None = None
     """The card number; protects lookups by card number."""
+    plan: Annotated[str, Field(min_length=1)] | None = None
+    """The plan that this user must have."""
+    absent: str | None = None
+    """A disabled user who must not be found, as @nickname or the digits of a card."""
     max_age: Duration = 5.0
     """How long before the end of a lookup that finds no user the canary may have been looked up.
 
     With 0s it is looked up after each of them. Of several canaries the shortest time counts."""
 
-    @field_validator("nickname", "card_number")
+    @field_validator("nickname", "card_number", "absent")
     @classmethod
     def _valid_query(cls, text: str, info: ValidationInfo) -> str:
         identifiers = (info.context or {}).get("identifiers") or Identifiers(())
         try:
-            if info.field_name == "card_number":
+            if info.field_name == "absent" and text.startswith("@"):
+                return str(identifiers.parse_nickname(text[1:]).text)
+            if info.field_name != "nickname":
                 return str(identifiers.parse_card(text).card_number)
             return str(identifiers.parse_nickname(text.removeprefix("@")).nickname)
         except InvalidFormat as error:
@@ -71,7 +78,7 @@ class CanaryOptions(Options):
 
     @model_validator(mode="after")
     def _names_a_user(self) -> Self:
-        if self.nickname is None and self.card_number is None:
+        if self.nickname is None and self.card_number is None and (self.plan or not self.absent):
             raise ValueError("needs nickname, card_number, or both")
         return self
 

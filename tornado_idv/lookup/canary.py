@@ -42,24 +42,46 @@ def canaries_of(options: BackendOptions) -> dict[str, Query]:
     return found
 
 
+def absent_canaries_of(options: BackendOptions) -> dict[str, Query]:
+    """Return the queries for users who must not be found, as `canaries_of`."""
+    texts = enumerate((each.absent for each in options.canaries), start=1)
+    return {
+        f"canary {text if text[0] == '@' else number} (absent)": (
+            ByNickname(text[1:]) if text[0] == "@" else ByCard(text)
+        )
+        for number, text in texts
+        if text
+    }
+
+
 class Canary:
     """The canaries of one backend for one ``kind`` of query, all of which must be found.
 
-    ``look_up`` queries the backend until a deadline; ``timer`` gives seconds. At most one lookup
-    of the canaries runs at a time, in ``task``: all who wait share it, or the one that follows.
+    Those that are ``absent``, the same for each kind, must not be found. ``look_up`` queries the
+    backend until a deadline; ``timer`` gives seconds. At most one lookup of the canaries runs at a
+    time, in ``task``: all who wait share it, or the one that follows.
     """
 
     def __init__(
         self,
         options: BackendOptions,
         kind: type[Query],
+        absent: Mapping[str, Query],
         look_up: Callable[[Query, float], Coroutine[Any, Any, Answer | None]],
         timer: Callable[[], float],
     ) -> None:
         self._options = options
-        self._queries = {
+        self.queries = {
             name: each for name, each in canaries_of(options).items() if isinstance(each, kind)
         }
+        self.queries |= absent
+        self._absent = absent
+        with_plan = [each for each in options.canaries if each.plan]
+        self._plans = {f"@{each.nickname}": each.plan for each in with_plan}
+        self._plans |= {each.card_number or "": each.plan for each in with_plan}
+        self.judges_found = any(each.plan or each.absent for each in options.canaries)
+        """Whether users who are found are believed no more than "not known here"."""
+        self._success = ", ".join(self.queries) + (" confirmed" if self.judges_found else " found")
         self._max_age = min(each.max_age for each in options.canaries)
         self._look_up = look_up
         self._timer = timer
@@ -77,11 +99,6 @@ class Canary:
         self.problem, self._began, self._found = other.problem, other._began, other._found
 
     @property
-    def names(self) -> Collection[str]:
-        """What `look_up` takes."""
-        return self._queries.keys()
-
-    @property
     def found(self) -> bool:
         """Return whether they were found when that could last be determined."""
         return bool(self._found)
@@ -90,7 +107,7 @@ class Canary:
     def summary(self) -> str:
         """The canaries that were found, for the operator."""
         found_at = max((began for began, _ in self._found.values()), default=-inf)
-        return f"{', '.join(self._queries)} found {self._timer() - found_at:.1f} s ago"
+        return f"{self._success} {self._timer() - found_at:.1f} s ago"
 
     def is_fresh(self, ended: float, began: float = inf, server: str | None = None) -> bool:
         """Return whether they were found in time for a lookup that ended then, before it began.
@@ -115,7 +132,7 @@ class Canary:
         call = running if running and self._covers(self._began, ended) else self._start()
         await asyncio.wait([call], timeout=deadline - asyncio.get_running_loop().time())
         if not call.done():
-            text = f"{next(iter(self._queries))}: no answer within the request's time"
+            text = f"{next(iter(self.queries))}: no answer within the request's time"
             raise Unavailable(text, counts_against_breaker=False)
         outcome = call.result()
         if isinstance(outcome, LookupFailed):
@@ -123,17 +140,27 @@ class Canary:
         return outcome
 
     async def look_up(self, name: str) -> str | None:
-        """Return the server that finds one of them; raises `LookupFailed`, with its name."""
+        """Return the server that responds to one of them as it must.
+
+        Raises `LookupFailed`, with its name.
+        """
         # It may wait for a place in the bulkhead as long as it may take.
         deadline = asyncio.get_running_loop().time() + 2 * self._options.timeout
         try:
-            answer = await self._look_up(self._queries[name], deadline)
+            answer = await self._look_up(query := self.queries[name], deadline)
         except LookupFailed as error:
             error.reason = f"{name}: {error.reason}"
             raise
-        if answer is None or not answer.found:
-            raise Untrusted(f'{name} is not found: its "not found" is not trusted')
-        return answer.server
+        user = None if answer is None else answer.user
+        problem = "" if user else "is not found"
+        if name in self._absent:
+            problem = "is found" if user else ""
+        elif user and self._plans.get(query.text) not in (None, user.plan):
+            problem = f"does not have the plan {self._plans[query.text]}"
+        if problem:
+            what = "answers are" if self.judges_found else '"not found" is'
+            raise Untrusted(f"{name} {problem}: its {what} not trusted")
+        return None if answer is None else answer.server
 
     def check(self) -> None:
         """Look the canaries up, unless that was done a short time ago."""
@@ -166,7 +193,7 @@ class Canary:
     async def _find_all(self) -> _Outcome:
         """Return the servers that found them, or why "not known here" is not to be believed."""
         servers = set[str | None]()
-        for name in self.names:
+        for name in self.queries:
             try:
                 servers.add(await self.look_up(name))
             except Untrusted as error:
@@ -177,7 +204,7 @@ class Canary:
             except LookupFailed as error:
                 return Unavailable(error.reason, retry_after=error.retry_after)
         if self.problem is not None:
-            _log.info("backend %s: %s found again", self._options.name, ", ".join(self._queries))
+            _log.info("backend %s: %s again", self._options.name, self._success)
         fresh = {k: v for k, v in self._found.items() if self._covers(v[0], self._timer())}
         # Each server has found all of them only if they had the same one.
         found = dict.fromkeys(servers, (self._began, self._timer())) if len(servers) == 1 else {}

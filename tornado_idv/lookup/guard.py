@@ -29,7 +29,7 @@ from tornado_idv.identifiers import (
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.bulkhead import Bulkhead
-from tornado_idv.lookup.canary import Canary, canaries_of
+from tornado_idv.lookup.canary import KINDS, Canary, absent_canaries_of, canaries_of
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
 from tornado_idv.model import Answer, BackendResult, Query, Step, User
@@ -105,12 +105,15 @@ class Guard:
         self.breaker = CircuitBreaker(options.breaker, timer)
         if listens:
             backend.on_available(self._on_available)
+        queries, absent = canaries_of(options), absent_canaries_of(options)
+        absent = {name: each for name, each in absent.items() if type(each) in self._serves}
         self.canaries = {
-            kind: Canary(options, kind, partial(self.find, canary=True), timer)
-            for kind in dict.fromkeys(map(type, canaries_of(options).values()))
-            if kind in self._serves
+            kind: Canary(options, kind, absent, partial(self.find, canary=True), timer)
+            for kind in KINDS
+            if kind in self._serves and (absent or kind in map(type, queries.values()))
         }
         """The canaries by the kind of query that they protect."""
+        self._judges_found = any(each.judges_found for each in self.canaries.values())
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
         self._bulkhead = Bulkhead(options.max_concurrent)
@@ -161,7 +164,8 @@ class Guard:
         result: CallResult = "cancelled"
         try:
             answer = await self._find(query, deadline, canary=canary)
-            if self.canaries and (answer is None or not answer.found) and not canary:
+            judged = self._judges_found or answer is None or not answer.found
+            if self.canaries and judged and not canary:
                 answer = await self._trusted(query, answer, started, deadline)
             outcome, result = outcome_of(answer)
             recovers = self._failing and self._timer() >= self._next_recovery
@@ -184,12 +188,12 @@ class Guard:
     async def _trusted(
         self, query: Query, answer: Answer | None, started: float, deadline: float
     ) -> Answer | None:
-        """Return "not known here" if its server finds the canaries of the kind of query.
+        """Return the answer if its server finds the canaries of the kind of query.
 
         Called without a place in the bulkhead, which their lookup needs.
         """
         canary = self.canaries.get(type(query))
-        if canary is None:
+        if canary is None or (answer is not None and answer.found and not canary.judges_found):
             return answer
         before: Collection[str | None] = ()
         for _ in range(_MAX_TRIES):
@@ -202,7 +206,7 @@ class Guard:
             # The source may have been empty until just before the canaries were found.
             before, started = found_by, self._timer()
             answer = await self._find(query, deadline)
-            if answer is not None and answer.found:
+            if answer is not None and answer.found and not canary.judges_found:
                 break
         else:
             text = "its canary is found by other servers than the one that does not know the user"
