@@ -17,15 +17,12 @@ import pluggy
 from tornado_idv.errors import DegradedStartError, IdvError, StartError, format_traceback
 from tornado_idv.interfaces import hookspecs
 from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.model import ByCard, ByNickname
 
 if TYPE_CHECKING:
     from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_MEMBERS = {ByNickname: "nickname", ByCard: "card_number"}
-"""The members of a canary by the kind of query that they protect."""
 
 
 def plugin_manager(
@@ -180,9 +177,10 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
     except Exception as error:  # noqa: BLE001 a plugin may raise anything
         _log.debug("backend %s failed to open:\n%s", backend.name, format_traceback(error))
         raise StartError(f"backend {backend.name} failed to open: {_cause(error)}") from None
-    canaries, serves = backend.options.canaries, backend.serves
-    for kind, member in _MEMBERS.items() if canaries else ():
-        if kind in serves and not any(getattr(each, member) for each in canaries):
+    canaries = backend.options.canaries
+    # The first field of a query has the name of the member of a canary that protects it.
+    for member in sorted(kind.__struct_fields__[0] for kind in backend.serves) if canaries else ():
+        if not any(getattr(each, member) for each in canaries):
             text = 'backend %s: its canary has no %s, so "not found" by that is not protected'
             _log.warning(text, backend.name, member)
 

@@ -39,6 +39,29 @@ def test_check_fails_without_the_canary(invoke: Invoke, config: Config, folder: 
     assert invoke("check", "-c", file, "--config-only").exit_code == 0
 
 
+def test_check_says_what_was_confirmed(invoke: Invoke, config: Config) -> None:
+    """A line for each lookup of a canary and of a made-up user, and none for what is off."""
+    confirmed = [
+        "crm: canary @idv-canary found",
+        "crm: canary @idv-disabled (absent) not found",
+        "crm: canary @idv-canary (by card number) found",
+    ]
+    online = ["crm: a made-up nickname not found", "crm: a made-up card_number not found"]
+    with live_directory(BIRD) as directory:
+        file = config(UPSTREAM % (directory.url, "plan"))
+        file.write_text(file.read_text().replace("'9001'", "'9001', absent: '@idv-disabled'"))
+        done = invoke("check", "-c", file)
+        rows = done.stdout.splitlines()
+        assert [each[15:] for each in rows if each.startswith("confirmed      ")] == confirmed
+        assert not [each for each in rows if each.endswith((" none", " no"))]
+        summary = json.loads(invoke("check", "-c", file, "--online", "--json").stdout)["summary"]
+    assert summary["confirmed"] == confirmed + online
+    assert summary["listens_on"] == ["http://127.0.0.1:8080"]
+    (backend,) = summary["backend"]
+    assert backend.startswith("crm (upstream), ")
+    assert "shadow" not in summary
+
+
 def test_check_fails_where_the_canary_protects_nothing(invoke: Invoke, config: Config) -> None:
     by_card = "by_card: {url: /cards, query: {n: '{card_number}'}}"
     response = "response: {nickname: name, card_number: card, plan: plan}"

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -83,7 +83,9 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
 
     If the settings are valid, the TLS files are loaded, each backend is opened and closed, and
     canaries must be found. A source that is down is a warning: the service starts with it. An
-    upstream without a canary is called with --online only.
+    upstream without a canary is called with --online only. What was looked up is `confirmed`.
+
+    With --json, `summary` has a list of texts for each label, such as `listens_on` and `backend`.
     """
     if config_only and online:
         raise click.UsageError("--config-only and --online are mutually exclusive")
@@ -99,13 +101,13 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
             asyncio.run(result.run(settings, kinds))
     rows = [("not resolved", f"{each.path}: {each.message}") for each in absent]
     if settings is not None:
-        rows = summary(settings, datetime.now(UTC)) + rows
+        rows = [*summary(settings, datetime.now(UTC)), *result.confirmed, *rows]
         server = settings.server
         if warning := server.warning(server.addresses):
             result.warn(warning, "server", "listen" if server.listen else "host")
     if as_json:
         problems = failure(ConfigError(*result.problems))
-        record = problems if result.problems else {"ok": True, "summary": rows}
+        record = problems if result.problems else {"ok": True, "summary": _by_name(rows)}
         print_json({**record, "warnings": [asdict(each) for each in result.warnings]})
     else:
         for each in (*(f"warning: {each}" for each in result.warnings), *result.problems):
@@ -117,6 +119,13 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
     sys.exit(Exit.NO if result.problems else Exit.DONE)
 
 
+def _by_name(rows: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    named: dict[str, list[str]] = {}
+    for label, text in rows:
+        named.setdefault(label.rstrip(" 0123456789").replace(" ", "_"), []).append(text)
+    return named
+
+
 @dataclass
 class DryRun:
     """Problems and warnings of the file at ``path``, each at the position of its setting."""
@@ -126,6 +135,8 @@ class DryRun:
     """Whether each backend looks up a made-up user."""
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
+    confirmed: list[tuple[str, str]] = field(default_factory=list)
+    """Lines of the summary: what was looked up, and found or not found, as it must be."""
 
     async def run(self, settings: Settings, kinds: Kinds) -> None:
         """Load the TLS files and the key store, and open each backend."""
@@ -145,11 +156,15 @@ class DryRun:
                     for query in _made_up_users(settings) if self.online else ():
                         if type(query) in backend.serves:
                             await _check_absent(backend, query)
+                            self._confirm(backend, f"a made-up {KINDS[type(query)]} not found")
             for each in warnings:
                 self.warn(each.getMessage(), "backends", i)
             if options.shadow is not None:  # the service starts without it
                 self.warnings += self.problems[before:]
                 del self.problems[before:]
+
+    def _confirm(self, backend: AnyBackend, text: str) -> None:
+        self.confirmed.append(("confirmed", f"{backend.name}: {text}"))
 
     def warn(self, message: str, *steps: int | str) -> None:
         self.warnings.append(self._problem(message, steps))
@@ -158,8 +173,8 @@ class DryRun:
         self, backend: AnyBackend, settings: Settings, *steps: int | str
     ) -> None:
         """Look the canaries of a backend up: a source that is down must not prevent a reload."""
-        options = backend.options
-        for name, query in {**canaries_of(options), **absent_canaries_of(options)}.items():
+        absent = absent_canaries_of(backend.options)
+        for name, query in {**canaries_of(backend.options), **absent}.items():
             if type(query) not in backend.serves:
                 text = f"{name}: the backend serves no lookups by {KINDS[type(query)]}"
                 self.problems.append(self._problem(text, steps))
@@ -173,6 +188,8 @@ class DryRun:
                 is_down = isinstance(error, Unavailable) and not isinstance(error, Untrusted)
                 found = self.warnings if is_down else self.problems
                 found.append(self._problem(error.reason, steps))
+            else:
+                self._confirm(backend, f"{name} {'not found' if name in absent else 'found'}")
 
     def _try_key_store(self, settings: Settings, setting: Path | SecretStr, kinds: Kinds) -> None:
         with self._problems_at("auth", "store"):

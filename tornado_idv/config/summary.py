@@ -19,7 +19,10 @@ _REMOTE_KINDS = ("ldap", "postgres", "redis", "upstream")
 
 
 def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
-    """Return labels and texts, one line each; ``now`` has a time zone and decides on keys."""
+    """Return labels and texts, one line each, none for what is off.
+
+    ``now`` has a time zone and decides on keys.
+    """
     server, admin, store = settings.server, settings.admin, settings.auth.store
     cache, shared = settings.cache, settings.shared_cache
     listens = ", ".join(
@@ -43,7 +46,7 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
         *(("shadow", _shadow(each, each.shadow)) for each in settings.backends if each.shadow),
         ("cache", f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"),
         ("shared cache", shared_text),
-        ("demo", "yes: plain tokens are allowed in the file" if settings.demo else "no"),
+        ("demo", "yes: plain tokens are allowed in the file" if settings.demo else ""),
         ("recommended", f"a canary, who must be found, for {unguarded}" if unguarded else ""),
     ]
     return [(label, text) for label, text in lines if text]
@@ -79,7 +82,7 @@ def _limits(limits: LimitSettings, keys: Sequence[KeySettings]) -> str:
     own = sum(key.limits.requests is not None or key.limits.misses is not None for key in keys)
     if own:
         shown.append(f"keys with their own: {own}")
-    return ", ".join(shown) or "none"
+    return ", ".join(shown)
 
 
 def _shadow(options: BackendOptions, shadow: ShadowOptions) -> str:

@@ -44,14 +44,13 @@ def canaries_of(options: BackendOptions) -> dict[str, Query]:
 
 def absent_canaries_of(options: BackendOptions) -> dict[str, Query]:
     """Return the queries for users who must not be found, as `canaries_of`."""
-    texts = enumerate((each.absent for each in options.canaries), start=1)
-    return {
-        f"canary {text if text[0] == '@' else number} (absent)": (
-            ByNickname(text[1:]) if text[0] == "@" else ByCard(text)
-        )
-        for number, text in texts
-        if text
-    }
+    found: dict[str, Query] = {}
+    for number, each in enumerate(options.canaries, start=1):
+        if (text := each.absent or "").startswith("@"):
+            found[f"canary {text} (absent)"] = ByNickname(text[1:])
+        elif text:
+            found[f"canary {number} (absent)"] = ByCard(text)
+    return found
 
 
 class Canary:
@@ -140,10 +139,7 @@ class Canary:
         return outcome
 
     async def look_up(self, name: str) -> str | None:
-        """Return the server that responds to one of them as it must.
-
-        Raises `LookupFailed`, with its name.
-        """
+        """Return the server that finds one of them as it must be; raises `LookupFailed`."""
         # It may wait for a place in the bulkhead as long as it may take.
         deadline = asyncio.get_running_loop().time() + 2 * self._options.timeout
         try:
