@@ -221,6 +221,42 @@ def test_config_only_reports_other_problems(invoke: Invoke, config: Callable[...
     assert reference.startswith(f"{path}:4:32: logging.format: not a reference; ")
 
 
+@pytest.mark.parametrize(
+    ("name", "mode", "folder_mode", "warns"),
+    [
+        ("key", 0o644, 0o755, True),
+        ("key", 0o644, 0o711, True),
+        ("key", 0o640, 0o755, False),
+        ("key", 0o644, 0o750, False),
+        ("tls.key", 0o644, 0o755, True),
+        ("tls.pem", 0o644, 0o755, False),
+    ],
+)
+def test_secret_that_every_user_may_read_gives_a_warning(
+    invoke: Invoke, name: str, mode: int, folder_mode: int, *, warns: bool
+) -> None:
+    """A certificate is no secret, but its key is."""
+    upstream = "{name: crm, kind: upstream, base_url: 'http://127.0.0.1:1', auth: %s}"
+    auth = "{kind: bearer, token: '${file:secrets/key}'}"
+    tls = "server: {tls: {cert_file: secrets/tls.pem, key_file: secrets/tls.key}}\n"
+    with public_directory() as folder:
+        (secrets := folder / "secrets").mkdir(folder_mode)
+        for each in ("key", "tls.pem", "tls.key"):
+            (secrets / each).write_text(SELF_SIGNED)
+            (secrets / each).chmod(mode if each == name else 0o600)
+        secrets.chmod(folder_mode)
+        path = folder / "config.yaml"
+        path.write_text(
+            f"profile_sites: ['https://a.example']\n{tls}backends: [{upstream % auth}]\n"
+        )
+        (secrets / "key").write_text("secret")
+        done = invoke("check", "-c", path)
+        assert done.exit_code == 0
+        text = f"every user of this machine may read {secrets / name}: chmod o= it"
+        assert (f"warning: {path}:1:1: {text}\n" in done.stderr) is warns
+        assert ("every user" in done.stderr) is warns
+
+
 def test_at_most_a_hundred_problems_are_printed(
     invoke: Invoke, config: Callable[..., Path]
 ) -> None:

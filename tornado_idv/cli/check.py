@@ -29,7 +29,7 @@ from tornado_idv.cli.common import (
     show,
 )
 from tornado_idv.config.checks import key_conflicts
-from tornado_idv.config.load import ConfigFile, load, load_without_references
+from tornado_idv.config.load import ConfigFile, load_without_references
 from tornado_idv.config.problems import dotted
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
@@ -44,6 +44,7 @@ from tornado_idv.errors import (
     Unavailable,
     Untrusted,
 )
+from tornado_idv.files import is_public
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -97,7 +98,9 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
         if config_only:
             settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
-            settings, absent = load(config_path, kinds, os.environ), []
+            file = ConfigFile.read(config_path)
+            settings, absent = file.load(kinds, os.environ), []
+            result.warn_of_public_files(file, settings)
             asyncio.run(result.run(settings, kinds))
     rows = [("not resolved", f"{each.path}: {each.message}") for each in absent]
     if settings is not None:
@@ -162,6 +165,14 @@ class DryRun:
             if options.shadow is not None:  # the service starts without it
                 self.warnings += self.problems[before:]
                 del self.problems[before:]
+
+    def warn_of_public_files(self, file: ConfigFile, settings: Settings) -> None:
+        """Warn of files with secrets that every user of this machine may read."""
+        tls = settings.server.tls
+        certificates = {tls.cert_file} - {tls.key_file} if tls else set()
+        for path, found in file.named.items():
+            if found and path not in certificates and is_public(path):
+                self.warn(f"every user of this machine may read {path}: chmod o= it")
 
     def _confirm(self, backend: AnyBackend, text: str) -> None:
         self.confirmed.append(("confirmed", f"{backend.name}: {text}"))
