@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from idv_yaml.backend import YamlBackend
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.admin import WITH_ADMIN, admin_port
+from support.processes.ports import free_port
 from support.processes.service import FIXTURE, serving_here
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.config.address import Address
@@ -43,6 +45,28 @@ async def served(folder: Path) -> AsyncIterator[Service]:
     (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     async with serving_here(WITH_ADMIN, folder) as service:
         yield service
+
+
+async def test_connection_is_not_refused_before_the_public_listener_responds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe of the admin listener begins while the backends are opened, and is answered."""
+    port = free_port()
+    probes = []
+
+    async def open_backend(backend: YamlBackend) -> None:
+        probes.append(await asyncio.open_connection("127.0.0.1", port))
+        await opened(backend)
+
+    opened = YamlBackend.open
+    monkeypatch.setattr(YamlBackend, "open", open_backend)
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    config = WITH_ADMIN.replace("admin: {port: 0}", f"admin: {{port: {port}}}")
+    async with serving_here(config, tmp_path):
+        ((reader, writer),) = probes
+        writer.write(GET % b"localhost")
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
 
 
 @pytest.mark.parametrize(

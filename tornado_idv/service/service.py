@@ -226,10 +226,19 @@ async def listening(
     """
     sockets = public_sockets(settings.server, file.addresses_for(settings))
     kinds = installed_kinds(manager)
-    async with (
-        serving(settings, manager, access_log, log_dropped, sockets=sockets) as service,
-        AsyncExitStack() as stack,
-    ):
+    async with AsyncExitStack() as stack:
+        if (admin := settings.admin) is not None:
+            # A tenth of the time to the first response, and most services have none. First, so
+            # that no connection to it is refused once the public listener responds.
+            from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
+            from tornado_idv.double.admin import ROUTES  # noqa: PLC0415
+
+            own = bind("admin.host or admin.port", Address(admin.host, admin.port))
+            for each in own:
+                stack.callback(each.close)
+        service = await stack.enter_async_context(
+            serving(settings, manager, access_log, log_dropped, sockets=sockets)
+        )
         operations = service.operations
 
         async def apply(file: ConfigFile) -> ReloadResult:
@@ -247,16 +256,10 @@ async def listening(
         operations.sockets = files.report
         watch = reloader.watch(files, lambda: service.settings.server.watch_config)
         await stack.enter_async_context(background(watch))
-        if settings.admin is not None:
-            # A tenth of the time to the first response, and most services have none.
-            from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
-            from tornado_idv.double.admin import ROUTES  # noqa: PLC0415
-
-            host = settings.admin.host
-            own = bind("admin.host or admin.port", Address(host, settings.admin.port))
+        if admin is not None:
             routes = ROUTES if settings.demo else None
             await stack.enter_async_context(
-                admin_listening(own, host, operations, routes, double=service.shared.double)
+                admin_listening(own, admin.host, operations, routes, double=service.shared.double)
             )
             service.admin_url = Address.of(own[0]).url("http")
         yield service
