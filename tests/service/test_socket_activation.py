@@ -230,6 +230,22 @@ def test_without_sockets_for_this_process_it_binds_its_own(
         assert int(address.split(":")[1]) != held[0].getsockname()[1]
 
 
+@WORKERS
+def test_sockets_that_a_wrapper_was_passed_are_named_if_their_address_is_taken(
+    held: Sockets, tmp_path: Path, workers: int
+) -> None:
+    """A wrapper that does not replace itself by the service, as `sh -c` or `uv run`."""
+    config = write(tmp_path, workers)
+    port, log = held[0].getsockname()[1], tmp_path / "log"
+    arguments = ("serve", "--config", str(config), "--port", str(port))
+    with activated(held, *arguments, log=log, pid="4711") as process:
+        assert process.wait(TIMEOUT) == 3
+    assert log.read_text() == (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "sockets were passed to process 4711, which must start this one with exec\n"
+    )
+
+
 def datagram() -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))

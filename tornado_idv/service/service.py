@@ -233,7 +233,7 @@ async def listening(
             from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
             from tornado_idv.double.admin import ROUTES  # noqa: PLC0415
 
-            own = bind("admin.host or admin.port", Address(admin.host, admin.port))
+            own = bind("change admin.host or admin.port", Address(admin.host, admin.port))
             for each in own:
                 stack.callback(each.close)
         service = await stack.enter_async_context(

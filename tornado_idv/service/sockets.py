@@ -47,20 +47,23 @@ def public_sockets(
     Those that a service manager passes take the place of ``addresses``. They and Unix sockets are
     the same for all workers. At the end the files of Unix sockets that were bound are removed.
     """
-    setting = "server.listen" if server.listen else "server.host or server.port"
+    advice = f"change {'server.listen' if server.listen else 'server.host or server.port'}"
+    owner = os.environ.get("LISTEN_PID", "") if os.environ.get("LISTEN_FDS") else ""
+    if owner not in ("", str(os.getpid())):
+        advice = f"sockets were passed to process {owner}, which must start this one with exec"
     passed = passed_sockets()
     bound = [[passed] * workers] if passed else []
     with ExitStack() as stack:
         for address in () if passed else addresses:
-            bound.append(bind_each(setting, address, workers))
+            bound.append(bind_each(advice, address, workers))
             if address.path is not None:
                 own = FileSignature.of(address.path)
                 stack.callback(_remove, bound[-1][0][0], address.path, own)
         yield [[*chain(*own)] for own in zip(*bound, strict=True)]
 
 
-def bind(setting: str, address: Address, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Return sockets that listen on an address; raises `StartError`, which names the setting.
+def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[socket.socket]:
+    """Return sockets that listen on an address; raises `StartError`, which ends with ``advice``.
 
     With ``reuse_port``, further ones may be bound to the same address. Any user who may enter the
     folder of a Unix socket may connect, as to a port: clients have keys.
@@ -72,22 +75,22 @@ def bind(setting: str, address: Address, *, reuse_port: bool = False) -> list[so
         return [bind_unix_socket(str(address.path), 0o666)]
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StartError(f"cannot listen on {address}: {reason}; change {setting}") from None
+        raise StartError(f"cannot listen on {address}: {reason}; {advice}") from None
 
 
-def bind_each(setting: str, address: Address, count: int) -> list[list[socket.socket]]:
+def bind_each(advice: str, address: Address, count: int) -> list[list[socket.socket]]:
     """Return ``count`` times sockets on one address, of which each gets a share of the connections.
 
     A Unix socket is the same each time. Raises `StartError`, also if another process listens there:
     any further socket could be bound beside its own (``SO_REUSEPORT``).
     """
-    probe = bind(setting, address)
+    probe = bind(advice, address)
     if count == 1 or address.path is not None:
         return [probe] * count
     address = replace(address, port=Address.of(probe[0]).port)
     for each in probe:
         each.close()
-    return [bind(setting, address, reuse_port=True) for _ in range(count)]
+    return [bind(advice, address, reuse_port=True) for _ in range(count)]
 
 
 def _require_unused(path: Path) -> None:

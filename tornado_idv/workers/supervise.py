@@ -48,7 +48,7 @@ def supervise(
     with public_sockets(server, file.addresses_for(settings), workers) as public:
         admin_sockets: list[socket.socket] = []
         if admin:
-            admin_sockets = bind("admin.host or admin.port", Address(admin.host, admin.port))
+            admin_sockets = bind("change admin.host or admin.port", Address(admin.host, admin.port))
         kinds = installed_kinds(manager)
         limiters = make_limiters(settings.limits)
         current = Configuration(file, settings, manager, kinds, limiters)
