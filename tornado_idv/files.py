@@ -92,13 +92,6 @@ def read_text(path: Path) -> str:
     return read_file(path).decode("utf-8").replace("\r\n", "\n").removesuffix("\n")
 
 
-def is_public(path: Path) -> bool:
-    """Return whether every user of this machine may read a file; raises `OSError`."""
-    file, *folders = [path.resolve(), *path.resolve().parents]
-    may_enter = all(each.stat().st_mode & 0o001 for each in folders)
-    return may_enter and bool(file.stat().st_mode & 0o004)
-
-
 class FileSignature(NamedTuple):
     """The part of a file's status that changes when the file is written or replaced.
 

@@ -99,7 +99,7 @@ def test_check_fails_where_the_record_of_a_canary_is_wrong(invoke: Invoke, confi
         wrong = invoke("check", "-c", config(UPSTREAM % (directory.url, "level")))
     assert (right.exit_code, right.stderr) == (0, "")
     assert wrong.exit_code == 1
-    assert "backends[0].canary: canary @idv-canary: " in wrong.stderr
+    assert "backends[0].canary: crm: canary @idv-canary: " in wrong.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -34,17 +34,7 @@ from tornado_idv.config.problems import dotted
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
-from tornado_idv.errors import (
-    Broken,
-    ConfigError,
-    IdvError,
-    LookupFailed,
-    Problem,
-    SettingError,
-    Unavailable,
-    Untrusted,
-)
-from tornado_idv.files import is_public
+from tornado_idv.errors import Broken, ConfigError, IdvError, Problem, SettingError, Untrusted
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -109,8 +99,11 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
         if warning := server.warning(server.addresses):
             result.warn(warning, "server", "listen" if server.listen else "host")
     if as_json:
+        by_name: dict[str, list[str]] = {}
+        for label, text in rows:
+            by_name.setdefault(label.rstrip(" 0123456789").replace(" ", "_"), []).append(text)
         problems = failure(ConfigError(*result.problems))
-        record = problems if result.problems else {"ok": True, "summary": _by_name(rows)}
+        record = problems if result.problems else {"ok": True, "summary": by_name}
         print_json({**record, "warnings": [asdict(each) for each in result.warnings]})
     else:
         for each in (*(f"warning: {each}" for each in result.warnings), *result.problems):
@@ -120,13 +113,6 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
             for label, text in rows:
                 click.echo(f"{label:14} {text}")
     sys.exit(Exit.NO if result.problems else Exit.DONE)
-
-
-def _by_name(rows: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    named: dict[str, list[str]] = {}
-    for label, text in rows:
-        named.setdefault(label.rstrip(" 0123456789").replace(" ", "_"), []).append(text)
-    return named
 
 
 @dataclass
@@ -168,10 +154,10 @@ class DryRun:
 
     def warn_of_public_files(self, file: ConfigFile, settings: Settings) -> None:
         """Warn of files with secrets that every user of this machine may read."""
-        tls = settings.server.tls
-        certificates = {tls.cert_file} - {tls.key_file} if tls else set()
-        for path, found in file.named.items():
-            if found and path not in certificates and is_public(path):
+        public = {tls.cert_file} - {tls.key_file} if (tls := settings.server.tls) else set()
+        for path in sorted({each for each, found in file.named.items() if found} - public):
+            own, *folders = (each.stat().st_mode for each in (path, *path.resolve().parents))
+            if own & 0o004 and all(mode & 0o001 for mode in folders):
                 self.warn(f"every user of this machine may read {path}: chmod o= it")
 
     def _confirm(self, backend: AnyBackend, text: str) -> None:
@@ -195,10 +181,9 @@ class DryRun:
             try:
                 with _logged_warnings():  # they say what the error says
                     await canary.look_up(name)
-            except LookupFailed as error:
-                is_down = isinstance(error, Unavailable) and not isinstance(error, Untrusted)
-                found = self.warnings if is_down else self.problems
-                found.append(self._problem(error.reason, steps))
+            except IdvError as error:
+                found = self.problems if isinstance(error, Broken | Untrusted) else self.warnings
+                found.append(self._problem(str(error), steps))
             else:
                 self._confirm(backend, f"{name} {'not found' if name in absent else 'found'}")
 
@@ -248,7 +233,7 @@ async def _check_absent(backend: AnyBackend, query: Query) -> None:
             result = await backend.find(query)
     except (IdvError, TimeoutError) as error:
         reason = str(error) or f"no answer within {backend.options.timeout:g} s"
-        raise Unavailable(f"a made-up {kind}: {reason}") from None
+        raise Broken(f"a made-up {kind}: {reason}") from None
     if (result.user if isinstance(result, BackendResult) else result) is not None:
         raise Broken(f"a made-up {kind} is found")
 

@@ -60,8 +60,7 @@ _BACKENDS = {
   - name: users
     kind: postgres
     dsn: ${file:postgres.dsn}   # write that file: postgresql://idv:password@db.example.org/people
-    # A user who is never deleted: create it.
-    # canary: {nickname: "@idv-canary", card_number: "9000000000000001"}
+    # canary: {nickname: "@idv-canary", card_number: "9000000000000001"}   # create this user
     # table: users              # or by_nickname and by_card: queries of your own
 """,
     "ldap": """\
@@ -70,8 +69,7 @@ _BACKENDS = {
     uris: [ldaps://ldap.example.org]
     bind: {dn: "cn=idv,dc=example,dc=org", password: "${file:ldap.password}"}   # write that file
     base_dn: "ou=people,dc=example,dc=org"
-    # A user who is never deleted: create it.
-    # canary: {nickname: "@idv-canary", card_number: "9000000000000001"}
+    # canary: {nickname: "@idv-canary", card_number: "9000000000000001"}   # create this user
     by_nickname: {filter: "(&(objectClass=person)(uid={nickname}))"}
     by_card: {filter: "(&(objectClass=person)(employeeNumber={card_number}))"}
     response: {nickname: uid, card_number: employeeNumber, plan: {path: title, default: Free}}
@@ -82,8 +80,7 @@ identifiers: {nickname_case: fold}              # as LDAP compares
   - name: users
     kind: upstream
     base_url: https://crm.example.org/v2
-    # A user who is never deleted: create it.
-    # canary: {nickname: "@idv-canary", card_number: "9000000000000001"}
+    # canary: {nickname: "@idv-canary", card_number: "9000000000000001"}   # create this user
     auth: {kind: bearer, token: "${file:upstream.token}"}   # write that file
     by_nickname: {url: "/people/{nickname}"}
     by_card: {url: "/people", query: {card: "{card_number}", limit: "2"}}

@@ -19,10 +19,7 @@ _REMOTE_KINDS = ("ldap", "postgres", "redis", "upstream")
 
 
 def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
-    """Return labels and texts, one line each, none for what is off.
-
-    ``now`` has a time zone and decides on keys.
-    """
+    """Return labels and texts, one line each, none for what is off; ``now`` decides on keys."""
     server, admin, store = settings.server, settings.admin, settings.auth.store
     cache, shared = settings.cache, settings.shared_cache
     listens = ", ".join(

@@ -65,15 +65,14 @@ class Canary:
         self,
         options: BackendOptions,
         kind: type[Query],
-        absent: Mapping[str, Query],
+        absent: dict[str, Query],
         look_up: Callable[[Query, float], Coroutine[Any, Any, Answer | None]],
         timer: Callable[[], float],
     ) -> None:
         self._options = options
         self.queries = {
             name: each for name, each in canaries_of(options).items() if isinstance(each, kind)
-        }
-        self.queries |= absent
+        } | absent
         self._absent = absent
         with_plan = [each for each in options.canaries if each.plan]
         self._plans = {f"@{each.nickname}": each.plan for each in with_plan}
