@@ -335,6 +335,19 @@ async def test_canary_needs_a_place_that_no_waiting_lookup_holds() -> None:
     assert asking.in_flight == 0
 
 
+async def test_canary_is_looked_up_before_all_lookups_that_wait() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME, max_concurrent=1)
+    gate = users.held["@1"] = asyncio.Event()
+    asking = guard(users)
+    callers = [asyncio.create_task(ask(asking, ByNickname(str(n)))) for n in range(1, 9)]
+    await settle()
+    asking.canaries[ByNickname].check()
+    await settle()
+    gate.set()
+    await asyncio.gather(*callers)
+    assert users.asked[:3] == ["@1", "@idv-canary", "@2"]
+
+
 async def test_caller_that_leaves_does_not_end_the_lookup_of_the_canary() -> None:
     users = Users(BIRD, canary=BY_NICKNAME)
     gate = users.held["@idv-canary"] = asyncio.Event()

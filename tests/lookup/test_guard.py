@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from support.fakes.clock_and_backends import FakeBackend, LoopClock, Ticker
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
+from tornado_idv.lookup import bulkhead
 from tornado_idv.lookup.guard import BackendCall, CallResult, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
@@ -278,27 +279,41 @@ async def test_disconnected_caller_cancels_the_backend_call() -> None:
 # How many it lets in
 
 
-async def test_so_many_are_asked_at_once_as_many_wait_and_one_more_is_refused() -> None:
+async def test_so_many_are_asked_at_once_and_many_more_wait() -> None:
     backend = FakeBackend(ALICE, max_concurrent=3)
     backend.source.hold()
     asked = guard(backend)
-    callers = [begin(asked) for _ in range(6)]
+    callers = [begin(asked) for _ in range(500)]
+    await begun(backend)
+    assert backend.source.asked == 3
+    backend.source.release()
+    assert await asyncio.gather(*callers) == [Answer(ALICE, "crm")] * 500
+    assert (backend.source.asked, backend.source.most_under_way) == (500, 3)
+
+
+async def test_lookup_is_refused_while_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulkhead, "MAX_WAITING", 3)
+    backend = FakeBackend(ALICE, max_concurrent=1)
+    backend.source.hold()
+    asked = guard(backend)
+    callers = [begin(asked) for _ in range(4)]
     error = await failure(asked)
     assert isinstance(error, Unavailable)
     assert str(error) == f"crm: {TOO_MANY}"
-    assert backend.source.asked == 3
     backend.source.release()
-    assert await asyncio.gather(*callers) == [Answer(ALICE, "crm")] * 6
-    assert (backend.source.asked, backend.source.most_under_way) == (6, 3)
+    assert await asyncio.gather(*callers) == [Answer(ALICE, "crm")] * 4
 
 
-async def test_queued_lookup_fails_before_the_request_timeout() -> None:
+async def test_queued_lookup_leaves_half_of_the_time_to_the_next_backend() -> None:
     clock, backend = LoopClock(), FakeBackend(ALICE, max_concurrent=1, timeout=60)
     backend.source.hold()
     asked = guard(backend)
     first, waiting = begin(asked), begin(asked, left=2)
     await begun(backend)
-    clock.forward(1.96)
+    clock.stop()
+    await clock.advance(1.02)
+    await asyncio.sleep(0)
+    assert waiting.done()
     with pytest.raises(Unavailable) as caught:
         await waiting
     assert caught.value.reason == "max_concurrent reached, and timed out in its queue"
@@ -387,7 +402,10 @@ async def test_skipped_call_does_not_count_as_a_success() -> None:
     assert (await failure(asked)).reason.startswith(OPEN)
 
 
-async def test_own_limits_and_disconnects_are_no_failures() -> None:
+async def test_own_limits_and_disconnects_are_no_failures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulkhead, "MAX_WAITING", 10)
     clock, backend = LoopClock(), FakeBackend(ALICE, timeout=60, max_concurrent=10)
     backend.source.hold()
     asked = guard(backend)
@@ -472,8 +490,11 @@ async def test_failure_has_the_wait_of_the_circuit_breaker() -> None:
     assert (await failure(asked)).retry_after == 300
 
 
-async def test_guards_of_one_backend_share_its_concurrency_limit() -> None:
+async def test_guards_of_one_backend_share_its_concurrency_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As during a reload, while lookups of the guard before are running."""
+    monkeypatch.setattr(bulkhead, "MAX_WAITING", 1)
     backend = FakeBackend(ALICE, max_concurrent=1)
     asked, after = guard(backend), guard(backend)
     after.share_state_of(asked)
@@ -553,7 +574,10 @@ async def test_every_outcome_is_reported_with_its_duration(
     assert calls == [BackendCall("crm", said, 0.25, result)]
 
 
-async def test_only_calls_that_the_guard_did_not_make_are_reported_as_rejected() -> None:
+async def test_only_calls_that_the_guard_did_not_make_are_reported_as_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulkhead, "MAX_WAITING", 1)
     clock, calls = LoopClock(), list[BackendCall]()
     backend = FakeBackend(DOWN, timeout=60, max_concurrent=1, breaker={"failures": 1})
     asked = guard(backend, on_result=calls.append)

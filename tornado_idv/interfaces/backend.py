@@ -128,7 +128,9 @@ class BackendOptions(Options):
 
     Other queries are not sent to this backend: they are "not known here"."""
     max_concurrent: Annotated[WholeNumber, Field(ge=1)] = 64
-    """The maximum number of concurrent lookups; as many again wait, more are unavailable."""
+    """The maximum number of concurrent lookups.
+
+    Further ones wait for up to half of the time that they have left, and are then unavailable."""
     breaker: BreakerOptions = BreakerOptions()
     """The circuit breaker of this backend."""
     cache_ttl: Duration | None = None

@@ -1,22 +1,35 @@
-"""A concurrency limit with a bounded wait queue.
+"""A concurrency limit with a wait queue that is bounded by time.
 
-Like `asyncio.Semaphore`, but with a limit to the queue, and without a coroutine call in the
-usual case, where nothing has to wait.
+Like `asyncio.Semaphore`, but with deadlines, and without a coroutine call in the usual case,
+where nothing has to wait.
+
+The queue is first come, first served while that is in time for all. Else each would be served
+when it has little time left, and most in vain. So the newest come first once one has waited for
+half of its time ("adaptive LIFO"), and the rest waits in case that the load decreases.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from math import inf
+
+from tornado_idv.lookup.deadlines import DeadlineQueue
+
+MAX_WAITING = 10_000
+"""For the memory. Most requests wait with an open connection, and so are fewer than this."""
+_Permit = asyncio.Future[bool]
 
 
 class Bulkhead:
-    """At most ``limit`` permits at once, and at most as many waiting for one."""
+    """At most ``limit`` permits at once, and at most `MAX_WAITING` waiting for one."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._free = limit
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue: deque[tuple[float, _Permit]] = deque()
+        """Waiters, each with the time at which it has waited too long, the oldest first."""
+        self._deadlines = DeadlineQueue(_refuse)
 
     @property
     def in_use(self) -> int:
@@ -26,7 +39,7 @@ class Bulkhead:
     @property
     def can_queue(self) -> bool:
         """Return whether there is room for one more in `acquire`."""
-        return len(self._queue) < self._limit
+        return len(self._queue) < MAX_WAITING
 
     def try_acquire(self) -> bool:
         """Take a permit, if one is free."""
@@ -35,28 +48,41 @@ class Bulkhead:
         self._free -= 1
         return True
 
-    async def acquire(self, deadline: float) -> None:
-        """Wait for a permit, first come first served; for use when none is free.
+    async def acquire(self, deadline: float, *, first: bool = False) -> bool:
+        """Wait for a permit, ahead of all others if ``first``; for use when none is free.
 
-        Raises `TimeoutError` at ``deadline``, of the running loop's clock.
+        Return whether there was one by ``deadline``, of the running loop's clock.
         """
-        permit = asyncio.get_running_loop().create_future()
-        self._queue.append(permit)
+        loop = asyncio.get_running_loop()
+        permit: _Permit = loop.create_future()
+        if first:
+            self._queue.appendleft((inf, permit))
+        else:
+            self._queue.append(((loop.time() + deadline) / 2, permit))
+        self._deadlines.add(permit, deadline)
         try:
-            async with asyncio.timeout_at(deadline):
-                await permit
-        except BaseException:
-            if permit in self._queue:
-                self._queue.remove(permit)
-            else:  # granted in the same iteration of the loop: pass it on
-                self.release()
+            return await permit
+        except asyncio.CancelledError:
+            if not permit.cancelled() and permit.result():
+                self.release()  # granted in the same iteration of the loop: pass it on
             raise
+        finally:
+            self._deadlines.discard(permit)
+            while self._queue and self._queue[0][1].done():
+                self._queue.popleft()
 
     def release(self) -> None:
-        """Give a permit back, to the one that has waited longest."""
-        for permit in self._queue:
-            if not permit.done():  # a cancelled one removes itself
-                self._queue.remove(permit)
-                permit.set_result(None)
+        """Give a permit back, to the next that waits."""
+        queue = self._queue
+        while queue:
+            is_late = queue[0][0] <= asyncio.get_running_loop().time()
+            _, permit = queue.pop() if is_late else queue.popleft()
+            if not permit.done():
+                permit.set_result(True)
                 return
         self._free += 1
+
+
+def _refuse(permit: _Permit) -> None:
+    if not permit.done():
+        permit.set_result(False)

@@ -117,6 +117,7 @@ class Guard:
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
         self._bulkhead = Bulkhead(options.max_concurrent)
+        self._canary_queries = frozenset(canaries_of(options).values())
         self._failing = False
         self._next_recovery = -inf
 
@@ -220,10 +221,10 @@ class Guard:
         if not self._bulkhead.try_acquire():
             if not self._bulkhead.can_queue:
                 raise NotCalled("max_concurrent reached, and its queue is full")
-            try:
-                await self._bulkhead.acquire(deadline - _MIN_TIME_LEFT)
-            except TimeoutError:
-                raise NotCalled("max_concurrent reached, and timed out in its queue") from None
+            # The other half is for the call, or for the next backend.
+            until = (asyncio.get_running_loop().time() + deadline) / 2
+            if not await self._bulkhead.acquire(until, first=query in self._canary_queries):
+                raise NotCalled("max_concurrent reached, and timed out in its queue")
         permit: Permit | None = None
         report: Callable[[Permit], object] = self.breaker.abandoned  # also if cancelled
         try:

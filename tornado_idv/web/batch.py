@@ -114,11 +114,8 @@ class BatchHandler(AuthenticatedHandler):
                 future.exception()  # else one that ends after the deadline is logged as lost
 
         for query in results:
-            if not slots.try_acquire():
-                try:
-                    await slots.acquire(deadline)
-                except TimeoutError:
-                    break
+            if not slots.try_acquire() and not await slots.acquire(deadline):
+                break
             lookups[query] = lookup = start_lookup(services, query, limits, context)
             lookup.future.add_done_callback(finish)
             if len(lookups) % _GROUP == 0:
