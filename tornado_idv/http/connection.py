@@ -214,10 +214,9 @@ class Connection(asyncio.Protocol, ResponseSink):
         self.state = READING
         if self._blocked:
             return
-        parser = self._parser
-        match = None if self._eof or parser.head is not None else self._match
-        if match is not None and self._serve_buffered(match):
+        if self._serve_buffered():
             return
+        parser = self._parser
         known = parser.head
         try:
             head = parser.read_head()
@@ -238,10 +237,11 @@ class Connection(asyncio.Protocol, ResponseSink):
                 self._set_timeout(self._serving.limits.body_timeout)
             self._bound_read_ahead()
 
-    def _serve_buffered(self, match: Match) -> bool:
+    def _serve_buffered(self) -> bool:
         """Serve the next request that is buffered, if its head is known; wait for its body."""
         buffer = self._parser.buffer
-        known = match(buffer)
+        match = None if self._eof or self._parser.head is not None else self._match
+        known = match(buffer) if match is not None else None
         if known is None:
             return False
         if known.size <= len(buffer):
@@ -275,19 +275,21 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _start_next(self) -> None:
-        """Start the next request, in turn unless the client is authenticated.
+        """Start the next request, in turn unless it is one of the fast path of a known client.
 
         Bytes that cannot start a request are handled at once, since that costs little.
         """
-        if self._authenticated or not self._parser.has_head:
+        if not self._parser.has_head:
             self.resume()
         elif self.state not in NOT_READING:
-            self._enqueue()
+            is_first = self._authenticated and self.state is not QUEUED
+            if not (is_first and self._serve_buffered()):
+                self._enqueue()
 
     def _enqueue(self) -> None:
         self.state = QUEUED
         context = self._context
-        queue = context.pipelined if self._authenticated else context.unauthenticated
+        queue = context.authenticated if self._authenticated else context.unauthenticated
         queue.enqueue(self.resume, rejected=self._authenticated is False)
 
     def _next_request(self) -> None:

@@ -1,8 +1,9 @@
 """Fair queues: how many requests that wait start in one event-loop iteration.
 
-Without a bound, a thousand clients that pipeline make each iteration as long as a thousand
-requests, and a client that connects meanwhile waits for several iterations. So pipelined
-requests start for `PIPELINED_BUDGET` seconds, and the rest in later iterations.
+Without a bound, a thousand clients that pipeline, or send batches or invalid requests, make each
+iteration as long as a thousand requests, and a client that connects meanwhile waits for several
+iterations. So requests of authenticated clients that are pipelined, or that the fast path does not
+answer, start for `AUTHENTICATED_BUDGET` seconds, and the rest in later iterations.
 
 Requests of connections that have not shown a valid key start one per iteration, and one more for
 each millisecond that it took. A rejected request takes about 0.2 ms, most of it in a later
@@ -27,7 +28,7 @@ from asyncio import AbstractEventLoop
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-PIPELINED_BUDGET = 0.001
+AUTHENTICATED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
 """Seconds of an iteration that count, also after the process was suspended."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connection_table import ConnectionTable
-from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_RATE, FairQueue
+from tornado_idv.http.fair_queue import AUTHENTICATED_BUDGET, UNAUTHENTICATED_RATE, FairQueue
 from tornado_idv.http.serving import ServerContext, Serving
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 
@@ -48,7 +48,7 @@ class HttpServer:
             serving=serving,
             loop=loop,
             connections=self._connections,
-            pipelined=FairQueue(loop, timer, budget=PIPELINED_BUDGET),
+            authenticated=FairQueue(loop, timer, budget=AUTHENTICATED_BUDGET),
             unauthenticated=FairQueue(loop, timer, rate=UNAUTHENTICATED_RATE),
             written=written,
         )

@@ -80,13 +80,13 @@ class ServerContext:
     serving: Serving
     loop: AbstractEventLoop
     connections: ConnectionTable
-    pipelined: FairQueue
-    """Authenticated clients whose next request has arrived already."""
+    authenticated: FairQueue
+    """Authenticated clients with a pipelined request, or one that the fast path leaves."""
     unauthenticated: FairQueue
     written: Future[None]
     """A completed future: Tornado's handlers do not wait for the client to read."""
 
     def leave_queues(self, resume: Resume) -> None:
         """Remove a connection that may wait in a queue."""
-        self.pipelined.cancel(resume)
+        self.authenticated.cancel(resume)
         self.unauthenticated.cancel(resume)
