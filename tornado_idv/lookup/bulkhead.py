@@ -4,7 +4,7 @@ Like `asyncio.Semaphore`, but with deadlines, and without a coroutine call in th
 where nothing has to wait.
 
 The queue is first come, first served while that is in time for all. Else each would be served
-when it has little time left, and most in vain. So the newest come first once one has waited for
+when it has little time left, and most too late. So the newest come first once one has waited for
 half of its time ("adaptive LIFO"), and the rest waits in case that the load decreases.
 """
 
