@@ -19,7 +19,7 @@ class State(Enum):
 
         IDLE -> READING -> RESPONDING -> IDLE
                    ^            ^  |
-                   +--> QUEUED -+<-+            unauthenticated, or pipelined
+                   +--> QUEUED -+<-+            all but the fast path, or pipelined
         every state -> CLOSING -> CLOSED
 
     Beside it a connection has two conditions that occur in every state: the client does not

@@ -73,7 +73,7 @@ class Exchange(HTTPConnection):
 
     authenticated = False
     """Set by the handler that accepted the client's credentials: later requests of the
-    connection then do not wait in the fair queue."""
+    connection then wait behind no client without."""
 
     def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
         self.head = head
