@@ -216,16 +216,16 @@ def test_clock_that_was_set_back_makes_it_of_no_use() -> None:
         before.restarted(pause=-1)
 
 
-def test_other_configuration_and_other_version_are_ignored() -> None:
+def test_other_configuration_and_other_format_are_ignored() -> None:
     before = Process()
     before.store()
     with pytest.raises(SnapshotIgnored, match="configuration"):
         before.restarted(scope="other")
     content = before.stop()
-    with pytest.raises(SnapshotIgnored, match="version"):
+    with pytest.raises(SnapshotIgnored, match="format"):
         Process().load(content.replace(b"snapshot 1", b"snapshot 2", 1))
     for other in (b"", b"profile_sites: []\n", content[1:]):
-        with pytest.raises(SnapshotIgnored, match="version"):
+        with pytest.raises(SnapshotIgnored, match="format"):
             Process().load(other)
 
 

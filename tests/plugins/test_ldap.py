@@ -391,7 +391,7 @@ async def test_surroundings_change_nothing(
     ]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-c", program, repr(given)),
+        *("-u", "-c", program, repr(given)),
         env={**os.environ, **HOSTILE, "HOME": str(tmp_path)},
         cwd=tmp_path,
         stdout=asyncio.subprocess.PIPE,

@@ -145,8 +145,8 @@ WRONG = {
         "endpoints: [http://a, http://b]",
         6,
         (
-            "endpoints is no option any more, since one of them may lack a user; write the "
-            "base_url of a balancer, or a backend for each of them, the first with "
+            "endpoints is no option any more, since one of them alone may lack a user; write "
+            "the base_url of a balancer, or a backend for each of them, the first with "
             'on_unavailable: continue, so that "not found" needs all of them'
         ),
     ),

@@ -34,8 +34,8 @@ ALL = "sample: 100%, rate: 1000/s"
 
 def shadow(directory: LiveDirectory, options: str = ALL, more: str = "") -> str:
     return (
-        f"  - {{name: new, kind: upstream, timeout: 5s, base_url: '{directory.url}',"
-        f" {more} shadow: {{{options}}}}}\n"
+        f"  - {{name: new, kind: upstream, base_url: '{directory.url}',"
+        f" {more or 'timeout: 5s,'} shadow: {{{options}}}}}\n"
     )
 
 
@@ -290,7 +290,9 @@ def test_state_that_cannot_be_written_is_a_problem(tmp_path: Path, new: LiveDire
 def test_query_that_the_shadow_is_not_asked_for_is_not_compared(
     tmp_path: Path, new: LiveDirectory
 ) -> None:
-    with serving(config(SERVED, shadow(new, more="match: '@a.*',")), tmp_path) as service:
+    with serving(
+        config(SERVED, shadow(new, more="timeout: 5s, match: '@a.*',")), tmp_path
+    ) as service:
         wait_until_open(service)
         assert Client(service.port).by_input("@bob").status == 200
         assert Client(service.port).by_input("@alice").status == 200

@@ -141,7 +141,17 @@ class Invariants:
         room = self.limits.max_entries if found else self.limits.max_negative_entries
         if room < len(self.record.runs) or self._purged(*newest, until):
             return None
-        return newest
+        return None if self._dropped(*newest, until) else newest
+
+    def _dropped(self, run: Run, result: ChainResult, until: At) -> bool:
+        """Whether the user was not found by the other identifier since then."""
+        user = result.user
+        return user is not None and any(
+            other.user is None and newer.ended is not None and newer.ended.moment > run.begun.moment
+            for query in self.record.runs
+            if query.text in (f"@{user.nickname}", user.card_number)
+            for newer, other in self._concluded(query, until)
+        )
 
     def _surely_failing(self, lookup: Lookup) -> bool:
         return self.limits.max_negative_entries >= len(self.record.runs) and any(
