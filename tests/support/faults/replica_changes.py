@@ -113,12 +113,15 @@ class Keys:
 
 
 class SharedAnswer:
-    """A user who is looked up by one service is found by another although removed meanwhile."""
+    """A user who is looked up by one service is found by another although removed meanwhile.
+
+    Only services with the same ``dsn`` share answers: those on ``alike`` ports.
+    """
 
     name = "shared answer"
 
-    def __init__(self, database: Database, caller: Caller) -> None:
-        self._database, self._caller = database, caller
+    def __init__(self, database: Database, caller: Caller, alike: Sequence[int]) -> None:
+        self._database, self._caller, self._alike = database, caller, alike
         self._count = 0
 
     async def make(self) -> None:
@@ -134,8 +137,7 @@ class SharedAnswer:
         return (first, second) == (200, 200)
 
     def _next(self, port: int) -> int:
-        ports = self._caller.ports
-        return ports[ports.index(port) - 1]
+        return self._alike[self._alike.index(port) - 1] if port in self._alike else port
 
     def _write(self, statement: str) -> None:
         self._database.run(

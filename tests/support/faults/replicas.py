@@ -94,7 +94,7 @@ async def running_replicas(
         session = await stack.enter_async_context(aiohttp.ClientSession())
         caller = Caller(session, services)
         changes: list[Change] = [Edit(source, caller), Purge(source, caller)]
-        changes += [Keys(database, caller), SharedAnswer(database, caller)]
+        changes += [Keys(database, caller), SharedAnswer(database, caller, caller.ports[1:])]
         scenarios = [
             *of_redis(source, redis, relays[2]),
             cut_off(source, relays[:2], caller.ports[0]),
