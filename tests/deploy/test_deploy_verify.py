@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -210,10 +211,14 @@ def test_body_is_for_the_application(
 ) -> None:
     with site(service, application, KEY, tmp_path) as port, connect(port) as client:
         for member, status in (("@alice", 200), ("@unknown", 403), ("@alice", 200)):
-            client.request("POST", "/order", b"a" * 100_000, {"Cookie": f"member={member}"})
-            response = client.getresponse()
-            assert (response.status, len(response.read()) == 100_000) == (status, status == 200)
-            client.close()
+            try:
+                client.request("POST", "/order", b"a" * 100_000, {"Cookie": f"member={member}"})
+                response = client.getresponse()
+                assert (response.status, len(response.read()) == 100_000) == (status, status == 200)
+            except (ConnectionError, ssl.SSLEOFError):
+                assert status == 403  # it may have closed the connection before the whole body
+            finally:
+                client.close()
 
 
 @SITES
