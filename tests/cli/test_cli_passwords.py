@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.ports import free_port
 from support.processes.process import Invoke
 from support.processes.reloads import config as service_config
 from support.processes.reloads import reloadable
@@ -73,7 +74,7 @@ def write(folder: Path, template: str, backend: str, more: str) -> Path:
     path = folder / "config.yaml"
     quoted = "'{}'".format(template.replace("'", "''"))
     text = (
-        f"profile_sites: [https://profiles.example]\nadmin: {{port: 1}}\n"
+        f"profile_sites: [https://profiles.example]\nadmin: {{port: {free_port()}}}\n"
         f"{more}\nbackends: [{{{backend}}}]\n"
     )
     path.write_text(text.replace("URL", quoted), encoding="utf-8")
