@@ -177,7 +177,8 @@ def test_load_balancer_learns_of_a_stop_while_the_drain_is_delayed(
         assert is_kept(*client.raw(health), 200)
         service.send_signal()
         eventually(lambda: "stopping" in service.read_log())
-        eventually(lambda: client.raw(health)[0].status == 503)
+        # Of each worker, to which the kernel distributes the connections.
+        eventually(lambda: all(client.raw(health)[0].status == 503 for _ in range(16)))
         late = [opened.enter_context(client.connection()) for _ in range(4)]
         for each in kept + late:
             each.send(REQUEST)
