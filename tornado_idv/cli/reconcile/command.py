@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 from time import sleep, time
+from typing import Any
 
 import click
 
@@ -30,6 +32,12 @@ from tornado_idv.interfaces.command_tools import Exit, printable
 from tornado_idv.units import format_duration, parse_duration
 
 _KEY = "TORNADO_IDV_KEY"
+
+
+def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
+    """Return the option for a `Share` that must not be exceeded."""
+    parse = parsed_by(Share.parse)
+    return click.option(flag, default=default, show_default=True, callback=parse, help=text)
 
 
 @click.command(
@@ -80,26 +88,20 @@ _KEY = "TORNADO_IDV_KEY"
     show_default=True,
     help="Number of runs in which a user must have been gone, if there is a grace.",
 )
-@click.option(
+@_bound(
     "--max-gone",
-    default="5%",
-    show_default=True,
-    callback=parsed_by(Share.parse),
-    help="Refuse to list more gone accounts, as a number or a percentage of those determined.",
+    "5%",
+    "Refuse to list more gone accounts, as a number or a percentage of those determined.",
 )
-@click.option(
+@_bound(
     "--max-undetermined",
-    default="1%",
-    show_default=True,
-    callback=parsed_by(Share.parse),
-    help="Refuse a run with more undetermined accounts, as a number or a percentage.",
+    "1%",
+    "Refuse a run with more undetermined accounts, as a number or a percentage.",
 )
-@click.option(
+@_bound(
     "--max-invalid",
-    default="1%",
-    show_default=True,
-    callback=parsed_by(Share.parse),
-    help="Refuse a list with more invalid identifiers, as a number or a percentage.",
+    "1%",
+    "Refuse a list with more invalid identifiers, as a number or a percentage.",
 )
 @click.option(
     "--retries",
@@ -154,8 +156,8 @@ def reconcile(
     """List accounts whose users do not exist.
 
     ACCOUNTS is CSV, JSON Lines, or a file with one identifier a line; - is standard input. The rows
-    of accounts that may be deleted are written: those whose users are gone now, and were in each
-    run since --grace ago, as --state remembers. These are looked up twice.
+    of accounts that may be deleted are written: those whose users were gone in each run since
+    --grace ago, and in at least --min-runs, as --state remembers. These are looked up twice.
 
     Exit codes: 0 the list is complete, even if it is empty; in every other case nothing is written:
     1 more users are gone than --max-gone, or more identifiers invalid than --max-invalid, one of
