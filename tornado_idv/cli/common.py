@@ -10,14 +10,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from tornado_idv.cli.standard_streams import OutputError, print_message
 from tornado_idv.errors import ConfigError, IdvError, MissingConfigError
 from tornado_idv.interfaces.command_tools import Exit, printable
+from tornado_idv.units import parse_percentage
 
 Record = dict[str, Any]
 T = TypeVar("T")
@@ -27,6 +29,28 @@ _IN_ETC = Path("/etc/tornado-idv/config.yaml")
 
 class RefusedError(IdvError):
     """A command cannot do what it was asked for, and nothing was changed; the message says why."""
+
+
+class Share(NamedTuple):
+    """The largest part of some items: a percentage of them or a number."""
+
+    text: str
+    number: Decimal
+    is_percentage: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Return the share of ``5%`` or ``100``; raises `ValueError`."""
+        try:
+            if text.isascii() and text.isdigit():
+                return cls(text, Decimal(text), is_percentage=False)
+            return cls(text, parse_percentage(text), is_percentage=True)
+        except ValueError:
+            raise ValueError("neither a number nor a percentage such as 5%") from None
+
+    def is_exceeded(self, count: int, total: int) -> bool:
+        """Return whether ``count`` of ``total`` are more than this share."""
+        return count * 100 > self.number * (total if self.is_percentage else 100)
 
 
 def _find_config() -> Path:

@@ -14,6 +14,7 @@ import click
 
 from tornado_idv.cli.common import (
     RefusedError,
+    Share,
     examples,
     exit_on_error,
     failure,
@@ -23,7 +24,7 @@ from tornado_idv.cli.common import (
 )
 from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
 from tornado_idv.cli.reconcile.accounts import AccountReader, By
-from tornado_idv.cli.reconcile.run import MAX_PRINTED, Run, Share
+from tornado_idv.cli.reconcile.run import MAX_PRINTED, Run
 from tornado_idv.cli.reconcile.state import State, UndeterminedError, locked
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.client import Client

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
-from tornado_idv.cli.common import RefusedError
+from tornado_idv.cli.common import RefusedError, Share
 from tornado_idv.cli.reconcile.accounts import Account
 from tornado_idv.cli.reconcile.state import Absence, Sampler, State, UndeterminedError
 from tornado_idv.client import (
@@ -24,7 +23,6 @@ from tornado_idv.client import (
     User,
 )
 from tornado_idv.log_format import format_time
-from tornado_idv.units import parse_percentage
 
 _FIRST_PAUSE = 2.0
 """Seconds before accounts that could not be determined are asked again; then four times these."""
@@ -34,28 +32,6 @@ _PAUSED_AFTER = 100
 _MAX_LISTED = 100
 MAX_PRINTED = 5
 _MAX_CLOCK_DIFFERENCE = 60.0
-
-
-class Share(NamedTuple):
-    """The largest part of some accounts: a percentage of them or a number."""
-
-    text: str
-    number: Decimal
-    is_percentage: bool
-
-    @classmethod
-    def parse(cls, text: str) -> Share:
-        """Return the share of ``5%`` or ``100``; raises `ValueError`."""
-        try:
-            if text.isascii() and text.isdigit():
-                return cls(text, Decimal(text), is_percentage=False)
-            return cls(text, parse_percentage(text), is_percentage=True)
-        except ValueError:
-            raise ValueError("neither a number nor a percentage such as 5%") from None
-
-    def is_exceeded(self, count: int, total: int) -> bool:
-        """Return whether ``count`` of ``total`` are more than this share."""
-        return count * 100 > self.number * (total if self.is_percentage else 100)
 
 
 def service_time(date: str) -> float:

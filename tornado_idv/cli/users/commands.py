@@ -13,6 +13,7 @@ import click
 
 from tornado_idv.cli.backends import Stores, reporting
 from tornado_idv.cli.common import (
+    Share,
     backend_option,
     config_option,
     counted,
@@ -23,7 +24,6 @@ from tornado_idv.cli.common import (
     show,
 )
 from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
-from tornado_idv.cli.reconcile.run import Share
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (
     FIELDS,

@@ -11,9 +11,8 @@ from pathlib import Path
 from time import time
 from typing import NamedTuple
 
-from tornado_idv.cli.common import RefusedError, counted
+from tornado_idv.cli.common import RefusedError, Share, counted
 from tornado_idv.cli.files import replaced_file
-from tornado_idv.cli.reconcile.run import Share
 from tornado_idv.cli.users.formats import Row, Unreadable
 from tornado_idv.cli.users.rows import is_nickname, named_users, parse_user
 from tornado_idv.cli.users.staging import ListedRow, Rejected, Staging
