@@ -14,8 +14,12 @@ from support.databases.redis_server import RedisServer
 from support.http.tcp_relay import Relay, relaying
 
 SERVICE = "users"
-_PERIODS = {"info": 200, "ping": 100, "ask": 100, "publish": 500}
-"""Milliseconds; by default up to 10 s, after which a failover would take longer than a fault."""
+_PERIODS = {"info": 200, "ping": 400, "ask": 100, "publish": 500}
+"""Milliseconds; by default up to 10 s, after which a failover would take longer than a fault.
+
+While the primary is down, a Sentinel asks a replica for its state once a second, and promotes it
+only if the state is younger than five ping periods: these must last clearly longer than a second.
+"""
 _OTHERS = ("min-link-reconnect-period", "500", "election-timeout", "1000", "tilt-trigger", "60000")
 _HEAD = """\
 bind-source-addr {address}

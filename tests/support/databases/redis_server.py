@@ -84,7 +84,7 @@ class RedisServer:
 
     def wait_for(self, reply: bytes, *command: str) -> None:
         """Repeat a command until its reply contains this."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             with suppress(OSError):  # a Sentinel has closed those of all clients
                 if reply in self.run(*command):
