@@ -85,11 +85,13 @@ class Walk:
             self.start(last)
 
     def start(self, command: str) -> None:
-        """Start a server in the background; wait until it listens on a port of the page."""
+        """Start a server in the background; wait until it listens on its ports of the page."""
         before = {port for port in self.ports.values() if listens(port)}
         code, output = self.shell.run(f"{command} > serve.log 2>&1 &")
         assert code == 0, output
         eventually(lambda: {port for port in self.ports.values() if listens(port)} - before)
+        if command.startswith("tornado-idv serve"):  # its admin listener was the first
+            eventually(lambda: "Listening on" in self.shell.run("cat serve.log")[1])
 
     def compare(self, block: str) -> None:
         """Run the commands of a block and compare their output."""

@@ -67,8 +67,8 @@ class Replica:
         return await self.find(query)
 
     async def wait_for(self, purge: Purge) -> None:
-        """Wait until a purge has been received."""
-        await until(lambda: purge in self.purges)
+        """Wait until a purge has been received, or, after a lost connection, one of everything."""
+        await until(lambda: purge in self.purges or Purge() in self.purges)
 
 
 @asynccontextmanager
