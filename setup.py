@@ -80,8 +80,8 @@ setup(
     package_dir={"": "plugins", "tornado_idv": "tornado_idv"},
     package_data={
         "tornado_idv": ["py.typed"],
-        "tornado_idv.admin": ["static/*"],
-        "tornado_idv.web": ["static/*"],
+        "tornado_idv.features.docs": ["static/*"],
+        "tornado_idv.features.status_page": ["static/*"],
     },
     install_requires=[
         "aiohttp>=3.13,<4",

@@ -138,8 +138,8 @@ def test_the_wheel_holds_the_package_and_the_plugins_and_nothing_else(built: Bui
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tornado_idv", *PLUGINS}
     assert "tornado_idv/py.typed" in names
-    files = {path.name for path in (ROOT / "tornado_idv" / "admin" / "static").iterdir()}
-    assert {f"tornado_idv/admin/static/{name}" for name in files} <= set(names)
+    files = {path.name for path in (ROOT / "tornado_idv/features/status_page/static").iterdir()}
+    assert {f"tornado_idv/features/status_page/static/{name}" for name in files} <= set(names)
 
 
 def test_every_module_of_the_tree_is_in_the_wheel(built: Built) -> None:

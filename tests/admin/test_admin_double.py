@@ -18,9 +18,9 @@ import pytest
 from support.processes.admin import WITH_ADMIN, AdminReply, ask_admin
 from support.processes.process import eventually
 from support.processes.service import KEY, Client, Reply, lookup_request, serving
-from tornado_idv.double.admin import ROUTES
 from tornado_idv.double.fault import Fault
-from tornado_idv.double.state import Double as DoubleState
+from tornado_idv.features.double.admin import ROUTES
+from tornado_idv.features.double.state import Double as DoubleState
 from tornado_idv.log_format import json_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.service import Service

@@ -14,13 +14,13 @@ from support.processes.admin import ask_admin
 from support.processes.process import eventually
 from support.processes.service import Client
 from tornado_idv.admin.handlers import FILE_ROUTES
-from tornado_idv.admin.history import History, Sample, percentile, sampled
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
+from tornado_idv.features.status_page.history import History, Sample, percentile, sampled
 from tornado_idv.metrics.counters import BOUNDS
 from tornado_idv.service.service import Service
 
-STATIC = Path(__file__).parents[2] / "tornado_idv" / "admin" / "static"
+STATIC = Path(__file__).parents[2] / "tornado_idv" / "features" / "status_page" / "static"
 
 
 def test_page_runs_only_its_own_scripts_and_styles(service: Service) -> None:

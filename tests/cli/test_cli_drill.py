@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from support.processes.process import Invoke
-from tornado_idv.cli.drill import SCENARIOS
 from tornado_idv.double import IdentityService
+from tornado_idv.features.double.drill import SCENARIOS
 
 pytestmark = pytest.mark.slow
 

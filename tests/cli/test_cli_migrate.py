@@ -20,9 +20,9 @@ from support.databases.sqlite_databases import ALICE, BOB
 from support.databases.user_lists import ANY_LIST
 from support.processes.process import Invoke
 from tornado_idv import Unavailable, User
-from tornado_idv.cli.users.staging import Staging
+from tornado_idv.features.shadow.file import Recorded, ShadowFile
+from tornado_idv.features.users.staging import Staging
 from tornado_idv.lookup.comparison import Comparison, ComparisonResult
-from tornado_idv.lookup.shadow_file import Recorded, ShadowFile
 from tornado_idv.model import ByCard, ByNickname
 
 OLD = "name: old, kind: yaml, path: users.yaml"

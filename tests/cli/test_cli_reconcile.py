@@ -17,11 +17,11 @@ from click.testing import Result
 from support.processes.forked_commands import BROKEN, CLOSED, start
 from support.processes.process import Invoke
 from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
-from tornado_idv.cli.reconcile.run import service_time
-from tornado_idv.cli.reconcile.state import locked
 from tornado_idv.client import Result as FoundResult
 from tornado_idv.client import Undetermined, User
 from tornado_idv.double import IdentityService
+from tornado_idv.features.reconcile.run import service_time
+from tornado_idv.features.reconcile.state import locked
 
 DAY = 86400.0
 BARE = ("--by", "nickname")
@@ -52,9 +52,11 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     first = time.time()
 
     def to(days: float) -> None:
-        monkeypatch.setattr("tornado_idv.cli.reconcile.command.time", lambda: first + days * DAY)
         monkeypatch.setattr(
-            "tornado_idv.cli.reconcile.run.service_time",
+            "tornado_idv.features.reconcile.command.time", lambda: first + days * DAY
+        )
+        monkeypatch.setattr(
+            "tornado_idv.features.reconcile.run.service_time",
             lambda date: service_time(date) + days * DAY,
         )
 
@@ -357,7 +359,7 @@ def test_run_with_another_clock_than_the_service_is_refused(
     assert reconcile(HEADER + BOB).exit_code == 0
     state = (tmp_path / "gone.json").read_bytes()
     there = time.time() + seconds
-    monkeypatch.setattr("tornado_idv.cli.reconcile.command.time", lambda: there)
+    monkeypatch.setattr("tornado_idv.features.reconcile.command.time", lambda: there)
     result = reconcile(HEADER + BOB + CAROL)
     assert result.exit_code == code
     assert ("clocks of this machine and of the service differ" in result.output) is (code == 3)
@@ -433,7 +435,7 @@ def test_undetermined_accounts_are_asked_again(
     reconcile: Callable[..., Result], double: IdentityService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("tornado_idv.cli.reconcile.command.sleep", pauses.append)
+    monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pauses.append)
     double.fail("@bob", status=503, times=2)
     result = reconcile(HEADER + BOB + ALICE, "--retries", "5")
     assert (result.exit_code, counts(result)) == (0, {"accounts": 2, "found": 1, "gone": 1})
@@ -463,7 +465,7 @@ def test_users_are_looked_up_once_more_before_their_accounts_are_listed(
         elif meanwhile == "an outage":
             double.fail(status=503)
 
-    monkeypatch.setattr("tornado_idv.cli.reconcile.command.sleep", pause)
+    monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pause)
     accounts = HEADER + BOB + ALICE + CAROL
     result = reconcile(accounts, "--grace", "0s", "--confirm-after", "40s")
     assert (result.exit_code, pauses) == (code, [40.0])
@@ -476,7 +478,7 @@ def test_run_ends_where_nothing_is_determined_for_long(
     reconcile: Callable[..., Result], double: IdentityService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("tornado_idv.cli.reconcile.command.sleep", pauses.append)
+    monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pauses.append)
     double.fail(status=503)
     accounts = "".join(f"{number},@u{number},\n" for number in range(3000))
     result = reconcile(HEADER + accounts)

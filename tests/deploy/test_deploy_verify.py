@@ -27,8 +27,8 @@ from support.processes.proxies import (
     substitute,
 )
 from support.processes.service import CARDS_ONLY_KEY, CONFIG, EXPIRED_KEY, KEY, serving
+from tornado_idv.features.verify.handler import CODE_FIELD, REQUEST_FIELDS, USER_FIELDS
 from tornado_idv.web.errors import ApiError
-from tornado_idv.web.verify import CODE_FIELD, REQUEST_FIELDS, USER_FIELDS
 
 pytestmark = pytest.mark.slow
 

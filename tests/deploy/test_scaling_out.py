@@ -24,7 +24,7 @@ from support.processes.ports import free_port, listens
 from support.processes.process import eventually
 from support.processes.proxies import find_tool, nginx_command, running_program
 from support.processes.shell_commands import ShellCommands, shell_commands
-from tornado_idv.cli.users.commands import generated_users
+from tornado_idv.features.users.commands import generated_users
 from tornado_idv.keys.token import issue
 
 pytestmark = pytest.mark.slow

@@ -17,12 +17,12 @@ from support.fakes.clock_and_backends import CardsOnly, FakeBackend, Ticker
 from support.fakes.directories import ALICE, DOWN, OTHER_ALICE, QUERY, chain, directory
 from support.http.http_server import until
 from tornado_idv.errors import LookupFailed, StartError
+from tornado_idv.features.shadow import state as shadow_state
+from tornado_idv.features.shadow.file import ShadowFile
+from tornado_idv.features.shadow.shadow import Shadow
+from tornado_idv.features.shadow.state import ShadowState
 from tornado_idv.identifiers import Identifiers, ProfileSite
-from tornado_idv.lookup import shadow_state
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.shadow import Shadow
-from tornado_idv.lookup.shadow_file import ShadowFile
-from tornado_idv.lookup.shadow_state import ShadowState
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, User
 

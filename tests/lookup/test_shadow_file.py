@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tornado_idv.errors import StartError
+from tornado_idv.features.shadow.file import Contents, Recorded, ShadowFile
 from tornado_idv.lookup.comparison import Comparison, ComparisonResult
-from tornado_idv.lookup.shadow_file import Contents, Recorded, ShadowFile
 from tornado_idv.model import ByCard, ByNickname, Query, User
 
 ALICE = User("Free", "4000", "alice")
@@ -281,7 +281,7 @@ import sys
 from pathlib import Path
 from time import sleep
 from tornado_idv.lookup.comparison import Comparison
-from tornado_idv.lookup.shadow_file import Recorded, ShadowFile
+from tornado_idv.features.shadow.file import Recorded, ShadowFile
 from tornado_idv.model import ByNickname, User
 path, first = Path(sys.argv[1]), int(sys.argv[2])
 file = ShadowFile(path, "new")
@@ -306,7 +306,7 @@ import sys
 from itertools import count
 from pathlib import Path
 from tornado_idv.lookup.comparison import Comparison
-from tornado_idv.lookup.shadow_file import Recorded, ShadowFile
+from tornado_idv.features.shadow.file import Recorded, ShadowFile
 from tornado_idv.model import ByNickname, User
 file = ShadowFile(Path(sys.argv[1]), "new")
 for number in count():
@@ -393,7 +393,7 @@ def test_full_disk_changes_nothing(file: ShadowFile, monkeypatch: pytest.MonkeyP
         database.execute(f"PRAGMA max_page_count = {pages}")
         return database
 
-    monkeypatch.setattr("tornado_idv.lookup.shadow_file.sqlite3.connect", limited)
+    monkeypatch.setattr("tornado_idv.features.shadow.file.sqlite3.connect", limited)
     rows = [made_up(number) for number in range(5000)]
     with pytest.raises(StartError, match=r"shadow\.db: cannot be used: database or disk is full"):
         file.write(rows, 1.0)

@@ -16,14 +16,14 @@ import pytest
 from support.fakes.virtual_loop import VirtualLoop
 from support.model.shadowed_sites import CANARY, FAULTS, Site, SiteBackend, Truth
 from tornado_idv.errors import LookupFailed
+from tornado_idv.features.shadow.shadow import Shadow
+from tornado_idv.features.shadow.state import ShadowState
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.lookup import directory
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.lookup.shadow import Shadow
-from tornado_idv.lookup.shadow_state import ShadowState
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import plugin_manager

@@ -16,10 +16,10 @@ import pytest
 from idv_postgres.options import PostgresOptions
 from support.http.http_server import until
 from tornado_idv.errors import StartError
-from tornado_idv.lookup import shadow_state
+from tornado_idv.features.shadow import state as shadow_state
+from tornado_idv.features.shadow.file import ShadowFile
+from tornado_idv.features.shadow.state import ShadowState, scope_of_users
 from tornado_idv.lookup.comparison import Comparison
-from tornado_idv.lookup.shadow_file import ShadowFile
-from tornado_idv.lookup.shadow_state import ShadowState, scope_of_users
 from tornado_idv.model import ByCard, ByNickname, User
 
 ALICE = User("Free", "4000", "alice")
@@ -107,7 +107,7 @@ async def test_read_only_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.M
     await started(path).close()
     connect = sqlite3.connect
     monkeypatch.setattr(  # as for a user without the permission, which root has
-        "tornado_idv.lookup.shadow_file.sqlite3.connect",
+        "tornado_idv.features.shadow.file.sqlite3.connect",
         lambda file, **options: connect(file.replace("mode=rw", "mode=ro"), **options),
     )
     state = started(path)

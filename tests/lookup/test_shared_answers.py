@@ -16,9 +16,9 @@ from support.fakes.clock_and_backends import FakeBackend, LoopClock, Ticker, run
 from support.fakes.directories import ALICE, DOWN, OTHER_ALICE, QUERY, counts, failure
 from support.http.http_server import until
 from tornado_idv.errors import Broken
+from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.interfaces.shared import Purge, SharedResult
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import BackendResult, ByCard, Query, SharedAnswer, User
 
 
@@ -249,7 +249,7 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
     error: BaseException,
     reason: str,
 ) -> None:
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.01)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.01)
     async with replicas(ticker) as both:
         await both.find_in_first()
         both.cache.error = error
@@ -273,7 +273,7 @@ async def test_many_purges_in_an_outage_are_few_attempts_and_one_purge_of_everyt
     ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is kept of them is bounded, and so is the work for one more."""
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.02)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.02)
     async with replicas(ticker) as both:
         delivered: list[Purge] = []
 
@@ -301,8 +301,8 @@ async def test_many_purges_in_an_outage_are_few_attempts_and_one_purge_of_everyt
 async def test_a_purge_is_delivered_only_once_the_shared_cache_has_it(
     ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.02)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.01)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_TIMEOUT", 0.02)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.01)
     async with replicas(ticker) as both:
         assert await both.tier.wait_until_purged()
         both.first.purge(Purge())
@@ -560,7 +560,7 @@ async def test_a_refresh_ahead_uses_what_another_replica_refreshed(ticker: Ticke
 async def test_stop_needs_no_purge_that_ends_when_it_is_cancelled(
     ticker: Ticker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.0)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.0)
 
     async def purge(_: Purge) -> None:
         with contextlib.suppress(asyncio.CancelledError):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from support.fakes.clock_and_backends import Ticker, steady_cache
 from support.fakes.directories import ALICE, QUERY, encode
 from tornado_idv.errors import Unavailable
+from tornado_idv.features.snapshot import contents as snapshot
+from tornado_idv.features.snapshot.contents import Snapshot, SnapshotIgnored
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.lookup import snapshot
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
-from tornado_idv.lookup.snapshot import Snapshot, SnapshotIgnored
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 LIMITS = CacheLimits(ttl=300, stale_if_error=3600)

@@ -15,8 +15,8 @@ from idv_redis.options import RedisOptions
 from idv_upstream.options import UpstreamOptions
 from support.fakes.clock_and_backends import Ticker
 from tornado_idv import BackendOptions, Options, Password, Secret, SecretUrl
+from tornado_idv.features.shadow.state import scope_of_users
 from tornado_idv.files import FileSecret
-from tornado_idv.lookup.shadow_state import scope_of_users
 from tornado_idv.lookup.source_identity import identity_of, sealed
 from tornado_idv.yaml_loader import FileText
 

@@ -25,7 +25,7 @@ from support.databases.user_store_conformance import (
 from support.databases.user_tables import UNIQUE, Cells, UserTable
 from support.processes.process import Invoke
 from tornado_idv import LookupFailed, StartError, Unavailable, User, UserStore
-from tornado_idv.cli.users.import_users import Import
+from tornado_idv.features.users.import_users import Import
 
 pytestmark = pytest.mark.slow
 CREATE = f"""

@@ -141,8 +141,8 @@ async def test_a_user_looked_up_before_a_purge_and_stored_after_it_is_not_shared
 async def test_a_purge_is_pending_while_the_server_is_full(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.02)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.1)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.02)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_TIMEOUT", 0.1)
     async with replicas(server) as (first, second):
         assert [await first.find(), await second.find()] == ["Free", "Free"]
         purge = Purge(queries=(QUERY,))
@@ -276,11 +276,11 @@ def test_services_share_answers_and_a_purge_at_one_is_for_all(
 def test_a_shared_cache_that_fails_is_shown_to_the_operator(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
 ) -> None:
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.05)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.1)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.05)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_TIMEOUT", 0.1)
     # No lookup is a probe, however long the test takes.
     stays_open = BreakerOptions(open_for=60.0, open_max=60.0)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._BREAKER", stays_open)
+    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._BREAKER", stays_open)
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     text = config(server).partition("backends:")[0] + f"backends:\n{USERS}"
     with serving(text, tmp_path) as service:

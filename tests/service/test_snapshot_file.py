@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tornado_idv.daemon_thread import DaemonThread
-from tornado_idv.lookup.snapshot import MARK, SnapshotIgnored
-from tornado_idv.service import snapshot_file
-from tornado_idv.service.snapshot_file import SnapshotFiles
+from tornado_idv.features.snapshot import snapshot_file
+from tornado_idv.features.snapshot.contents import MARK, SnapshotIgnored
+from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
 
 OLD, NEW = MARK + b"old", MARK + b"new" * 100
 

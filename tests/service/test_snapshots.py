@@ -14,12 +14,12 @@ from support.fakes.directories import QUERY, directory
 from support.fakes.snapshots import Process, Source, settings_of
 from support.processes.service import CONFIG, FIXTURE, serving_here
 from tornado_idv.admin.operations import OperationFailed
+from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
+from tornado_idv.features.snapshot.snapshots import scope_of
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import Answer, ByNickname, User
 from tornado_idv.service import snapshots as module
-from tornado_idv.service.snapshot_file import SnapshotFiles
-from tornado_idv.service.snapshots import scope_of
 
 
 @pytest.fixture

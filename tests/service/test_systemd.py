@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tornado_idv.service.systemd import Notifier
+from tornado_idv.features.systemd.notify import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -11,9 +11,9 @@ import pytest
 from support.fakes.clock_and_backends import Ticker
 from support.http.http_server import until
 from support.processes.process import eventually
+from tornado_idv.features.systemd import watchdog
+from tornado_idv.features.systemd.watchdog import Watchdog, watched_loop
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.service import watchdog
-from tornado_idv.service.watchdog import Watchdog, watched_loop
 
 
 class Watched:
@@ -100,7 +100,7 @@ async def test_running_loop_is_watched_from_another_thread(
     with watched_loop(counters):
         block(card_number)
         await until(lambda: counters.max_lag > 0)
-    assert caplog.records[0].name == "tornado_idv.service.watchdog"
+    assert caplog.records[0].name == "tornado_idv.features.systemd.watchdog"
     assert card_number not in caplog.text
 
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from tornado.web import HTTPError
 
 from tornado_idv import strict_json
-from tornado_idv.admin.history import History
 from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
+from tornado_idv.features.status_page.history import History
 from tornado_idv.web.auth import BearerAuthMixin
 from tornado_idv.web.errors import ApiError, error_for
 from tornado_idv.web.handler import JsonHandler

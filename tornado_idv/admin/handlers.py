@@ -8,9 +8,9 @@ from functools import cache
 from importlib.resources import files
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
-from tornado_idv.admin.history import INTERVAL, WINDOW
 from tornado_idv.admin.metrics import render
 from tornado_idv.admin.status import health, status
+from tornado_idv.features.status_page.history import INTERVAL, WINDOW
 from tornado_idv.reload_result import FAILED, INVALID
 
 _audit = logging.getLogger("tornado_idv.audit")
@@ -22,7 +22,7 @@ _PURGE_PENDING = (
     "Purged here, but the shared cache has not received it: other services may still serve what it "
     "named. It is repeated until the service stops; see shared_cache.pending_purges of /status.json"
 )
-_STATIC = files("tornado_idv.admin") / "static"
+_STATIC = files("tornado_idv.features.status_page") / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; connect-src 'self';"

@@ -12,8 +12,8 @@ from tornado.web import Application
 
 from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
 from tornado_idv.admin.handlers import FILE_ROUTES, ROUTES
-from tornado_idv.admin.history import sampled
 from tornado_idv.admin.operations import Operations
+from tornado_idv.features.status_page.history import sampled
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving

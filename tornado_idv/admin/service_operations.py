@@ -18,6 +18,8 @@ from tornado_idv.admin.report import (
     Report,
 )
 from tornado_idv.errors import format_traceback
+from tornado_idv.features.shadow.shadow import Shadow
+from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
@@ -27,8 +29,6 @@ from tornado_idv.limits.limit_exchange import LimitExchange
 from tornado_idv.lookup.canary import KINDS
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.lookup.shadow import Shadow
-from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters, shadow_part
 from tornado_idv.reload_result import ReloadResult
 

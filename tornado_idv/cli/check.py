@@ -35,6 +35,7 @@ from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
 from tornado_idv.errors import Broken, ConfigError, IdvError, Problem, SettingError, Untrusted
+from tornado_idv.features.docs.openapi import describe_api
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -53,7 +54,6 @@ from tornado_idv.registry import (
 )
 from tornado_idv.service.cpus import worker_count
 from tornado_idv.service.sockets import tls_context
-from tornado_idv.web.openapi import describe_api
 
 
 @click.command(epilog=examples("check", "check --config-only --json"))

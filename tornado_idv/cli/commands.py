@@ -6,9 +6,9 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,34 +16,36 @@ import click
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import OutputError, open_streams, print_message
 from tornado_idv.errors import format_traceback
+from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.command_tools import CommandTools, Exit
 from tornado_idv.registry import plugin_manager
 
 if TYPE_CHECKING:
     from tornado_idv.interfaces.backend import BackendOptions
 
-_COMMANDS = {
+_OF_CORE = {
     "cache": ("running.operations", "Show or purge the cache of the running service."),
     "check": ("check", "Report what is wrong with config.yaml, or what would run."),
-    "drill": ("drill", "Check that a program survives an outage of this service."),
     "explain": ("running.operations", "Show how each backend of the running service responds."),
     "health": ("running.operations", "Report whether the running service is ready."),
     "init": ("init", "Write a starter configuration and a key into FOLDER."),
     "keys": ("keys.commands", "Issue, rotate and revoke the keys in the key store."),
     "lookup": ("lookup", "Look a user up in the configured backends."),
-    "migrate": ("migrate", "Report whether a shadow has the same users as the source."),
     "openapi": ("check", "Print the OpenAPI document of the API with this configuration."),
     "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
-    "reconcile": ("reconcile.command", "List accounts whose users do not exist."),
     "record": ("fixtures.commands", "Write a fixture of users of a live directory."),
     "reload": ("running.operations", "Reload the configuration of the running service."),
     "schema": ("check", "Print the JSON Schema of config.yaml."),
     "serve": ("running.serve", "Answer lookups over HTTP until SIGTERM."),
     "status": ("running.operations", "Show what the running service does."),
-    "users": ("users.commands", "Import, export, count and compare the users of backends."),
     "verify-fixture": ("fixtures.commands", "Compare a fixture with the live directory."),
 }
-"""The module of each built-in command, and its summary."""
+"""The module of each command of the core, and its summary."""
+_COMMANDS = {
+    name: (f"tornado_idv.cli.{module}:{name.replace('-', '_')}", summary)
+    for name, (module, summary) in _OF_CORE.items()
+} | {name: each for feature in FEATURES for name, each in feature.commands.items()}
+"""The place of each built-in command, and its summary."""
 
 
 @contextmanager
@@ -96,8 +98,7 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _COMMANDS:
-            module = import_module(f"tornado_idv.cli.{_COMMANDS[cmd_name][0]}")
-            self.add_command(getattr(module, cmd_name.replace("-", "_")))
+            self.add_command(resolve_name(_COMMANDS[cmd_name][0]))
         elif cmd_name not in self.commands:
             self._add_those_of_plugins()
         return super().get_command(ctx, cmd_name)

@@ -10,6 +10,8 @@ from functools import partial
 import pluggy
 
 from tornado_idv.errors import format_traceback
+from tornado_idv.features.shadow.shadow import Shadow
+from tornado_idv.features.shared_cache.answers import SharedAnswers
 from tornado_idv.interfaces.backend import AnyBackend, BreakerOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.bulkhead import Bulkhead
@@ -17,8 +19,6 @@ from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.chain import Chain, Explanation
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker
 from tornado_idv.lookup.guard import BackendCall, Guard
-from tornado_idv.lookup.shadow import Shadow
-from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, Query, User
 

@@ -12,15 +12,16 @@ from typing import Any
 import pluggy
 
 from tornado_idv.config.settings import Settings
+from tornado_idv.features.shadow.shadow import Shadow
+from tornado_idv.features.shadow.state import ShadowState, scope_of_users
+from tornado_idv.features.shared_cache.answers import SharedAnswers
+from tornado_idv.features.shared_cache.tier import SharedTier
+from tornado_idv.features.snapshot.snapshots import Snapshots, scope_of
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import OF_SNAPSHOT, AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
-from tornado_idv.lookup.shadow import Shadow
-from tornado_idv.lookup.shadow_state import ShadowState, scope_of_users
-from tornado_idv.lookup.shared_answers import SharedAnswers
-from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.lookup.source_identity import identity_of, sealed
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import (
@@ -32,7 +33,6 @@ from tornado_idv.registry import (
 )
 from tornado_idv.service.keys import background
 from tornado_idv.service.reload import Prepared
-from tornado_idv.service.snapshots import Snapshots, scope_of
 from tornado_idv.web.json_body import encode_user
 
 

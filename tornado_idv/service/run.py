@@ -17,10 +17,10 @@ import uvloop
 
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.features.systemd.notify import Notifier
+from tornado_idv.features.systemd.watchdog import watched_loop
 from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.service.service import ListeningService, listening
-from tornado_idv.service.systemd import Notifier
-from tornado_idv.service.watchdog import watched_loop
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)

@@ -16,8 +16,11 @@ from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.double.handlers import HANDLERS, DoubleVerifyHandler
-from tornado_idv.double.state import Double
+from tornado_idv.features.docs.page import make_docs
+from tornado_idv.features.double.handlers import HANDLERS, DoubleVerifyHandler
+from tornado_idv.features.double.state import Double
+from tornado_idv.features.systemd.notify import Notifier
+from tornado_idv.features.verify.handler import VerifyHandler
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
@@ -39,13 +42,10 @@ from tornado_idv.service.reload import (
     record,
 )
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets, tls_context
-from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog, RequestLog
 from tornado_idv.web.app import make_api, make_reject
-from tornado_idv.web.docs import make_docs
 from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
-from tornado_idv.web.verify import VerifyHandler
 
 _MIN_DRAIN = 0.1
 """Seconds in which a service without requests in flight can stop, whatever is configured."""
@@ -231,7 +231,7 @@ async def listening(
             # A tenth of the time to the first response, and most services have none. First, so
             # that no connection to it is refused once the public listener responds.
             from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
-            from tornado_idv.double.admin import ROUTES  # noqa: PLC0415
+            from tornado_idv.features.double.admin import ROUTES  # noqa: PLC0415
 
             own = bind("change admin.host or admin.port", Address(admin.host, admin.port))
             for each in own:

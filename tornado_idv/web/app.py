@@ -10,19 +10,19 @@ from typing import Any
 
 from tornado.web import Application
 
+from tornado_idv.features.batch.handler import BatchHandler
+from tornado_idv.features.docs.page import File, FileHandler, RootHandler
+from tornado_idv.features.verify.handler import VerifyHandler
 from tornado_idv.http.serving import Reject
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import Request, RequestLog, record_response
 from tornado_idv.web.authenticated import AuthenticatedHandler, KeyHandler
-from tornado_idv.web.batch import BatchHandler
-from tornado_idv.web.docs import File, FileHandler, RootHandler
 from tornado_idv.web.errors import BY_STATUS
 from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.response import Result, build_response, new_request_id
-from tornado_idv.web.verify import VerifyHandler
 
 _NO_DOCS: Mapping[str, File] = MappingProxyType({})
 

@@ -14,6 +14,7 @@ import pluggy
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import installed_kinds
 from tornado_idv.service.limiters import make_limiters
@@ -21,7 +22,6 @@ from tornado_idv.service.reload import Configuration
 from tornado_idv.service.run import log_start
 from tornado_idv.service.service import ListeningService
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets
-from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Slot
 from tornado_idv.workers.manager import run_manager
 from tornado_idv.workers.supervisor import MANAGER, Supervisor

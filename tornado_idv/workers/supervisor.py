@@ -17,12 +17,12 @@ from functools import partial
 from msgspec import convert
 
 from tornado_idv.errors import StartError
+from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.reload import STOPPING, Audited, Configuration, failure, record
 from tornado_idv.service.run import KILLED_BY
-from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.channel import Message, State
 from tornado_idv.workers.child import Child, Slot, fork
 from tornado_idv.workers.signals import SignalQueue

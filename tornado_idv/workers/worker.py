@@ -14,11 +14,11 @@ import uvloop
 
 from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.errors import format_traceback
+from tornado_idv.features.systemd.watchdog import watched_loop
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.service.reload import Configuration, failure, prepare_file
 from tornado_idv.service.run import tune_gc
 from tornado_idv.service.service import Service, serving
-from tornado_idv.service.watchdog import watched_loop
 from tornado_idv.workers.channel import (
     STOPPED,
     UNANSWERED,

@@ -30,8 +30,8 @@ from support.databases.user_lists import HEADER, csv_row
 from support.processes.forked_commands import on_terminal, start
 from support.processes.process import Invoke
 from tornado_idv import User
-from tornado_idv.cli.users.commands import generated_users
-from tornado_idv.cli.users.staging import Staging
+from tornado_idv.features.users.commands import generated_users
+from tornado_idv.features.users.staging import Staging
 
 ALICE_ROW, BOB_ROW = csv_row(ALICE), csv_row(BOB)
 Users = Callable[..., Result]

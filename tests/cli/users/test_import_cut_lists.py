@@ -16,9 +16,9 @@ from support.databases.user_lists import HEADER
 from support.databases.user_tables import ANY_ROWS
 from tornado_idv import StoredRow, User, UserStore, UserTransaction
 from tornado_idv.cli.common import RefusedError
-from tornado_idv.cli.users.formats import FIELDS, Format, read_rows
-from tornado_idv.cli.users.import_users import Import
-from tornado_idv.identifiers import Identifiers, ProfileSite
+from tornado_idv.features.users.formats import Format, read_rows
+from tornado_idv.features.users.import_users import Import
+from tornado_idv.identifiers import FIELDS, Identifiers, ProfileSite
 
 IDENTIFIERS = Identifiers([ProfileSite.parse("https://profiles.example")])
 SITE = "https://elsewhere.example"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tornado_idv.cli.users.formats import Unreadable
-from tornado_idv.cli.users.rows import named_users
+from tornado_idv.features.users.formats import Unreadable
+from tornado_idv.features.users.rows import named_users
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.options import compile_pattern
 

@@ -17,8 +17,8 @@ from support.databases.shared_caches import shared_directory
 from support.fakes.clock_and_backends import FakeBackend
 from support.fakes.directories import ALICE, QUERY
 from tornado_idv import Purge, Query
+from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.shared_tier import SharedTier
 
 SECRET = "canary" * 8
 

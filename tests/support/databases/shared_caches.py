@@ -6,11 +6,11 @@ from typing import Any
 
 from support.fakes.clock_and_backends import FakeBackend, Ticker, steady_cache
 from support.fakes.directories import encode
+from tornado_idv.features.shared_cache.answers import SharedAnswers
+from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.interfaces.shared import Purge, SharedCache, SharedCacheOptions, SharedResult
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.shared_answers import SharedAnswers
-from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import Query
 from tornado_idv.registry import plugin_manager
 

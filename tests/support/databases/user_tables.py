@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from tornado_idv import User, UserStore, UserTransaction
-from tornado_idv.cli.reconcile.run import Share
-from tornado_idv.cli.users.formats import Row
-from tornado_idv.cli.users.import_users import Import, Result
+from tornado_idv.features.reconcile.run import Share
+from tornado_idv.features.users.formats import Row
+from tornado_idv.features.users.import_users import Import, Result
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import AnyBackend
 

@@ -6,8 +6,8 @@ import pytest
 
 from support.fakes.clock_and_backends import Source
 from tornado_idv.errors import LookupFailed
+from tornado_idv.features.shared_cache.answers import Ask
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
-from tornado_idv.lookup.shared_answers import Ask
 from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 

@@ -8,11 +8,11 @@ from typing import Any
 from support.fakes.clock_and_backends import FakeBackend, Ticker
 from support.fakes.directories import ALICE, directory
 from tornado_idv.config.settings import Settings
+from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
+from tornado_idv.features.snapshot.snapshots import Snapshots
 from tornado_idv.interfaces.backend import BackendOptions, BreakerOptions
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.service.snapshot_file import SnapshotFiles
-from tornado_idv.service.snapshots import Snapshots
 
 TTL, STALE = 300, 3600
 _BREAKER = BreakerOptions(failures=10**6)

@@ -18,6 +18,7 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 from support.fakes.stepped_loop import SteppedLoop
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv.errors import LookupFailed, Unavailable
+from tornado_idv.features.verify.handler import VerifyHandler
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
@@ -41,7 +42,6 @@ from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
-from tornado_idv.web.verify import VerifyHandler
 
 HIGH_WATER = 16 * 1024
 """Bytes of responses that may be unsent before a connection is to pause."""

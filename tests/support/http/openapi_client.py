@@ -11,8 +11,8 @@ from openapi_core.testing import MockRequest, MockResponse
 
 from support.processes.service import Client, Reply
 from tornado_idv.config.load import load_without_references
+from tornado_idv.features.docs.openapi import Document, describe_api
 from tornado_idv.registry import installed_kinds, plugin_manager
-from tornado_idv.web.openapi import Document, describe_api
 
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (/[^ ?]*) HTTP/1\.1\r\n")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -13,6 +13,7 @@ from support.processes.service import KEY
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError, Unavailable
+from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.log_format import json_lines
@@ -20,7 +21,6 @@ from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.service import Service, listening
-from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog
 
 

@@ -17,12 +17,12 @@ from tornado.testing import bind_unused_port
 
 from support.processes.threads import in_thread
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.service import Service, listening
-from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.app import make_api
 from tornado_idv.web.lookups import Services
 

@@ -16,12 +16,12 @@ import pytest
 
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
+from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
-from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.channel import Message, State, encode
 from tornado_idv.workers.child import Child, Slot
 from tornado_idv.workers.supervisor import MANAGER, Supervisor

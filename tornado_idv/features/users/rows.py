@@ -7,9 +7,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
 from tornado_idv.cli.common import RefusedError
-from tornado_idv.cli.users.formats import FIELDS, Fields, Unreadable
 from tornado_idv.errors import InvalidFormat
+from tornado_idv.features.users.formats import Fields, Unreadable
 from tornado_idv.identifiers import (
+    FIELDS,
     PLAN_FORMAT,
     PROFILE_URL_FORMAT,
     Identifiers,

@@ -24,19 +24,19 @@ from tornado_idv.cli.common import (
     show,
 )
 from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
-from tornado_idv.cli.users.compare import compare
-from tornado_idv.cli.users.formats import (
-    FIELDS,
+from tornado_idv.features.shadow.file import ShadowFile
+from tornado_idv.features.users.compare import compare
+from tornado_idv.features.users.formats import (
     Format,
     format_of,
     format_option,
     read_rows,
     write_users,
 )
-from tornado_idv.cli.users.import_users import Import
-from tornado_idv.cli.users.rows import importable
+from tornado_idv.features.users.import_users import Import
+from tornado_idv.features.users.rows import importable
+from tornado_idv.identifiers import FIELDS
 from tornado_idv.lookup.canary import canaries_of
-from tornado_idv.lookup.shadow_file import ShadowFile
 from tornado_idv.model import User
 from tornado_idv.units import parse_percentage
 

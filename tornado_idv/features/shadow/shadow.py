@@ -16,12 +16,12 @@ from math import inf
 from typing import Any
 
 from tornado_idv.errors import IdvError, LookupFailed, Untrusted, format_traceback
+from tornado_idv.features.shadow.state import ShadowState
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import AnyBackend, BackendOptions, ShadowOptions
 from tornado_idv.lookup.chain import Chain
 from tornado_idv.lookup.comparison import Comparison, compare
 from tornado_idv.lookup.guard import BackendCall, Guard
-from tornado_idv.lookup.shadow_state import ShadowState
 from tornado_idv.metrics.counters import Counters, shadow_part
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.registry import close_backend, open_backend

@@ -21,10 +21,10 @@ from tornado_idv.cli.common import (
     json_option,
     show,
 )
-from tornado_idv.cli.users.formats import FIELDS
+from tornado_idv.features.shadow.file import FAILED, STORED, Contents, ShadowFile
+from tornado_idv.identifiers import FIELDS
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.log_format import format_time
-from tornado_idv.lookup.shadow_file import FAILED, STORED, Contents, ShadowFile
 
 _WRITTEN_WITHIN = 60.0
 """Seconds; a service writes the file every 5 s, also if it compares nothing."""

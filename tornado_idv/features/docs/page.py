@@ -9,8 +9,8 @@ from importlib.resources import files
 from msgspec import Struct
 
 from tornado_idv.config.settings import Settings
+from tornado_idv.features.docs.openapi import describe_api
 from tornado_idv.web.handler import ApiHandler, NoSuchRouteHandler
-from tornado_idv.web.openapi import describe_api
 
 _PAGE_FILES = {
     "docs": ("docs.html", "text/html"),
@@ -34,7 +34,7 @@ class File(Struct, frozen=True):
 def make_docs(settings: Settings) -> Mapping[str, File]:
     """Return the document and the files of the page by their paths below ``base_path``."""
     document = json.dumps(describe_api(settings), separators=(",", ":")).encode()
-    static = files("tornado_idv.web") / "static"
+    static = files("tornado_idv.features.docs") / "static"
     return {
         "openapi.json": File(document, "application/json"),
         **{

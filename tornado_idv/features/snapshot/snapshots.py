@@ -19,12 +19,19 @@ from pathlib import Path
 from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import format_traceback
+from tornado_idv.features.snapshot.contents import (
+    Snapshot,
+    SnapshotIgnored,
+    decode,
+    encode,
+    restore,
+    to_file,
+)
+from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
 from tornado_idv.lookup.cache import OF_SNAPSHOT
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.snapshot import Snapshot, SnapshotIgnored, decode, encode, restore, to_file
 from tornado_idv.lookup.source_identity import identity_of, sealed
 from tornado_idv.service.keys import background
-from tornado_idv.service.snapshot_file import SnapshotFiles
 from tornado_idv.web.json_body import encode_user
 
 _log = logging.getLogger(__name__)

@@ -9,20 +9,20 @@ from typing import cast
 from msgspec.structs import replace
 
 from tornado_idv.double.fault import Fault
-from tornado_idv.double.state import Double
+from tornado_idv.features.batch.handler import BatchHandler
+from tornado_idv.features.double.state import Double
+from tornado_idv.features.verify.handler import VerifyHandler
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.model import Query
 from tornado_idv.units import Rate
 from tornado_idv.web.authenticated import AuthenticatedHandler
-from tornado_idv.web.batch import BatchHandler
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import Services, result_of_error
 from tornado_idv.web.response import ECHOED, Result
-from tornado_idv.web.verify import VerifyHandler
 
 _PIECES_PER_SECOND = 20
 _ERRORS = {500: ApiError.INTERNAL, 503: ApiError.UNAVAILABLE}

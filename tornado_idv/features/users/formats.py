@@ -22,6 +22,7 @@ from tornado_idv import strict_json, yaml_loader
 from tornado_idv.cli.common import RefusedError, counted
 from tornado_idv.cli.files import DELIMITERS
 from tornado_idv.errors import ConfigError
+from tornado_idv.identifiers import FIELDS
 from tornado_idv.interfaces.command_tools import printable
 from tornado_idv.model import User
 
@@ -40,7 +41,6 @@ class Unreadable(NamedTuple):
 Row = tuple[int, Fields | Unreadable]
 """A line number, and the row that begins there."""
 
-FIELDS = ("nickname", "card_number", "plan", "profile_url")
 REQUIRED = FIELDS[:3]
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
 _NOT_A_HEADER = (

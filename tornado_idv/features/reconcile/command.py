@@ -23,12 +23,12 @@ from tornado_idv.cli.common import (
     print_json,
 )
 from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
-from tornado_idv.cli.reconcile.accounts import AccountReader, By
-from tornado_idv.cli.reconcile.run import MAX_PRINTED, Run
-from tornado_idv.cli.reconcile.state import State, UndeterminedError, locked
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.client import Client
 from tornado_idv.errors import IdvError, StartError
+from tornado_idv.features.reconcile.accounts import AccountReader, By
+from tornado_idv.features.reconcile.run import MAX_PRINTED, Run
+from tornado_idv.features.reconcile.state import State, UndeterminedError, locked
 from tornado_idv.interfaces.command_tools import Exit, printable
 from tornado_idv.units import format_duration, parse_duration
 

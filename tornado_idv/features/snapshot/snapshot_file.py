@@ -12,8 +12,8 @@ import os
 import secrets
 from pathlib import Path
 
+from tornado_idv.features.snapshot.contents import MARK, SnapshotIgnored
 from tornado_idv.files import opened_file
-from tornado_idv.lookup.snapshot import MARK, SnapshotIgnored
 
 _MAX_WRITERS = 64
 _SERVICE = secrets.token_bytes(16)

@@ -8,8 +8,8 @@ from pydantic import Field, ValidationError
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
 from tornado_idv.double.fault import Fault
-from tornado_idv.double.state import Double
 from tornado_idv.errors import InvalidFormat
+from tornado_idv.features.double.state import Double
 from tornado_idv.model import Query, User
 from tornado_idv.options import Options
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.interfaces.shared import SharedResult
 from tornado_idv.lookup.cache import AnswerCache
-from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import Answer, Query, SharedAnswer, User
 
 Ask = Callable[[Query], Coroutine[Any, Any, Answer]]

@@ -13,9 +13,9 @@ from itertools import chain, count, islice
 from typing import Any
 
 from tornado_idv.cli.common import RefusedError
-from tornado_idv.cli.users.formats import FIELDS
-from tornado_idv.cli.users.rows import Named
 from tornado_idv.errors import LookupFailed
+from tornado_idv.features.users.rows import Named
+from tornado_idv.identifiers import FIELDS
 from tornado_idv.interfaces.user_store import StoredRow, UserTransaction
 from tornado_idv.lookup.canary import KINDS
 from tornado_idv.model import Query

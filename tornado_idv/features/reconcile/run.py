@@ -10,8 +10,6 @@ from math import inf
 from typing import Any
 
 from tornado_idv.cli.common import RefusedError, Share
-from tornado_idv.cli.reconcile.accounts import Account
-from tornado_idv.cli.reconcile.state import Absence, Sampler, State, UndeterminedError
 from tornado_idv.client import (
     Client,
     ClientError,
@@ -22,6 +20,8 @@ from tornado_idv.client import (
     Unexpected,
     User,
 )
+from tornado_idv.features.reconcile.accounts import Account
+from tornado_idv.features.reconcile.state import Absence, Sampler, State, UndeterminedError
 from tornado_idv.log_format import format_time
 
 _FIRST_PAUSE = 2.0

@@ -1,0 +1,1 @@
+"""Lookups of many users in one request."""

@@ -1,0 +1,1 @@
+"""The page that describes the API, and its OpenAPI document."""

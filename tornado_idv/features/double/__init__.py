@@ -1,0 +1,13 @@
+"""The test double: users and faults that tests set at run time, and drills of outages."""
+
+from tornado_idv.interfaces.feature import Feature
+
+FEATURE = Feature(
+    "double",
+    commands={
+        "drill": (
+            "tornado_idv.features.double.drill:drill",
+            "Check that a program survives an outage of this service.",
+        )
+    },
+)

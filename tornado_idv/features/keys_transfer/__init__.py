@@ -1,0 +1,9 @@
+"""Export of the keys of a key store, and import into another one."""
+
+from tornado_idv.interfaces.feature import Feature
+
+_MODULE = "tornado_idv.features.keys_transfer.transfer"
+
+FEATURE = Feature(
+    "keys_transfer", key_commands=(f"{_MODULE}:export_keys", f"{_MODULE}:import_keys")
+)

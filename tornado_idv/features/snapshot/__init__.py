@@ -1,0 +1,1 @@
+"""The answers of the cache in a file, for the next start."""

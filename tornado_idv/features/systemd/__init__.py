@@ -1,0 +1,1 @@
+"""Notification of systemd, and its watchdog."""

@@ -1,0 +1,13 @@
+"""Import, export and comparison of all users of a backend."""
+
+from tornado_idv.interfaces.feature import Feature
+
+FEATURE = Feature(
+    "users",
+    commands={
+        "users": (
+            "tornado_idv.features.users.commands:users",
+            "Import, export, count and compare the users of backends.",
+        )
+    },
+)

@@ -1,0 +1,1 @@
+"""Lookups for proxies, in header fields alone."""
