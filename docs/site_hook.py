@@ -1,4 +1,4 @@
-"""Adds the pages outside of docs/ to the site: those of the root, of deploy/ and of plugins/.
+"""Adds what is outside of docs/ to the site: pages, and the files that pages link to.
 
 A link such as ``../../plugins/x/README.md`` works in the repository as it is. The site has other
 paths, so links are rewritten. A link to what the site does not have fails the build.
@@ -15,15 +15,16 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = ["*.md", "LICENSE", "deploy/README.md", "examples/*/README.md", "plugins/*/*.md"]
+PAGES = ["*.md", "deploy/README.md", "examples/*/README.md", "plugins/*/*.md"]
+FILES = ["LICENSE", "deploy/nginx/*.conf", "deploy/haproxy/*.cfg", "examples/double/*.mjs"]
 _LINK = re.compile(r"(?<=\]\()(?!\w+://|#)([^)#\s]+)")
 _FENCE = re.compile(r" *```")
 _ITEM = re.compile(r"(?:\d+\.|-) ")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages."""
-    for pattern in OUTSIDE:
+    """Add pages and files."""
+    for pattern in PAGES + FILES:
         for path in sorted(ROOT.glob(pattern)):
             uri = site_path(str(path.relative_to(ROOT)))
             files.append(File.generated(config, uri, abs_src_path=str(path)))
