@@ -8,7 +8,7 @@
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, curl, PostgreSQL, Samba, Go, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
 # make check  lint, types, layers, and the site of the documentation in build/site
-# make docs   renew the pages of docs/ that are generated
+# make docs   renew the page of all commands
 # make man    write man pages into build/man
 # make dist   build wheel, source archive and SBOM in dist/, reproducibly
 # make lock   renew requirements.lock and deploy/docker/build.lock

@@ -1,7 +1,6 @@
-"""Writes what the documentation has from the code: pages of the reference, and man pages.
+"""Writes what the documentation has from the code: the page of all commands, and man pages.
 
-``python docs/generate.py`` writes docs/reference/commands.md and plugin-names.md, with
-``--man FOLDER`` man pages.
+``python docs/generate.py`` writes docs/reference/commands.md, with ``--man FOLDER`` man pages.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from pathlib import Path
 
 import click
 
-import public_names
 from tornado_idv.cli import main
 
 PAGE = Path(__file__).parent / "reference" / "commands.md"
@@ -104,4 +102,3 @@ if __name__ == "__main__":
         write_man_pages(Path(sys.argv[2]))
     else:
         PAGE.write_text(page(), encoding="utf-8")
-        public_names.PAGE.write_text(public_names.page(), encoding="utf-8")

@@ -432,7 +432,7 @@ def test_links_lead_to_pages_and_headings(page: Path) -> None:
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text()):
         linked = (page.parent / target).resolve() if target else page
         assert linked.exists(), target
-        if anchor:
+        if anchor and not anchor.startswith("tornado_idv."):  # which the site makes of docstrings
             assert anchor in anchors(linked.read_text(encoding="utf-8")), f"{target}#{anchor}"
 
 

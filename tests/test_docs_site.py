@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+import inspect
 import json
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,7 @@ import yaml
 
 import tornado_idv
 from support.processes.proxies import find_tool
+from tornado_idv import testing
 from tornado_idv.cli import main
 from tornado_idv.interfaces import hookspecs
 
@@ -42,7 +44,6 @@ TESTS = {
     ("docs/reference/http.md", "http"): "test_docs_http.py",
     ("docs/reference/http.md", "python"): "test_docs_http.py",
     ("docs/reference/limits.md", "http"): "test_docs_http.py",
-    ("docs/reference/plugin-names.md", "python"): "test_docs_site.py",
     ("docs/tutorial/your-users.md", "sql"): "test_docs.py",
     ("plugins/idv_postgres/README.md", "sql"): "plugins/test_postgres.py",
     ("plugins/idv_redis/README.md", "lua"): "support/databases/redis_cluster.py",
@@ -70,22 +71,10 @@ def test_every_page_is_in_the_index_and_in_the_site() -> None:
         assert f"- {path}\n" in navigation
 
 
-@pytest.mark.parametrize("module", ["generate", "public_names"])
-def test_generated_pages_are_those_of_the_code(
-    monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
+def test_page_of_commands_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
-    found = import_module(module)
-    written = found.PAGE.read_text(encoding="utf-8")
-    assert written == found.page(), f"{found.PAGE.name} is not that of the code: run make docs"
-
-
-def test_signatures_of_all_public_names_can_be_parsed() -> None:
-    text = (DOCS / "reference" / "plugin-names.md").read_text(encoding="utf-8")
-    named = re.findall(r"^### (\w+)\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    hooks = {name for name in vars(hookspecs) if name.startswith("idv_")}
-    assert {name for name, _ in named} == {*tornado_idv.__all__} | hooks
-    assert all(ast.parse(code).body for _, code in named)
+    found = import_module("generate")
+    assert found.PAGE.read_text(encoding="utf-8") == found.page(), "run make docs"
 
 
 def blocks() -> Iterator[tuple[str, str, str]]:
@@ -168,17 +157,17 @@ class _Resources(HTMLParser):
             self.found += [value for name, value in attrs if name in {"src", "href"} and value]
 
 
-@pytest.mark.slow
-def test_site_is_built_and_requests_nothing_from_elsewhere(tmp_path: Path) -> None:
-    """As `make check` builds it: every link and anchor leads somewhere.
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `make check` builds it: every link and anchor leads somewhere.
 
     Without ``--quiet``, which hides warnings from ``--strict`` too (mkdocs/mkdocs#4126).
     """
-    mkdocs = Path(sys.executable).with_name("mkdocs")
+    mkdocs, site = Path(sys.executable).with_name("mkdocs"), tmp_path_factory.mktemp("site")
     if not mkdocs.exists():
         pytest.skip("mkdocs-material is not installed; `make check` does it")
     done = subprocess.run(
-        [mkdocs, "build", "--strict", "--site-dir", tmp_path / "site"],
+        [mkdocs, "build", "--strict", "--site-dir", site],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -186,7 +175,29 @@ def test_site_is_built_and_requests_nothing_from_elsewhere(tmp_path: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    site = tmp_path / "site"
+    return site
+
+
+@pytest.mark.slow
+def test_site_shows_every_public_name_with_its_signature_and_docstring(site: Path) -> None:
+    page = (site / "reference" / "plugin-names.html").read_text(encoding="utf-8")
+    sections = re.split(r'<h[23] id="tornado_idv\.([\w.]+)"', page)[1:]
+    texts = (unescape(re.sub(r"<[^>]+>", "", each)) for each in sections[1::2])
+    shown = dict(zip(sections[::2], texts, strict=True))
+    hooks = [name for name in vars(hookspecs) if name.startswith("idv_")]
+    public = {name: getattr(tornado_idv, name) for name in tornado_idv.__all__}
+    public |= {f"interfaces.hookspecs.{name}": getattr(hookspecs, name) for name in hooks}
+    public |= {f"testing.{name}": getattr(testing, name) for name in testing.__all__}
+    assert {*public} - {*shown} == set()
+    for name, value in public.items():
+        if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
+            summary = re.sub(r"[`*]", "", str(inspect.getdoc(value))).splitlines()[0]
+            assert summary in shown[name]
+    assert "find(query: Query) -> User | BackendResult | None" in shown["Backend"]
+
+
+@pytest.mark.slow
+def test_site_requests_nothing_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30
     for page in pages:
