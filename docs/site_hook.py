@@ -16,7 +16,13 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["*.md", "deploy/README.md", "examples/*/README.md", "plugins/*/*.md"]
-FILES = ["LICENSE", "deploy/nginx/*.conf", "deploy/haproxy/*.cfg", "examples/double/*.mjs"]
+FILES = [
+    "LICENSE",
+    "config.schema.json",
+    "deploy/nginx/*.conf",
+    "deploy/haproxy/*.cfg",
+    "examples/double/*.mjs",
+]
 _LINK = re.compile(r"(?<=\]\()(?!\w+://|#)([^)#\s]+)")
 _FENCE = re.compile(r" *```")
 _ITEM = re.compile(r"(?:\d+\.|-) ")

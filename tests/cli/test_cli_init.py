@@ -14,6 +14,7 @@ from support.processes.process import Invoke
 from support.processes.service import Client, serving
 from tornado_idv.keys.token import check_token
 
+ROOT = Path(__file__).parent.parent.parent
 FILES = ["config.yaml", "keys.db", "users.yaml"]
 
 
@@ -75,13 +76,18 @@ def test_key_of_the_store_is_listed(invoke: Invoke, tmp_path: Path) -> None:
     assert (key["id"], key["state"]) == ("first", "valid")
 
 
-def test_comment_for_editors_names_the_schema_once_it_is_edited(
+def test_comment_for_editors_names_the_command_that_says_how(
     invoke: Invoke, tmp_path: Path
 ) -> None:
+    """A line that names the schema itself would be an error in an editor, without that file."""
     invoke("init", tmp_path)
-    how, line, *_ = (tmp_path / "config.yaml").read_text().splitlines()
-    assert "tornado-idv schema > config.schema.json, and delete the words before" in how
-    assert line.replace("then ", "") == "# yaml-language-server: $schema=config.schema.json"
+    text = (tmp_path / "config.yaml").read_text()
+    (command,) = re.findall(r"^# .* in an editor: tornado-idv (.*)$", text, re.MULTILINE)
+    described = " ".join(invoke(*command.split()).stdout.split())
+    (demo, *_) = (ROOT / "config.yaml").read_text().splitlines()
+    assert f'"{demo}"' in described
+    assert "tornado-idv schema > config.schema.json" in described
+    assert "$schema" not in text
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 
 _CONFIG = """\
-# For editors: tornado-idv schema > config.schema.json, and delete the words before the next colon:
-# then yaml-language-server: $schema=config.schema.json
+# To complete and check this file in an editor: tornado-idv schema --help
 # After a change: tornado-idv check --config {config}
 
 profile_sites: [https://profiles.example]   # the sites of profile URLs; responses use the first
