@@ -19,3 +19,12 @@ class Feature:
     """Commands of ``tornado-idv`` by name: the place and a summary."""
     key_commands: Sequence[str] = ()
     """The places of commands of ``tornado-idv keys``."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Settings by the section of the configuration that they belong to, such as ``server``: the
+    place of a model with these fields."""
+    routes: str | None = None
+    """The place of a function that returns the `Route`s of some `Settings`."""
+    admin_routes: str | None = None
+    """The place of a mapping from paths of the admin listener to handlers."""
+    part: str | None = None
+    """The place of a function that returns the `Part` of a `Running` service."""
