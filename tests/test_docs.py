@@ -36,8 +36,8 @@ from support.processes.shell_commands import shell_commands
 from tornado_idv import BackendOptions, testing
 from tornado_idv.admin.handlers import ROUTES
 from tornado_idv.cli import main
+from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.load import load_without_references
-from tornado_idv.config.settings import Settings
 from tornado_idv.http.connection_table import State
 from tornado_idv.interfaces import hookspecs
 from tornado_idv.log_format import json_lines, text_lines
@@ -92,7 +92,9 @@ def code_blocks(text: str, language: str) -> list[str]:
 
 
 def test_every_setting_is_documented() -> None:
-    assert first_cells(CONFIGURATION) == set(settings_of(Settings))
+    assert first_cells(CONFIGURATION) == set(
+        settings_of(settings_type(installed_kinds(plugin_manager())))
+    )
 
 
 def test_every_option_is_documented_in_its_plugins_readme() -> None:

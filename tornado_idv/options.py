@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -37,6 +37,7 @@ from tornado_idv.units import (
 )
 from tornado_idv.yaml_loader import FileText
 
+OptionsT = TypeVar("OptionsT", bound="Options")
 _TEN_YEARS = 10 * 365 * 86400.0
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.ASCII | re.DOTALL)
 _LIKE_URL = re.compile(r"(?!\.{0,2}/[^/]).*(?::/|:.*@|=)", re.DOTALL)
@@ -44,6 +45,8 @@ _PASSWORDS = re.compile(
     r"(://[^@/?#:]*):[^@/?#]*(?=@)|([?&][^=&]*password[^=&]*)=[^&#]*", re.IGNORECASE
 )
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
+APPLIED = object()
+"""Marks a setting that a reload applies, as ``Annotated[bool, APPLIED]``; others need a restart."""
 
 
 class Options(BaseModel):
@@ -56,6 +59,11 @@ class Options(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
     )
+
+
+def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
+    """Return a section as the type that has the settings of a feature; else their defaults."""
+    return section if isinstance(section, model) else model()
 
 
 def _from_text(parse: Callable[[str], object]) -> BeforeValidator:

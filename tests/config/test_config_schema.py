@@ -8,8 +8,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from support.processes.editor import as_editor_reads
+from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.schema import json_schema
-from tornado_idv.config.settings import ServerSettings, Settings
+from tornado_idv.config.settings import Settings
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
 
@@ -174,7 +175,9 @@ def test_without_kinds_no_backend_passes() -> None:
 def test_defaults_have_units(kinds: Kinds) -> None:
     server = json_schema(kinds)["$defs"]["ServerSettings"]["properties"]
     assert {name: each["default"] for name, each in server.items() if "default" in each} == {
-        **ServerSettings().model_dump(exclude_none=True, exclude={"drain"}),
+        **settings_type(kinds)
+        .model_fields["server"]
+        .default.model_dump(exclude_none=True, exclude={"drain"}),
         "max_body": "16KiB",
         "idle_timeout": "10s",
         "body_timeout": "5s",

@@ -1,4 +1,4 @@
-"""``tornado-idv check``, ``schema``, ``openapi`` and ``plugins``."""
+"""``tornado-idv check``, ``schema`` and ``plugins``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
 from tornado_idv.errors import Broken, ConfigError, IdvError, Problem, SettingError, Untrusted
-from tornado_idv.features.docs.openapi import describe_api
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -260,18 +259,6 @@ def schema() -> None:
     """
     with exit_on_error(Exit.NO):
         click.echo(json.dumps(json_schema(installed_kinds(plugin_manager())), indent=2))
-
-
-@click.command(epilog=examples("openapi > openapi.json"))
-@config_option
-def openapi(config_path: Path) -> None:
-    """Print the OpenAPI document of the API with this configuration."""
-    with exit_on_error(Exit.NO):
-        kinds = installed_kinds(plugin_manager())
-        settings, absent = load_without_references(config_path, kinds, os.environ)
-        if settings is None:
-            raise ConfigError(*absent)
-        click.echo(json.dumps(describe_api(settings), indent=2))
 
 
 @click.command(epilog=examples("plugins"))

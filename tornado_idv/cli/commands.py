@@ -31,7 +31,6 @@ _OF_CORE = {
     "init": ("init", "Write a starter configuration and a key into FOLDER."),
     "keys": ("keys.commands", "Issue, rotate and revoke the keys in the key store."),
     "lookup": ("lookup", "Look a user up in the configured backends."),
-    "openapi": ("check", "Print the OpenAPI document of the API with this configuration."),
     "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
     "record": ("fixtures.commands", "Write a fixture of users of a live directory."),
     "reload": ("running.operations", "Reload the configuration of the running service."),

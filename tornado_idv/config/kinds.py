@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from copy import copy
 from functools import lru_cache
 from inspect import isclass
-from typing import Annotated, Any, Literal
+from pkgutil import resolve_name
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     Field,
@@ -15,10 +17,12 @@ from pydantic import (
     WithJsonSchema,
     create_model,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError
+from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.shared import SharedCacheOptions, SharedLimitsOptions
@@ -81,6 +85,7 @@ def _settings_type(
         "shared_limits": _entry(SharedLimitsOptions, shared_limits, "shared limits") | None,
     }
     fields: Any = {name: (each, Settings.model_fields[name]) for name, each in types.items()}
+    fields |= {name: _section(name) for feature in FEATURES for name in feature.options}
     return create_model(
         "Settings",
         __base__=Settings,
@@ -88,6 +93,23 @@ def _settings_type(
         __cls_kwargs__=_NO_DOCSTRINGS,
         **fields,
     )
+
+
+def _section(name: str) -> tuple[type[Options], FieldInfo]:
+    """Return a section of the configuration with the settings that features add to it."""
+    field = copy(Settings.model_fields[name])
+    base: Any = field.annotation
+    added = [resolve_name(each.options[name]) for each in FEATURES if name in each.options]
+    made = create_model(
+        base.__name__,
+        __base__=(*added, base),
+        __doc__=base.__doc__,
+        __module__=base.__module__,
+        __cls_kwargs__=_NO_DOCSTRINGS,
+    )
+    section = cast("type[Options]", made)
+    field.default = section()
+    return section, field
 
 
 def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:

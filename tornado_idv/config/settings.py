@@ -34,6 +34,7 @@ from tornado_idv.keys.api_key import DEFAULT_SCOPES, ApiKey, Scope
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.options import (
+    APPLIED,
     ConfigPath,
     Duration,
     KeyStoreAddress,
@@ -89,40 +90,42 @@ class ServerSettings(Options):
             _BASE_PATH.fullmatch, "must be empty or like /identity, without a slash at the end"
         ),
         text_schema(_BASE_PATH),
+        APPLIED,
     ] = ""
     """The prefix of every path of the API, such as ``/identity``."""
-    health_path: (
-        Annotated[
-            str,
-            accepted_by(_HEALTH_PATH.fullmatch, "must be like /healthz, and not a path of the API"),
-            text_schema(_HEALTH_PATH),
-        ]
-        | None
-    ) = None
+    health_path: Annotated[
+        (
+            Annotated[
+                str,
+                accepted_by(
+                    _HEALTH_PATH.fullmatch, "must be like /healthz, and not a path of the API"
+                ),
+                text_schema(_HEALTH_PATH),
+            ]
+            | None
+        ),
+        APPLIED,
+    ] = None
     """The path of a health check for load balancers, such as ``/healthz``."""
-    docs: bool = False
-    """Whether ``GET /docs`` and ``/openapi.json``, below ``base_path``, describe the API."""
-    verify: bool = False
-    """Whether ``GET /api/v1/verify`` looks users up for proxies, in header fields alone."""
-    max_body: BodyLimit = 16 * 1024
+    max_body: Annotated[BodyLimit, APPLIED] = 16 * 1024
     """The maximum size of a request body; at most 1MiB."""
-    idle_timeout: Timeout = 10.0
+    idle_timeout: Annotated[Timeout, APPLIED] = 10.0
     """How long a connection may be idle between two requests."""
-    body_timeout: Timeout = 5.0
+    body_timeout: Annotated[Timeout, APPLIED] = 5.0
     """How long a request body may take to arrive."""
-    request_timeout: Timeout = 2.0
+    request_timeout: Annotated[Timeout, APPLIED] = 2.0
     """How long a lookup may take in all backends together."""
-    max_connections: Count = 4000
+    max_connections: Annotated[Count, APPLIED] = 4000
     """The maximum number of open connections."""
-    packet_cache: bool = True
+    packet_cache: Annotated[bool, APPLIED] = True
     """Whether requests whose head is like an earlier one skip parsing; affects speed only."""
-    trusted_proxies: tuple[Network, ...] = ()
+    trusted_proxies: Annotated[tuple[Network, ...], APPLIED] = ()
     """The addresses, networks or ``unix:`` of the proxies whose ``X-Forwarded-For`` is used."""
     tls: TlsSettings | None = None
     """The certificate for HTTPS; without it, the service speaks plain HTTP."""
-    drain: DrainSettings = DrainSettings()
+    drain: Annotated[DrainSettings, APPLIED] = DrainSettings()
     """How the service stops."""
-    watch_config: bool = False
+    watch_config: Annotated[bool, APPLIED] = False
     """Whether the configuration is reloaded when this file, or one that it names, changes."""
 
     @property
@@ -258,7 +261,7 @@ class LoggingSettings(Options):
     """The minimum level that is logged."""
     format: Literal["auto", "console", "json"] = "auto"
     """The format of a line; auto is console on a terminal and json elsewhere."""
-    health_checks: bool = True
+    health_checks: Annotated[bool, APPLIED] = True
     """Whether successful requests for ``server.health_path`` are in the access log."""
     ids: Literal["none", "hash", "full"] = "none"
     """How the access log names the user that was asked for: not, as a keyed hash, or in full."""
@@ -267,25 +270,25 @@ class LoggingSettings(Options):
 class Settings(Options):
     """Everything that `config.yaml` may contain."""
 
-    profile_sites: Annotated[tuple[Site, ...], Field(min_length=1)]
+    profile_sites: Annotated[tuple[Site, ...], Field(min_length=1), APPLIED]
     """The sites of profile URLs; responses use the first."""
     server: ServerSettings = ServerSettings()
     """The public listener, its limits and timeouts."""
     admin: AdminSettings | None = None
     """The operator's listener: health, metrics, cache purge; without it, there is none."""
-    auth: AuthSettings = AuthSettings()
+    auth: Annotated[AuthSettings, APPLIED] = AuthSettings()
     """Authentication."""
-    limits: LimitSettings = LimitSettings()
+    limits: Annotated[LimitSettings, APPLIED] = LimitSettings()
     """Rate limits; without one, there is no limit."""
     shared_limits: SharedLimitsOptions | None = None
     """Where machines count ``limits`` of keys together; without it, each counts alone."""
-    cache: CacheLimits = CacheLimits()
+    cache: Annotated[CacheLimits, APPLIED] = CacheLimits()
     """The cache of answers."""
     shared_cache: SharedCacheOptions | None = None
     """The cache of answers that processes share, behind ``cache``; without it, there is none."""
-    identifiers: IdentifierSettings = IdentifierSettings()
+    identifiers: Annotated[IdentifierSettings, APPLIED] = IdentifierSettings()
     """The valid forms of nicknames and card numbers."""
-    backends: Annotated[tuple[BackendOptions, ...], Field(min_length=1)]
+    backends: Annotated[tuple[BackendOptions, ...], Field(min_length=1), APPLIED]
     """The sources of users, queried in this order."""
     logging: LoggingSettings = LoggingSettings()
     """Logging."""

@@ -10,6 +10,9 @@ from importlib import import_module
 from tornado_idv.interfaces.feature import Feature
 
 _NAMES = (
+    "batch",
+    "docs",
+    "verify",
     "double",
     "keys_transfer",
     "reconcile",

@@ -23,8 +23,12 @@ class Feature:
     """Settings by the section of the configuration that they belong to, such as ``server``: the
     place of a model with these fields."""
     routes: str | None = None
-    """The place of a function that returns the `Route`s of some `Settings`."""
+    """The place of a function that returns the `Route`s of some `Settings`. Its second argument are
+    the routes of the core and of the features before."""
     admin_routes: str | None = None
     """The place of a mapping from paths of the admin listener to handlers."""
     part: str | None = None
     """The place of a function that returns the `Part` of a `Running` service."""
+    announce: str | None = None
+    """The place of a function that returns lines for the operator about a `ListeningService` with
+    some `Settings`; both are its arguments."""

@@ -21,6 +21,7 @@ from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.options import APPLIED
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.sockets import SocketFiles
@@ -215,31 +216,6 @@ def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
     _audit.info("reloaded", extra={"result": "ok", **audited, "needs_restart": needs_restart})
 
 
-_APPLIED = {
-    "auth",
-    "backends",
-    "cache",
-    "identifiers",
-    "limits",
-    "logging.health_checks",
-    "profile_sites",
-    "server.base_path",
-    "server.body_timeout",
-    "server.docs",
-    "server.drain",
-    "server.health_path",
-    "server.idle_timeout",
-    "server.max_body",
-    "server.max_connections",
-    "server.packet_cache",
-    "server.request_timeout",
-    "server.trusted_proxies",
-    "server.verify",
-    "server.watch_config",
-}
-"""Settings that a reload applies; any other needs a restart, also one that is added here never."""
-
-
 def applicable(
     in_force: ModelT, settings: ModelT, prefix: str = ""
 ) -> tuple[ModelT, tuple[str, ...]]:
@@ -250,9 +226,9 @@ def applicable(
     """
     values: dict[str, object] = {}
     names: list[str] = []
-    for name in type(settings).model_fields:
+    for name, described in type(settings).model_fields.items():
         path, before, after = prefix + name, getattr(in_force, name), getattr(settings, name)
-        if path in _APPLIED or before == after:
+        if APPLIED in described.metadata or before == after:
             continue
         if not isinstance(before, BaseModel) or type(before) is not type(after):
             values[name] = before

@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
-from functools import partial
 
 import pluggy
 
@@ -16,11 +15,8 @@ from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.features.docs.page import make_docs
-from tornado_idv.features.double.handlers import HANDLERS, DoubleVerifyHandler
 from tornado_idv.features.double.state import Double
 from tornado_idv.features.systemd.notify import Notifier
-from tornado_idv.features.verify.handler import VerifyHandler
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
@@ -43,7 +39,7 @@ from tornado_idv.service.reload import (
 )
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets, tls_context
 from tornado_idv.web.access_log import AccessLog, RequestLog
-from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.app import OWN_ROUTES, all_routes, make_api, make_reject
 from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
 
@@ -176,22 +172,17 @@ def make_http(
         logs_health_checks=settings.logging.health_checks,
         stopping=stopping,
     )
-    docs = make_docs(settings) if server.docs else {}
-    double = shared.double
-    handlers = HANDLERS if double else ()
-    verify = DoubleVerifyHandler if double else VerifyHandler
-    excludes = partial(double.concerns, directory) if double else None
-    heads = KnownHeads(services, server.max_body, excludes)
-    known_heads = heads if server.packet_cache and not stopping else None
+    routes = all_routes(settings)
+    # What takes the place of a lookup must see each request.
+    is_fast = server.packet_cache and not stopping and all(each in routes for each in OWN_ROUTES)
+    known_heads = KnownHeads(services, server.max_body) if is_fast else None
     api = make_api(
         services,
         server.base_path,
         server.health_path,
-        docs,
-        handlers,
-        verify=verify if server.verify else None,
+        routes,
         known_heads=known_heads,
-        double=double,
+        double=shared.double,
     )
     return Serving(
         app=api,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tornado.web import Application
 
-from tornado_idv.features.batch.handler import BatchHandler
-from tornado_idv.features.docs.page import File, FileHandler, RootHandler
-from tornado_idv.features.verify.handler import VerifyHandler
+from tornado_idv.config.settings import Settings
+from tornado_idv.features import FEATURES
 from tornado_idv.http.serving import Reject
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import Request, RequestLog, record_response
-from tornado_idv.web.authenticated import AuthenticatedHandler, KeyHandler
+from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.errors import BY_STATUS
 from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
@@ -24,45 +24,65 @@ from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.response import Result, build_response, new_request_id
 
-_NO_DOCS: Mapping[str, File] = MappingProxyType({})
+API = "/api/v1"
+
+
+class Route(NamedTuple):
+    """A route of the API: a path below ``server.base_path``, with ``is_prefix`` also longer ones.
+
+    ``arguments`` are those of the handler's `initialize` beside ``services``.
+    """
+
+    path: str
+    handler: type[ApiHandler]
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    is_prefix: bool = False
+
+
+OWN_ROUTES = tuple(
+    Route(f"{API}/{each.route}", each)
+    for each in (IdentifyUrlHandler, IdentifyCardHandler, KeyHandler)
+)
+"""The routes of the core."""
+
+
+def all_routes(settings: Settings) -> list[Route]:
+    """Return the routes of the core and of the features with these settings.
+
+    A feature gets those before it, and may take their place: of two with one path the last counts.
+    """
+    routes = {each.path: each for each in OWN_ROUTES}
+    for place in filter(None, (each.routes for each in FEATURES)):
+        routes |= {each.path: each for each in resolve_name(place)(settings, [*routes.values()])}
+    return [*routes.values()]
 
 
 def make_api(
     services: Services,
     base_path: str = "",
     health_path: str | None = None,
-    docs: Mapping[str, File] = _NO_DOCS,
-    identify: Sequence[type[AuthenticatedHandler]] = (),
+    routes: Iterable[Route] = OWN_ROUTES,
     *,
-    verify: type[VerifyHandler] | None = None,
     known_heads: KnownHeads | None = None,
     **settings: Any,
 ) -> Application:
-    """Return the API and ``docs`` below ``base_path``, and ``health_path``.
-
-    ``identify`` are handlers in place of those that look users up; ``known_heads`` learn from them.
-    Without ``verify`` there is no such route.
-    """
-    root = f"{base_path}/api/v1"
-    identify = identify or (IdentifyUrlHandler, IdentifyCardHandler, BatchHandler)
-    routes: dict[str, type[ApiHandler]] = {f"{base_path}/": RootHandler} if docs else {}
-    routes |= {f"{root}/{each.route}": each for each in identify}
-    routes[f"{root}/key"] = KeyHandler
-    if health_path is not None:
-        routes[health_path] = HealthHandler
-    files = {f"{base_path}/{path}": file for path, file in docs.items()}
-    routes |= dict.fromkeys(files, FileHandler)
+    """Return the API below ``base_path``, and ``health_path``; ``known_heads`` learn from it."""
     arguments = {"services": services}
-    rules = [(re.escape(path), handler, arguments) for path, handler in routes.items()]
-    if verify is not None:
-        # The path may go on: Envoy appends that of its client.
-        rules.append((re.escape(f"{root}/{verify.route}") + "(?:/.*)?", verify, arguments))
+    rules: list[tuple[str, type[ApiHandler], dict[str, Any]]] = [
+        (
+            re.escape(base_path + each.path) + ("(?:/.*)?" if each.is_prefix else ""),
+            each.handler,
+            {**arguments, **each.arguments},
+        )
+        for each in routes
+    ]
+    if health_path is not None:
+        rules.append((re.escape(health_path), HealthHandler, arguments))
     return Application(
         rules,
         default_handler_class=NoSuchRouteHandler,
         default_handler_args=arguments,
         log_function=lambda _: None,
-        files=files,
         known_heads=known_heads,
         **settings,
     )

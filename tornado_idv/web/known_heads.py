@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from asyncio import Future
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
 from hashlib import sha256
 from time import monotonic
 
@@ -53,21 +52,12 @@ class _Meaning(Struct, frozen=True, eq=False):
 
 
 class KnownHeads:
-    """Meaning of heads and bodies; shared by all connections.
+    """Meaning of heads and bodies; shared by all connections."""
 
-    ``excludes`` returns whether a query is always left to the handlers.
-    """
-
-    def __init__(
-        self,
-        services: Services,
-        max_body: int = _MAX_BODY,
-        excludes: Callable[[Query], bool] | None = None,
-    ) -> None:
+    def __init__(self, services: Services, max_body: int = _MAX_BODY) -> None:
         self.services = services
         self.templates = HeadTemplates[_Meaning]()
         self.max_body = min(max_body, _MAX_BODY)
-        self.excludes = excludes
         self._queries: defaultdict[str, OrderedDict[bytes, _KnownQuery]] = defaultdict(OrderedDict)
 
     def connect(self, peer: Peer) -> Match:
@@ -141,9 +131,9 @@ class KnownRequest(Struct, frozen=True, eq=False, gc=False):
         key = services.keys.find(sha256(token).digest()) if len(token) <= MAX_LENGTH else None
         if key is None or operation.scope not in key.scopes:
             return None
-        body, excludes = data[match.end() :], heads.excludes
+        body = data[match.end() :]
         known = queries.get(body) or heads.parse(operation, body)
-        if known is None or (excludes is not None and excludes(known.query)):
+        if known is None:
             return None
         limits = services.key_limiter.of(key)
         if limits is not None and limits.acquire() is not None:

@@ -18,6 +18,7 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 from support.fakes.stepped_loop import SteppedLoop
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv.errors import LookupFailed, Unavailable
+from tornado_idv.features.batch.handler import BatchHandler
 from tornado_idv.features.verify.handler import VerifyHandler
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connection_table import HttpLimits
@@ -38,7 +39,7 @@ from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 from tornado_idv.units import parse_rate
 from tornado_idv.web.access_log import AccessLog
-from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.app import API, OWN_ROUTES, Route, make_api, make_reject
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
@@ -55,6 +56,12 @@ _VARIABLE_HEADERS = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
 
 _VARIABLE_LOG_FIELDS = re.compile(
     r'"(?:ms|request_id|timestamp)":[^,}]+|next probe in [0-9.]+ s'  # which has a random jitter
+)
+
+_ROUTES = (
+    *OWN_ROUTES,
+    Route(f"{API}/identify/batch", BatchHandler),
+    Route(f"{API}/verify", VerifyHandler, is_prefix=True),
 )
 
 
@@ -327,7 +334,7 @@ class Harness:
         self.counters = services.counters
         self.fast_path = KnownHeads(services) if self._fast_path else None
         self.app = Counted(
-            self._app or make_api(services, verify=VerifyHandler, known_heads=self.fast_path)
+            self._app or make_api(services, routes=_ROUTES, known_heads=self.fast_path)
         )
         connect = self.fast_path.connect if self.fast_path else None
         self.server = HttpServer(

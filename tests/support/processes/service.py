@@ -23,7 +23,7 @@ from tornado_idv.keys.token import issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.service import Service, listening
-from tornado_idv.web.app import make_api
+from tornado_idv.web.app import all_routes, make_api
 from tornado_idv.web.lookups import Services
 
 KEY = issue("caller")
@@ -181,7 +181,7 @@ async def _on_tornado_server(config: str, folder: Path) -> AsyncIterator[int]:
     keys = KeyRing(each.api_key for each in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
         services = Services(directory, settings.make_identifiers(), keys)
-        server = HTTPServer(make_api(services))
+        server = HTTPServer(make_api(services, routes=all_routes(settings)))
         sock, port = bind_unused_port()
         server.add_socket(sock)
         yield port

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from pkgutil import resolve_name
 from tempfile import TemporaryDirectory
 
 import click
@@ -28,6 +29,7 @@ from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, StartError
+from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.token import issue
 from tornado_idv.logs.handlers import configure_logging
@@ -202,7 +204,6 @@ def announce(service: ListeningService, settings: Settings) -> None:
     written in plain text that may ask now.
     """
     base_path = settings.server.base_path
-    url = service.url + base_path
     backends, shadows = (
         ", ".join(f"{each.name} ({each.kind})" for each in those)
         for those in (settings.served, settings.shadows)
@@ -213,14 +214,15 @@ def announce(service: ListeningService, settings: Settings) -> None:
     if service.admin_url is not None:
         click.echo(f"Admin listener on {service.admin_url}")
         click.echo(f"Status page: {service.admin_url}/status")
-    if settings.server.docs and service.port:
-        click.echo(f"API documentation: {url}/docs")
+    for place in filter(None, (each.announce for each in FEATURES)):
+        for line in resolve_name(place)(settings, service):
+            click.echo(line)
     click.echo(f"Backends, in order: {backends}")
     if shadows:
         click.echo(f"Shadows: {shadows}")
     click.echo(f"Keys: {service.key_count}")
     if token := _token_to_try(settings):
-        command = example_request(url, token, service.addresses[0].path)
+        command = example_request(service.url + base_path, token, service.addresses[0].path)
         click.echo(f"Demo mode. Try:\n\n{command}\n")
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from asyncio import Future, get_running_loop, sleep, wait
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
+from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidFormat, Unavailable
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import RequestContext
+from tornado_idv.web.app import API, Route
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.content_negotiation import check_media_types
 from tornado_idv.web.errors import ApiError, ApiException
@@ -168,3 +170,8 @@ def _operation_of(item: object) -> Operation:
         if by_input != (IDENTIFY_CARD.field in item):
             return IDENTIFY_URL if by_input else IDENTIFY_CARD
     raise InvalidFormat("item_invalid")
+
+
+def make_routes(_settings: Settings, _before: object) -> Iterator[Route]:
+    """Yield the route, whatever the settings."""
+    yield Route(f"{API}/{BatchHandler.route}", BatchHandler)

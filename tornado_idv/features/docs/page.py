@@ -1,16 +1,19 @@
-"""The OpenAPI document, and a page for people that shows it."""
+"""The routes of the OpenAPI document, and of a page for people that shows it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from importlib.resources import files
-
-from msgspec import Struct
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.features.docs.openapi import describe_api
+from tornado_idv.features.docs.options import DocsOptions
+from tornado_idv.options import as_type
+from tornado_idv.service.service import ListeningService
+from tornado_idv.web.app import Route
 from tornado_idv.web.handler import ApiHandler, NoSuchRouteHandler
+from tornado_idv.web.lookups import Services
 
 _PAGE_FILES = {
     "docs": ("docs.html", "text/html"),
@@ -24,24 +27,26 @@ _POLICY = (
 )
 
 
-class File(Struct, frozen=True):
-    """A response that is the same for everybody."""
-
-    content: bytes
-    media_type: str
-
-
-def make_docs(settings: Settings) -> Mapping[str, File]:
-    """Return the document and the files of the page by their paths below ``base_path``."""
+def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
+    """Yield the routes of the document and of the page, if they are enabled."""
+    if not as_type(settings.server, DocsOptions).docs:
+        return
     document = json.dumps(describe_api(settings), separators=(",", ":")).encode()
     static = files("tornado_idv.features.docs") / "static"
-    return {
-        "openapi.json": File(document, "application/json"),
-        **{
-            path: File((static / name).read_bytes(), f"{media_type}; charset=utf-8")
-            for path, (name, media_type) in _PAGE_FILES.items()
-        },
-    }
+    yield Route("/", RootHandler)
+    yield _file("openapi.json", document, "application/json")
+    for path, (name, media_type) in _PAGE_FILES.items():
+        yield _file(path, (static / name).read_bytes(), f"{media_type}; charset=utf-8")
+
+
+def announce(settings: Settings, service: ListeningService) -> Iterator[str]:
+    """Yield where the page is, if a browser can open it."""
+    if as_type(settings.server, DocsOptions).docs and service.port:
+        yield f"API documentation: {service.url}{settings.server.base_path}/docs"
+
+
+def _file(path: str, content: bytes, media_type: str) -> Route:
+    return Route(f"/{path}", FileHandler, {"content": content, "media_type": media_type})
 
 
 class RootHandler(NoSuchRouteHandler):
@@ -55,13 +60,16 @@ class RootHandler(NoSuchRouteHandler):
 
 
 class FileHandler(ApiHandler):
-    """Responds with a file, one of the application's setting ``files``; no key is needed."""
+    """Responds with a file, which is the same for everybody; no key is needed."""
 
     route = "docs"
 
+    def initialize(self, services: Services, content: bytes = b"", media_type: str = "") -> None:
+        super().initialize(services)
+        self._content, self._media_type = content, media_type
+
     def get(self) -> None:
-        file: File = self.application.settings["files"][self.request.path]
-        self.set_header("Content-Type", file.media_type)
+        self.set_header("Content-Type", self._media_type)
         self.set_header("Content-Security-Policy", _POLICY)
         self.set_header("Referrer-Policy", "no-referrer")
-        self.finish(file.content)
+        self.finish(self._content)

@@ -10,4 +10,5 @@ FEATURE = Feature(
             "Check that a program survives an outage of this service.",
         )
     },
+    routes="tornado_idv.features.double.routes:make_routes",
 )

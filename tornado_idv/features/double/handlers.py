@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import cast
 
 from msgspec.structs import replace
 
 from tornado_idv.double.fault import Fault
-from tornado_idv.features.batch.handler import BatchHandler
 from tornado_idv.features.double.state import Double
-from tornado_idv.features.verify.handler import VerifyHandler
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.model import Query
 from tornado_idv.units import Rate
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
-from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import Services, result_of_error
@@ -115,40 +111,3 @@ class DoubleUrlHandler(DoubleIdentifyHandler, IdentifyUrlHandler):
 
 class DoubleCardHandler(DoubleIdentifyHandler, IdentifyCardHandler):
     """Lookups by card number."""
-
-
-class DoubleVerifyHandler(DoubleHandler, VerifyHandler):
-    """Lookups for proxies, which have no body that could be slow or cut."""
-
-    async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
-        _, result = await self.simulate(query)
-        return result or await super()._look_up(query, limits)
-
-    def respond(self, result: Result) -> None:
-        if result.body.startswith(b"<"):
-            ApiHandler.respond(self, result)  # the page of a proxy has no fields of ours
-        else:
-            super().respond(result)
-
-
-class DoubleBatchHandler(DoubleHandler, BatchHandler):
-    """A ``status`` of 500 or 503 is that of an item; other faults are those of the response."""
-
-    async def _look_up_all(
-        self, parsed: Sequence[Query | Result], limits: KeyLimits | None
-    ) -> Result:
-        results: dict[Query, Result] = {}
-        in_pieces: Fault | None = None
-        for query in dict.fromkeys(each for each in parsed if not isinstance(each, Result)):
-            fault, result = await self.simulate(query)
-            if result is not None:
-                results[query] = result
-                if not result.body.startswith(b"{"):
-                    return result  # none at all, or the page of a proxy
-            if fault is not None and (fault.cut or fault.drip):
-                in_pieces = fault
-        parsed = [each if isinstance(each, Result) else results.get(each, each) for each in parsed]
-        return await self.send_in_pieces(await super()._look_up_all(parsed, limits), in_pieces)
-
-
-HANDLERS = (DoubleUrlHandler, DoubleCardHandler, DoubleBatchHandler)

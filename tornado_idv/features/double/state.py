@@ -51,10 +51,6 @@ class Double(RequestLog):
         self.users = {key: each for key, each in self.users.items() if each is not user}
         return user is not None
 
-    def concerns(self, directory: Directory, query: Query) -> bool:
-        """Return whether the answer to a query may be another than that of the directory."""
-        return query in self.users or self._fault_of(query, directory) is not None
-
     def take_fault(self, query: Query, directory: Directory) -> Fault | None:
         """Return the fault with which this lookup fails, and count it."""
         fault = self._fault_of(query, directory)

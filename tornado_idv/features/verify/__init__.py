@@ -1,1 +1,9 @@
 """Lookups for proxies, in header fields alone."""
+
+from tornado_idv.interfaces.feature import Feature
+
+FEATURE = Feature(
+    "verify",
+    options={"server": "tornado_idv.features.verify.options:VerifyOptions"},
+    routes="tornado_idv.features.verify.handler:make_routes",
+)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidFormat
+from tornado_idv.features.verify.options import VerifyOptions
+from tornado_idv.options import as_type
+from tornado_idv.web.app import API, Route
 from tornado_idv.web.identify import LookupHandler
 from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation, Services
 from tornado_idv.web.response import Result
@@ -72,6 +76,12 @@ class VerifyHandler(LookupHandler):
             fields += "".join(lines)
         self.clear_header("Content-Type")
         super().respond(replace(result, body=b"", fields=fields))
+
+
+def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
+    """Yield the route, if it is enabled; its path may go on, since Envoy appends its client's."""
+    if as_type(settings.server, VerifyOptions).verify:
+        yield Route(f"{API}/{VerifyHandler.route}", VerifyHandler, is_prefix=True)
 
 
 def encode(value: str) -> str:
