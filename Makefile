@@ -5,7 +5,7 @@
 # make test-fast  run the tests for daily work: all but those marked slow, with 10 random examples of 50
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
-# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, curl, PostgreSQL, Samba, Go, Chromium, linters, and packages of npm
+# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, curl, jq, PostgreSQL, Samba, Go, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
 # make check  lint, types, layers, and the site of the documentation in build/site
 # make docs   renew the page of all commands
@@ -70,14 +70,14 @@ coverage: $(VENV)/.dev
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout=0 tests/wire
 
-TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate curl openssl groff-base postgresql pgbouncer redis-server slapd golang-go gcc libldap-dev libsasl2-dev samba-ad-dc samba-ad-provision samba-dsdb-modules ldb-tools
+TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate curl jq openssl groff-base postgresql pgbouncer redis-server slapd golang-go gcc libldap-dev libsasl2-dev samba-ad-dc samba-ad-provision samba-dsdb-modules ldb-tools
 
 # The tests behind these are skipped, with the reason, where they are not. None of their services is
 # started by being installed: policy-rc.d says so.
 test-tools: $(VENV)/.dev $(RECIPES)/.installed $(LINTERS)/.installed $(MODULES:%=%/.installed)
-	@if (PATH="$$PATH:/usr/sbin"; ls /usr/lib/postgresql/*/bin/postgres /usr/include/ldap.h /usr/include/sasl/sasl.h /usr/share/samba/setup/ad-schema && for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate curl openssl groff pgbouncer redis-server slapd go gcc samba samba-tool ldbmodify; do command -v $$tool || exit 1; done) \
+	@if (PATH="$$PATH:/usr/sbin"; ls /usr/lib/postgresql/*/bin/postgres /usr/include/ldap.h /usr/include/sasl/sasl.h /usr/share/samba/setup/ad-schema && for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate curl jq openssl groff pgbouncer redis-server slapd go gcc samba samba-tool ldbmodify; do command -v $$tool || exit 1; done) \
 	  >/dev/null 2>&1; then \
-	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze, logrotate, curl, openssl, groff, PostgreSQL, PgBouncer, Redis, slapd, Samba and Go are installed."; \
+	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze, logrotate, curl, jq, openssl, groff, PostgreSQL, PgBouncer, Redis, slapd, Samba and Go are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
 	  echo "The tests with some of these will be skipped; root installs them with: apt-get install $(TOOLS)"; \
 	else \

@@ -31,8 +31,8 @@ or `/etc/tornado-idv/config.yaml` if there is none here; default: `config.yaml` 
 | `-h`, `--help` | show the help and exit |
 
 Output is UTF-8 in every locale. A command whose result cannot be written ends with exit code 3,
-without a message where standard output is closed, as behind `head` or by `>&-`. A change by `keys`,
-`users import` or `record` that was made is 0 all the same. Standard error changes no exit code.
+without a message where standard output is closed, as behind `head` or by `>&-`. A change by `keys`
+or `users import` that was made is 0 all the same. Standard error changes no exit code.
 """
 _COMMON = re.compile(
     r"^  (?:-c, )?(--config PATH|--token-file PATH|--json|-h, --help)  .*\n(?: {16,}.*\n)*",

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from support.databases import sqlite_databases
 from support.processes.admin import WITH_ADMIN
 from support.processes.proxies import find_tool
 from support.processes.service import KEY, serving
 from tornado_idv import client
 from tornado_idv.double import IdentityService
+from tornado_idv.model import User
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "guide" / "testing.md").read_text(encoding="utf-8")
@@ -75,6 +77,35 @@ def test_drill_of_the_page_prints_its_output() -> None:
     (output,) = blocks(PAGE, "text")
     done = run(["sh", "-c", command], ROOT)
     assert (done.returncode, done.stdout) == (0, output), done.stderr
+
+
+def test_users_of_a_directory_become_a_fixture(tmp_path: Path) -> None:
+    """By an export and by lookups, of which one that fails is not "not found"."""
+    find_tool("jq")
+    *_, export, lookups = blocks(PAGE, "sh")
+    database = sqlite_databases.write(
+        tmp_path / "people.db", User("Größer 😀", "4000123412341234", "alice")
+    )
+    (tmp_path / "nicknames.txt").write_text("@alice\n@nobody\n")
+    config = "profile_sites: [https://profiles.example]\nbackends: [{name: people, KIND}]\n"
+    for name, kind in {
+        "config": "sqlite, path: people.db",
+        "copy": "yaml, path: users.yaml",
+    }.items():
+        (tmp_path / f"{name}.yaml").write_text(config.replace("KIND", f"kind: {kind}"))
+    lookup = ["tornado-idv", "lookup", "@alice", "--json", "--config"]
+    expected = run([*lookup, "config.yaml"], tmp_path).stdout
+    assert '"status": "ok"' in expected
+    for block in (export, lookups):
+        done = run(["sh", "-c", block], tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert run([*lookup, "copy.yaml"], tmp_path).stdout == expected
+        (tmp_path / "users.yaml").unlink()
+    database.unlink()
+    done = run(["sh", "-c", lookups], tmp_path)
+    assert done.returncode != 0
+    assert "undetermined" in done.stderr
+    assert run([*lookup, "copy.yaml"], tmp_path).returncode == 3
 
 
 CALLERS = {

@@ -1,4 +1,4 @@
-"""The tutorials, a guide and the comparison: every command runs, with the output of the page."""
+"""The tutorials and the comparison: every command runs, with the output of the page."""
 
 from __future__ import annotations
 
@@ -40,12 +40,6 @@ def test_first_ten_minutes(tmp_path: Path) -> None:
 def test_your_users(tmp_path: Path) -> None:
     with walk(tutorial("your-users"), tmp_path) as page:
         page.text, _, _ = page.text.partition("## A table that you have")
-        page.follow()
-
-
-def test_recording_a_fixture(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "guide" / "recording-fixtures.md").read_text(encoding="utf-8")
-    with walk(text, tmp_path) as page:
         page.follow()
 
 

@@ -65,10 +65,7 @@ echo "${{COMPREPLY[@]}}"
     assert done.stdout == "rotate\n"
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["users export --from", "record --from", "verify-fixture x --from", "cache purge --backend"],
-)
+@pytest.mark.parametrize("words", ["users export --from", "cache purge --backend"])
 def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
     """From the configuration in the current folder, also where it refers to a missing secret."""
     entries = "[{name: crm, base_url: '${env:NO_SUCH}'}, {name: a}, {name: cards, kind: yaml}]"

@@ -20,8 +20,8 @@ from tornado_idv.registry import plugin_manager
 CONTEXT = click.Context(main)
 COMMANDS = [
     *("cache", "check", "drill", "explain", "health", "init", "keys", "lookup", "migrate"),
-    *("openapi", "plugins", "postgres", "reconcile", "record", "reload", "schema", "serve"),
-    *("status", "users", "verify-fixture"),
+    *("openapi", "plugins", "postgres", "reconcile", "reload", "schema", "serve"),
+    *("status", "users"),
 ]
 
 
@@ -40,6 +40,13 @@ def command_of(name: str) -> click.Command:
     found = main.get_command(CONTEXT, name)
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize("name", ["record", "verify-fixture"])
+def test_removed_command_names_what_replaces_it(invoke: Invoke, name: str) -> None:
+    result = invoke(name, "--from", "crm")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"Error: {name} was removed in 1.0; use users export" in result.stderr
 
 
 class Careless:
@@ -107,7 +114,7 @@ def test_help_and_version_import_no_library_but_those_of_the_command_line() -> N
 def test_summary_in_the_list_is_the_first_sentence_of_the_help(invoke: Invoke) -> None:
     listed = invoke("--help").stdout
     for name in COMMANDS:
-        assert f"  {name:14}  {command_of(name).get_short_help_str(limit=100)}\n" in listed
+        assert f"  {name:9}  {command_of(name).get_short_help_str(limit=100)}\n" in listed
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -18,11 +18,9 @@ ARGUMENTS = {
     "explain": ["@alice"],
     "keys import": ["list.jsonl"],
     "lookup": ["@alice"],
-    "record": ["--from", "one", "--queries", "list.csv", "--to", "users.yaml"],
     "users compare": ["one", "other"],
     "users count": ["--from", "one"],
     "users import": ["list.csv", "--to", "one"],
-    "verify-fixture": ["users.yaml", "--from", "one"],
     **{
         f"keys {name}": ["crm"]
         for name in ("disable", "enable", "issue", "revoke", "rotate", "show")

@@ -74,7 +74,6 @@ TABLE = {
         0,
         3,
     ),
-    "record": ("--from one --queries accounts --to NEW.yaml --json", 0, 0),
     "reload": ("", 0, 3),
     "schema": ("", 0, 3),
     "serve": ("-c missing.yaml", 3, 3),
@@ -84,7 +83,6 @@ TABLE = {
     "users export": ("--from one", 0, 3),
     "users generate": ("--count 3", 0, 3),
     "users import": ("users.csv --to imported --json", 0, 0),
-    "verify-fixture": ("users.yaml --from one", 1, 3),
     # and of click
     "--help": ("", 0, 3),
     "--version": ("", 0, 3),
@@ -105,7 +103,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "key").write_text(KEY)
     (folder / "imported.jsonl").write_text(IMPORTED)
     (folder / "users.csv").write_text("nickname,card_number,plan\nalice,4000,Free\n")
-    (folder / "users.yaml").write_text("users: [{nickname: alice, card_number: '1', plan: x}]\n")
     sqlite_databases.write(folder / "one.db", *USERS)
     for name in ("other.db", "imported.db"):
         sqlite_databases.write(folder / name, USERS[0])

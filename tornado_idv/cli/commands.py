@@ -32,12 +32,10 @@ _OF_CORE = {
     "keys": ("keys.commands", "Issue, rotate and revoke the keys in the key store."),
     "lookup": ("lookup", "Look a user up in the configured backends."),
     "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
-    "record": ("fixtures.commands", "Write a fixture of users of a live directory."),
     "reload": ("running.operations", "Reload the configuration of the running service."),
     "schema": ("check", "Print the JSON Schema of config.yaml."),
     "serve": ("running.serve", "Answer lookups over HTTP until SIGTERM."),
     "status": ("running.operations", "Show what the running service does."),
-    "verify-fixture": ("fixtures.commands", "Compare a fixture with the live directory."),
 }
 """The module of each command of the core, and its summary."""
 _COMMANDS = {
@@ -45,6 +43,11 @@ _COMMANDS = {
     for name, (module, summary) in _OF_CORE.items()
 } | {name: each for feature in FEATURES for name, each in feature.commands.items()}
 """The place of each built-in command, and its summary."""
+_REMOVED = {
+    "record": "users export --format yaml, or lookup --json for each user",
+    "verify-fixture": "users export --format yaml, or lookup --json for each user, and diff",
+}
+"""What replaces each command that was removed."""
 
 
 @contextmanager
@@ -100,7 +103,10 @@ class Commands(click.Group):
             self.add_command(resolve_name(_COMMANDS[cmd_name][0]))
         elif cmd_name not in self.commands:
             self._add_those_of_plugins()
-        return super().get_command(ctx, cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in _REMOVED and not ctx.resilient_parsing:
+            ctx.fail(f"{cmd_name} was removed in 1.0; use {_REMOVED[cmd_name]}")
+        return command
 
     @_exit_on_failure()  # plugins are loaded for the help
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
