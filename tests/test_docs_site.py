@@ -36,6 +36,8 @@ CHECKED_HERE = {"console", "json", "sh", "yaml"}
 NO_CODE = {"mermaid", "text"}
 TESTS = {
     ("docs/guide/deleting-accounts.md", "ini"): "test_docs_deleting_accounts.py",
+    ("docs/guide/deploy.md", "haproxy"): "deploy/test_deploy_proxies.py",
+    ("docs/guide/deploy.md", "nginx"): "deploy/test_deploy_proxies.py",
     ("docs/guide/keys.md", "sql"): "keys/test_store_postgres.py",
     ("docs/guide/plugins.md", "python"): "test_docs.py",
     ("docs/guide/plugins.md", "toml"): "test_docs.py",

@@ -148,7 +148,6 @@ def test_classes_of_installed_plugins_are_found_by_their_entry_points() -> None:
         (kinds.backends, "Ldap Postgres Redis Sqlite Upstream Yaml"),
         (kinds.key_stores, "PostgresKeyStore"),
         (kinds.shared_caches, "RedisSharedCache"),
-        (kinds.shared_limits, "RedisSharedLimits"),
     ]:
         names = {load_class(each).__name__.removesuffix("Backend") for each in classes.values()}
         assert names == {*expected.split()}

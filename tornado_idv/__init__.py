@@ -36,12 +36,9 @@ if TYPE_CHECKING:
     from tornado_idv.interfaces.command_tools import printable as printable
     from tornado_idv.interfaces.hookspecs import Kinds as Kinds
     from tornado_idv.interfaces.hookspecs import hookimpl as hookimpl
-    from tornado_idv.interfaces.shared import LimitUse as LimitUse
     from tornado_idv.interfaces.shared import Purge as Purge
     from tornado_idv.interfaces.shared import SharedCache as SharedCache
     from tornado_idv.interfaces.shared import SharedCacheOptions as SharedCacheOptions
-    from tornado_idv.interfaces.shared import SharedLimits as SharedLimits
-    from tornado_idv.interfaces.shared import SharedLimitsOptions as SharedLimitsOptions
     from tornado_idv.interfaces.shared import SharedResult as SharedResult
     from tornado_idv.interfaces.user_store import StoredRow as StoredRow
     from tornado_idv.interfaces.user_store import UserStore as UserStore
@@ -77,8 +74,7 @@ _NAMES = {
     "interfaces.backend": "Backend BackendOptions",
     "interfaces.command_tools": "CommandTools Exit printable",
     "interfaces.hookspecs": "Kinds hookimpl",
-    "interfaces.shared": "LimitUse Purge SharedCache SharedCacheOptions SharedLimits "
-    "SharedLimitsOptions SharedResult",
+    "interfaces.shared": "Purge SharedCache SharedCacheOptions SharedResult",
     "interfaces.user_store": "StoredRow UserStore UserTransaction",
     "keys.store_location": "KeyStoreLocation",
     "masking": "Masker",

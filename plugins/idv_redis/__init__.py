@@ -1,4 +1,4 @@
-"""Users in a Redis server, and a cache of answers and limits in one: the kinds ``redis``."""
+"""Users in a Redis server, and a cache of answers in one: the kinds ``redis``."""
 
 from __future__ import annotations
 
@@ -11,5 +11,4 @@ def idv_kinds() -> Kinds:
     return Kinds(
         backends={"redis": "idv_redis.backend:RedisBackend"},
         shared_caches={"redis": "idv_redis.shared_cache:RedisSharedCache"},
-        shared_limits={"redis": "idv_redis.shared_limits:RedisSharedLimits"},
     )

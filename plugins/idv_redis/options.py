@@ -1,4 +1,4 @@
-"""The options of the kinds ``redis``: a backend, a shared cache, shared limits."""
+"""The options of the kinds ``redis``: a backend, a shared cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tornado_idv import (
     Secret,
     SecretUrl,
     SharedCacheOptions,
-    SharedLimitsOptions,
     WholeNumber,
 )
 
@@ -58,8 +57,6 @@ def _secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
-SharedSecret = Annotated[Secret, AfterValidator(_secret)]
-"""A secret that cannot be guessed."""
 RedisUrl = Annotated[SecretUrl, AfterValidator(check_url)]
 """A URL of a Redis server; it may contain a password."""
 
@@ -104,16 +101,7 @@ class RedisOptions(RedisServer, BackendOptions):
 class RedisCacheOptions(RedisServer, SharedCacheOptions):
     """The options of the shared cache ``redis``."""
 
-    secret: SharedSecret
+    secret: Annotated[Secret, AfterValidator(_secret)]
     """The secret that all processes share; entries that were written without it are not used."""
     prefix: str = "idv:"
     """What every key, and the channel for purges, begins with."""
-
-
-class RedisLimitsOptions(RedisServer, SharedLimitsOptions):
-    """The options of the shared limits ``redis``."""
-
-    secret: SharedSecret
-    """The secret that all processes share; without it, no key of the server shows a key id."""
-    prefix: str = "idv:"
-    """Prefix of all keys."""

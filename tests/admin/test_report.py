@@ -144,10 +144,10 @@ def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
 
 def test_part_fails_if_it_fails_in_one_worker() -> None:
     good, bad = PartReport(None, 1.0), PartReport("no response in time", 2.0)
-    process = merge([ProcessReport(parts={"shared limits": each}) for each in (good, bad, good)])
-    assert process.parts == {"shared limits": bad}
+    process = merge([ProcessReport(parts={"key store": each}) for each in (good, bad, good)])
+    assert process.parts == {"key store": bad}
     report = Report("ready", 1, 0.0, process, Counters())
-    assert report.parts == report.degraded() == ["shared limits"]
+    assert report.parts == report.degraded() == ["key store"]
 
 
 def test_no_worker_reports_nothing() -> None:

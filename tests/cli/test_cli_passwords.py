@@ -37,7 +37,6 @@ SETTINGS: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "shared_cache.url": (f"redis{SERVER}", YAML, f"shared_cache: {{{SHARED}, url: URL}}"),
-    "shared_limits.url": (f"redis{SERVER}", YAML, f"shared_limits: {{{SHARED}, url: URL}}"),
     "base_url": (f"http{SERVER}", "name: a, kind: upstream, base_url: URL", ""),
     "request": (
         "https://idv:x{}@127.0.0.1:1/{{nickname}}",

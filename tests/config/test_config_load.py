@@ -95,7 +95,6 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
         "admin": None,
         "auth": {"store": None, "keys": ()},
         "limits": {"requests": None, "misses": None, "failed_auth": None},
-        "shared_limits": None,
         "cache": {
             "ttl": 300.0,
             "negative_ttl": 30.0,

@@ -38,8 +38,8 @@ ONE_WORKER = (
     "process"
 )
 SECTIONS = (
-    "profile_sites, server, admin, auth, limits, shared_limits, cache, shared_cache, identifiers, "
-    "backends, logging, demo"
+    "profile_sites, server, admin, auth, limits, cache, shared_cache, identifiers, backends, "
+    "logging, demo"
 )
 
 GOOD = """\
@@ -59,6 +59,14 @@ DIGEST = "a" * 64
 ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ("servr: {}", '3:1: servr: unknown setting; did you mean "server"?'),
     ("xyz: 1", f"3:1: xyz: unknown setting; known here are {SECTIONS}"),
+    (
+        "shared_limits: {kind: redis, url: redis://h}",
+        (
+            "3:1: shared_limits: removed in 1.0: each machine counts alone; remove this section, "
+            "and limit the requests to all of them in their balancer, as by limit_req of nginx or "
+            "a stick-table of haproxy"
+        ),
+    ),
     (
         "server: {workers: many}",
         "3:19: server.workers: must be a whole number from 1 to 256, or auto",

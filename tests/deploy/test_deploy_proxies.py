@@ -30,7 +30,14 @@ from support.processes.proxies import (
     running_program,
     substitute,
 )
-from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, lookup_request
+from support.processes.service import (
+    CARDS_ONLY_KEY,
+    CONFIG,
+    EXPIRED_KEY,
+    FIXTURE,
+    KEY,
+    lookup_request,
+)
 from support.processes.socket_activation import held_sockets, serving_activated
 from tornado_idv.client import Unexpected
 from tornado_idv.web.errors import ApiError
@@ -129,9 +136,9 @@ def haproxy(
 PROXIES = pytest.mark.parametrize("proxy", [nginx, haproxy])
 
 
-def send(connection: http.client.HTTPConnection, name: str) -> Reply:
+def send(connection: http.client.HTTPConnection, name: str, key: str = f"Bearer {KEY}") -> Reply:
     method, path, fields, body = CASES[name]
-    headers = {"Authorization": f"Bearer {KEY}", "X-Request-ID": "a-1"} | {**fields}
+    headers = {"Authorization": key, "X-Request-ID": "a-1"} | {**fields}
     headers = {field: value for field, value in headers.items() if value}
     connection.request(method, path, body or None, headers)
     response = connection.getresponse()
@@ -141,10 +148,10 @@ def send(connection: http.client.HTTPConnection, name: str) -> Reply:
     return response.status, received, response.read()
 
 
-def send_alone(port: int, name: str) -> Reply:
+def send_alone(port: int, name: str, key: str = f"Bearer {KEY}") -> Reply:
     """Return the response on a connection of its own."""
     with connect(port) as client:
-        return send(client, name)
+        return send(client, name, key)
 
 
 @PROXIES
@@ -205,6 +212,34 @@ def test_address_of_the_client_is_logged(
     eventually(lambda: mark in service.read_log())
     (line,) = (line for line in service.read_log().splitlines() if mark in line)
     assert json.loads(line)["client"] == "127.0.0.9"
+
+
+@PROXIES
+def test_proxy_limits_the_requests_of_a_key_as_the_guide_says(
+    service: ServiceProcess, proxy: Proxy, tmp_path: Path
+) -> None:
+    """Of one key alone, however it is written: not of another one, and not without one."""
+    guide = (DEPLOY.parent / "docs" / "guide" / "deploy.md").read_text(encoding="utf-8")
+    if proxy is nginx:
+        block = guide.partition("```nginx\n")[2].partition("```")[0]
+        block = substitute(block, {"rate=100r/s": "rate=1r/m", "burst=100": "burst=2"})
+        outside, _, inside = block.partition("# in location /\n")
+        places = {"upstream tornado_idv {": outside, "proxy_pass ": inside}
+    else:
+        block = guide.partition("```haproxy\n")[2].partition("```")[0]
+        changes = {"gt 100": "gt 3", "http_req_rate(1s)": "http_req_rate(1h)", "10s": "1h"}
+        places = {"http-request set-header X-F": substitute(block, changes)}
+    with proxy(service.port, tmp_path, {old: new + old for old, new in places.items()}) as port:
+        assert [send_alone(port, "found")[0] for _ in range(3)] == [200] * 3
+        for spelling in ("Bearer ", "bearer ", "BEARER  "):
+            for name in ("found", "not found"):
+                status, fields, body = send_alone(port, name, f"{spelling}{KEY}")
+                assert (status, body) == (429, ApiError.RATE_LIMITED.body)
+                assert (fields["Content-Type"], fields["Retry-After"]) == ("application/json", "1")
+        other = f"Bearer {CARDS_ONLY_KEY}"
+        assert [send_alone(port, "found by card", other)[0] for _ in range(3)] == [200] * 3
+        assert [send_alone(port, "no key")[0] for _ in range(9)] == [401] * 9
+    assert not any(KEY in each.read_text() for each in tmp_path.glob("*.log"))
 
 
 @pytest.fixture

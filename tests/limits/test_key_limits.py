@@ -249,23 +249,6 @@ def test_each_process_bounds_the_wait_by_a_new_limit(clock: Ticker) -> None:
     assert [allowed(limits_of(each), 1) for each in limiters] == [1, 0]
 
 
-def test_exchange_under_way_while_a_limit_is_replaced_does_not_block_the_key(
-    clock: Ticker,
-) -> None:
-    """Where another process has used the new limit first."""
-    first, second = two_processes(clock)
-    second.count_uses()
-    limits_of(second).acquire()
-    taken = second.take_uses()
-    for limiter in (first, second):
-        limiter.configure(GENEROUS, None, misses_log_only=False)
-    clock.now += 86400
-    limits = limits_of(first)
-    for use in taken:
-        second.advance(use, clock.now + 86400)
-    assert allowed(limits, 2) == 2
-
-
 def test_more_generous_wait_of_an_unused_key_is_not_extended(clock: Ticker) -> None:
     """A new limit never takes away what the key has not used."""
     limiter = KeyLimiter(STRICT, clock=clock)

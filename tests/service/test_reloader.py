@@ -92,7 +92,7 @@ SETTINGS = Settings.model_construct(profile_sites=(), backends=())
 NEED_A_RESTART = {
     *("server.host", "server.port", "server.listen", "server.workers", "server.tls"),
     *("logging.level", "logging.format", "logging.ids"),
-    *("admin", "shared_limits", "shared_cache", "demo"),
+    *("admin", "shared_cache", "demo"),
 }
 
 

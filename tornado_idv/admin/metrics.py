@@ -102,8 +102,6 @@ class _ReportCollector(Collector):
         yield _counter("idv_auth_failures", "Requests with the response 401.", failures, "reason")
         limited = {each: counters.rate_limited[each] for each in _LIMITS}
         yield _counter("idv_rate_limited", "Requests with the response 429.", limited, "limit")
-        exchanges = counters.limit_exchanges
-        yield _counter("idv_limit_exchanges", "Exchanges of shared limits.", exchanges, "result")
 
     def _backends(self) -> Iterator[core.Metric]:
         backends = self._process.backends

@@ -25,7 +25,6 @@ from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.limits.limit_exchange import LimitExchange
 from tornado_idv.lookup.canary import KINDS
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
@@ -53,7 +52,6 @@ class ServiceOperations:
     connections: Callable[[], Mapping[str, int]]
     log_dropped: Callable[[], int]
     shared: SharedTier | None = None
-    limit_exchange: LimitExchange | None = None
     connections_limit: Callable[[], int] = lambda: 0
     snapshots: SnapshotState | None = None
     sockets: PartReport | None = None
@@ -83,7 +81,6 @@ class ServiceOperations:
         snapshots = self.snapshots if self.snapshots and self.snapshots.enabled else None
         parts = {
             "key store": self.store,
-            "shared limits": self.limit_exchange,
             "cache snapshot": snapshots,
             "unix sockets": self.sockets,
         }

@@ -49,7 +49,7 @@ def health(report: Report, *, verbose: bool = False) -> Record:
             **_backend(shared, counted),
             "pending_purges": report.process.pending_purges,
         }
-        for name in ("key store", "shared limits", "cache snapshot", "unix sockets"):
+        for name in ("key store", "cache snapshot", "unix sockets"):
             record[name.replace(" ", "_")] = _part(report.process.parts.get(name))
     return record
 

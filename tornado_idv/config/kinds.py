@@ -1,4 +1,4 @@
-"""The settings model for the installed kinds of backend, of shared cache and of shared limits."""
+"""The settings model for the installed kinds of backend and of shared cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tornado_idv.errors import StartError
 from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.interfaces.shared import SharedCacheOptions, SharedLimitsOptions
+from tornado_idv.interfaces.shared import SharedCacheOptions
 from tornado_idv.options import Options
 from tornado_idv.registry import load_class
 
@@ -45,7 +45,6 @@ def settings_type(kinds: Kinds, used: Container[str] | None = None) -> type[Sett
     return _settings_type(
         _choices(kinds.backends, used, BackendOptions),
         _choices(kinds.shared_caches, used, SharedCacheOptions),
-        _choices(kinds.shared_limits, used, SharedLimitsOptions),
     )
 
 
@@ -75,14 +74,11 @@ def _options_type(kind: str, offered: Any, base: type[Options]) -> type[Options]
 
 
 @lru_cache(maxsize=4)  # making one takes 0.1 s
-def _settings_type(
-    backends: _Choices, shared_caches: _Choices, shared_limits: _Choices
-) -> type[Settings]:
+def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings]:
     backend: Any = _entry(BackendOptions, backends, "backend")
     types = {
         "backends": tuple[backend, ...],
         "shared_cache": _entry(SharedCacheOptions, shared_caches, "shared cache") | None,
-        "shared_limits": _entry(SharedLimitsOptions, shared_limits, "shared limits") | None,
     }
     fields: Any = {name: (each, Settings.model_fields[name]) for name, each in types.items()}
     fields |= {name: _section(name) for feature in FEATURES for name in feature.options}

@@ -118,7 +118,7 @@ def _validate(
     found = list(cross_checks(tree, file))
     backends = value_at(tree, "backends")
     sections = [*backends] if isinstance(backends, list) else []
-    sections += [value_at(tree, "shared_cache"), value_at(tree, "shared_limits")]
+    sections.append(value_at(tree, "shared_cache"))
     model = settings_type(kinds, {str(value_at(each, "kind")) for each in sections})
     settings = None
     context = {

@@ -29,7 +29,7 @@ from tornado_idv.config.types import (
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import BackendOptions
-from tornado_idv.interfaces.shared import SharedCacheOptions, SharedLimitsOptions
+from tornado_idv.interfaces.shared import SharedCacheOptions
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, ApiKey, Scope
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.lookup.cache import CacheLimits
@@ -280,8 +280,6 @@ class Settings(Options):
     """Authentication."""
     limits: Annotated[LimitSettings, APPLIED] = LimitSettings()
     """Rate limits; without one, there is no limit."""
-    shared_limits: SharedLimitsOptions | None = None
-    """Where machines count ``limits`` of keys together; without it, each counts alone."""
     cache: Annotated[CacheLimits, APPLIED] = CacheLimits()
     """The cache of answers."""
     shared_cache: SharedCacheOptions | None = None

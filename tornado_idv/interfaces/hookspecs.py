@@ -12,7 +12,7 @@ import pluggy
 if TYPE_CHECKING:
     from tornado_idv.interfaces.backend import Backend
     from tornado_idv.interfaces.command_tools import CommandTools
-    from tornado_idv.interfaces.shared import SharedCache, SharedLimits
+    from tornado_idv.interfaces.shared import SharedCache
     from tornado_idv.model import Answer, Query
 
 T = TypeVar("T")
@@ -37,13 +37,11 @@ class Kinds:
     in a `pydantic.SecretStr`."""
     shared_caches: Classes[SharedCache[Any]] = field(default_factory=dict)
     """By ``shared_cache.kind``."""
-    shared_limits: Classes[SharedLimits[Any]] = field(default_factory=dict)
-    """By ``shared_limits.kind``."""
 
 
 @hookspec
 def idv_kinds() -> Kinds:  # type: ignore[empty-body]
-    """Return the kinds of backend, key store, shared cache and shared limits of this plugin."""
+    """Return the kinds of backend, key store and shared cache of this plugin."""
 
 
 @hookspec

@@ -4,9 +4,6 @@ Each key id has its place in a table of fixed size, found by a hash, so every pr
 one. A place is never given to another key id. When the table is full (262,144 key ids since the
 start), a further key id has a place outside of it: its limits then apply in each process
 separately.
-
-Where other machines have the same limits (`limit_exchange.py`), each process also counts what keys
-use.
 """
 
 from __future__ import annotations
@@ -14,12 +11,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from mmap import mmap
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -57,7 +52,7 @@ class Limit:
         return Exceeded(self, wait) if wait > 0 else None
 
 
-_shared_limit = lru_cache(maxsize=1024)(Limit)
+_limit = lru_cache(maxsize=1024)(Limit)
 """Keys with the same rate share a `Limit`, which saves 260 bytes for each key."""
 
 
@@ -76,8 +71,7 @@ class Exceeded(Struct, frozen=True):
 class KeyLimits(Struct, eq=False):
     """The limits of one key; ``tats`` has its TATs from ``at`` on.
 
-    Over ``misses`` with ``log_only``, lookups are logged and not refused. ``uses`` is how many
-    events of each limit keys have used in this process, where that is counted.
+    Over ``misses`` with ``log_only``, lookups are logged and not refused.
     """
 
     key: ApiKey
@@ -87,7 +81,6 @@ class KeyLimits(Struct, eq=False):
     tats: memoryview[float]
     at: int
     clock: Callable[[], float]
-    uses: Counter[tuple[KeyLimits, Limit]] | None
     logged_until: float = 0.0
 
     def rates(self) -> dict[str, str | None]:
@@ -113,8 +106,6 @@ class KeyLimits(Struct, eq=False):
                 return exceeded
         if requests is not None:
             tats[at] = (tat if tat > now else now) + lookups * requests.interval  # noqa: FURB136 - max is slower
-            if self.uses is not None:
-                self.uses[self, requests] += lookups
         return None
 
     def bound_wait(self) -> None:
@@ -135,8 +126,6 @@ class KeyLimits(Struct, eq=False):
             tats, at, now = self.tats, self.at + 1, self.clock()
             if misses.exceeded(tats[at], now) is None:  # or else it is logged only
                 tats[at] = max(tats[at], now) + misses.interval
-                if self.uses is not None:
-                    self.uses[self, misses] += 1
 
     def spent_misses(self) -> Exceeded | None:
         """Return the miss limit if concurrent lookups exhausted it since `acquire`."""
@@ -161,14 +150,6 @@ class KeyLimits(Struct, eq=False):
         if requests is None or (misses is not None and misses.wait > requests.wait):
             return misses
         return requests
-
-
-class KeyUse(NamedTuple):
-    """Use of one of its limits by a key, in events."""
-
-    limits: KeyLimits
-    limit: Limit
-    events: int
 
 
 class KeyLimiter:
@@ -196,7 +177,6 @@ class KeyLimiter:
         self._by_digest: dict[bytes, KeyLimits] = {}
         self._beyond: dict[str, memoryview[float]] = {}
         """The TATs of key ids for which the table has no place."""
-        self._uses: Counter[tuple[KeyLimits, Limit]] | None = None
 
     def configure(
         self, requests: Rate | None, misses: Rate | None, *, misses_log_only: bool
@@ -217,38 +197,18 @@ class KeyLimiter:
         limits = self._by_digest.get(key.digest)
         return limits if limits is not None and limits.key is key else self._resolve(key)
 
-    def count_uses(self) -> None:
-        """From now on, count in this process what keys use; to be called before any key is used."""
-        self._uses = Counter()
-
-    def take_uses(self) -> list[KeyUse]:
-        """Return what keys have used since the last call, if that is counted."""
-        if self._uses is None:
-            return []
-        taken = [KeyUse(*each, events) for each, events in self._uses.items()]
-        self._uses.clear()
-        return taken
-
-    def advance(self, use: KeyUse, tat: float) -> None:
-        """Move a TAT forward; not for a key whose limits were replaced after its use."""
-        limits = use.limits
-        if self._by_digest.get(limits.key.digest) is limits:
-            at = limits.at + (use.limit is limits.misses)
-            limits.tats[at] = max(limits.tats[at], tat)
-
     def _resolve(self, key: ApiKey) -> KeyLimits:
         general_requests, general_misses, log_only = self._general
         requests, misses = key.requests or general_requests, key.misses or general_misses
         tats, at = self._find_place(key.id)
         limits = KeyLimits(
             key,
-            _shared_limit("requests", requests) if requests else None,
-            _shared_limit("misses", misses) if misses else None,
+            _limit("requests", requests) if requests else None,
+            _limit("misses", misses) if misses else None,
             key.misses_log_only if key.misses else log_only,
             tats,
             at,
             self._clock,
-            self._uses,
         )
         limits.bound_wait()
         if len(self._by_digest) >= self._capacity:

@@ -28,7 +28,7 @@ from tornado_idv.registry import installed_kinds
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.keys import Keys, background
-from tornado_idv.service.limiters import Limiters, exchanging, make_limiters
+from tornado_idv.service.limiters import Limiters, make_limiters
 from tornado_idv.service.reload import (
     Audited,
     Prepared,
@@ -275,13 +275,8 @@ async def serving(
     async with (
         Keys(installed_kinds(manager)).opened(settings.auth) as keys,
         open_directories(settings, manager, counters) as directories,
-        exchanging(
-            common or make_limiters(settings.limits),
-            settings,
-            manager,
-            counters,
-        ) as limiters,
     ):
+        limiters = common or make_limiters(settings.limits)
         double = Double(access_log) if settings.demo else None
         shared = SharedParts(keys.ring, limiters, counters, double or access_log, double)
         server = HttpServer(make_http(settings, directories.current, shared))
@@ -295,7 +290,6 @@ async def serving(
             server.connection_states,
             log_dropped,
             directories.shared,
-            limiters.exchange,
             server.connections_limit,
             directories.snapshots,
         )

@@ -76,22 +76,19 @@ def test_degraded_service_is_ready_and_says_what_fails(
     service.operations.store = cast(
         "Any", SimpleNamespace(error="keys.db: gone", since=0.0, servers=())
     )
-    lost = SimpleNamespace(error="no response in time", since=0.0)
-    service.operations.limit_exchange = cast("Any", lost)
     service.operations.sockets = PartReport("unix:/s was removed", 0.0)
     backend = service.directories.current.guards[0].backend
     servers = property(lambda _: [("db2:5432", "standby")])
     monkeypatch.setattr(type(backend), "servers", servers)
     eventually(lambda: backend.problem is not None)
     done = invoke("health", "--config", used)
-    parts = "backend users, key store, shared limits, unix sockets"
+    parts = "backend users, key store, unix sockets"
     assert done.exit_code == 0
     assert done.stdout == f"The service is ready, but degraded: {parts}.\n"
     text = invoke("status", "--config", used).stdout
     condition = f"degraded: {backend.problem}, db2:5432 (standby)"
     assert f"backend:      users (yaml): {condition}\n" in text
     assert "key store:    keys.db: gone\n" in text
-    assert "limits:       not shared: no response in time\n" in text
     assert "sockets:      unix:/s was removed\n" in text
 
 

@@ -177,10 +177,9 @@ def _status(record: Record) -> Iterator[tuple[str, str]]:
     yield "keys", f"{keys['count']}{expiry}"
     if record["key_store"] and record["key_store"]["error"]:
         yield "key store", record["key_store"]["error"]
-    for name in ("shared_limits", "cache_snapshot", "unix_sockets"):
+    for name in ("cache_snapshot", "unix_sockets"):
         if (part := record.get(name)) and part["error"]:
-            text = "not shared: " if name == "shared_limits" else ""
-            yield name.partition("_")[2], text + part["error"]
+            yield name.partition("_")[2], part["error"]
     if record["last_reload"]:
         yield "last reload", _reload(record["last_reload"])
     yield "connections", f"{sum(record['connections'].values())}"

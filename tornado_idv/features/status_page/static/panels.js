@@ -80,7 +80,6 @@ function facts(status) {
     ["Cache evictions", count(status.cache.evictions)],
     ["Keys", count(status.keys.count)],
     ...(status.key_store?.error ? [["Key store", status.key_store.error]] : []),
-    ...(status.shared_limits?.error ? [["Shared limits", status.shared_limits.error]] : []),
     ["Log lines dropped", count(status.log_dropped)],
     ...(reload ? [["Last reload", [reload.result, reload.problem, ago(reload.time)].filter(Boolean).join(", ")]] : []),
   ];

@@ -13,8 +13,8 @@ export function render(status, panel, list) {
 
 // Return [title, state, kind, ...lines] of each part that fails.
 function failures(status) {
-  const parts = [["Key store", status.key_store], ["Shared limits", status.shared_limits],
-    ["Cache snapshot", status.cache_snapshot], ["Unix sockets", status.unix_sockets]];
+  const parts = [["Key store", status.key_store], ["Cache snapshot", status.cache_snapshot],
+    ["Unix sockets", status.unix_sockets]];
   const sources = status.backends.map((each) => [`Backend ${each.name}`, each]);
   sources.push(...status.shadows.map((each) => [`Shadow ${each.name}`, each]));
   if (status.shared_cache) sources.push(["Shared cache", status.shared_cache]);
