@@ -43,7 +43,7 @@ class VerifyHandler(LookupHandler):
     """Looks up the user of a header field, and responds without a body.
 
     Nothing else of the request matters: proxies send along what their own client sent, such as
-    ``Accept``, and Envoy its method, which may be any.
+    ``Accept`` or its method.
     """
 
     route = "verify"
@@ -79,7 +79,7 @@ class VerifyHandler(LookupHandler):
 
 
 def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the route, if it is enabled; its path may go on, since Envoy appends its client's."""
+    """Yield the route, if it is enabled; its path may go on, as a proxy appends that of its client."""
     if as_type(settings.server, VerifyOptions).verify:
         yield Route(f"{API}/{VerifyHandler.route}", VerifyHandler, is_prefix=True)
 
