@@ -26,7 +26,6 @@ from support.processes.proxies import (
     substitute,
 )
 from support.processes.service import CARDS_ONLY_KEY, CONFIG, EXPIRED_KEY, KEY, serving
-from tornado_idv.features.verify.handler import CODE_FIELD, REQUEST_FIELDS, USER_FIELDS
 from tornado_idv.web.errors import ApiError
 
 pytestmark = pytest.mark.slow

@@ -79,7 +79,7 @@ class VerifyHandler(LookupHandler):
 
 
 def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the route, if it is enabled; its path may go on, as a proxy appends that of its client."""
+    """Yield the route, if it is enabled. Some proxies append the path of their client to it."""
     if as_type(settings.server, VerifyOptions).verify:
         yield Route(f"{API}/{VerifyHandler.route}", VerifyHandler, is_prefix=True)
 
