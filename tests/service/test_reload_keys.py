@@ -20,7 +20,7 @@ from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.reload_result import FAILED, INVALID
 from tornado_idv.service.keys import Keys
-from tornado_idv.service.reload import Prepared
+from tornado_idv.service.part import Prepared
 
 
 def with_store(name: str, backend: str = B, key: str = KEY, key_id: str = "caller") -> str:

@@ -17,7 +17,8 @@ from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
-from tornado_idv.service.reload import Audited, Prepared, Reloader, applicable, prepare_file, record
+from tornado_idv.service.part import Prepared
+from tornado_idv.service.reload import Audited, Reloader, applicable, prepare_file, record
 from tornado_idv.service.sockets import SocketFiles
 
 

@@ -15,8 +15,8 @@ from support.processes.admin import HasAdmin, ask_admin
 from support.processes.process import eventually, running
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv.admin.status import SHADOW_RESULTS
+from tornado_idv.features.shadow import shadow as shadow_module
 from tornado_idv.features.shadow.file import ShadowFile
-from tornado_idv.lookup import shadow as shadow_module
 from tornado_idv.model import User
 
 pytestmark = pytest.mark.slow

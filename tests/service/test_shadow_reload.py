@@ -11,9 +11,9 @@ from support.http.http_server import until
 from support.processes.reloads import GATED, Gated, ReloadHarness, config, reloadable
 from tornado_idv.admin.report import Report
 from tornado_idv.errors import StartError
+from tornado_idv.features.shadow import shadow as shadow_module
 from tornado_idv.features.shadow import state as shadow_state
 from tornado_idv.features.shadow.file import ShadowFile
-from tornado_idv.lookup import shadow as shadow_module
 from tornado_idv.reload_result import FAILED
 from tornado_idv.service.directories import _check_canaries
 from tornado_idv.service.keys import background

@@ -156,7 +156,7 @@ class Run:
                 await asyncio.sleep(0)
             self.random.choice([self.purge, self.change])()
         await writing
-        await self.process.snapshots.removed()
+        await self.process.snapshots.purged()
 
     async def restart(self) -> None:
         if self.random.random() < 0.5:
@@ -181,7 +181,7 @@ class Run:
             await self.restart()
         else:
             self.random.choice([self.purge, self.change])()
-            await self.process.snapshots.removed()
+            await self.process.snapshots.purged()
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -14,12 +14,12 @@ from support.fakes.directories import QUERY, directory
 from support.fakes.snapshots import Process, Source, settings_of
 from support.processes.service import CONFIG, FIXTURE, serving_here
 from tornado_idv.admin.operations import OperationFailed
+from tornado_idv.features.snapshot import snapshots as module
 from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
-from tornado_idv.features.snapshot.snapshots import scope_of
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import Answer, ByNickname, User
-from tornado_idv.service import snapshots as module
+from tornado_idv.service.directories import scope_of
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def test_stop_writes_and_a_failed_one_does_not(path: Path, wall: Ticker) -
     process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     with pytest.raises(ZeroDivisionError):
-        async with process.snapshots.kept():
+        async with process.snapshots.running():
             raise ZeroDivisionError
     assert not path.exists()
     await process.stop()
@@ -68,12 +68,12 @@ async def test_is_written_every_interval_and_soon_after_it_was_removed(
             await process.snapshots._in_thread(int)
         return [each - began for each in times]
 
-    async with process.snapshots.kept():
+    async with process.snapshots.running():
         await passed(20)
         assert path.exists()
         assert len(await passed(335)) == 3  # a thread may take some seconds of this clock each time
         process.directory.purge(Purge())
-        await process.snapshots.removed()
+        await process.snapshots.purged()
         assert not path.exists()
         assert len(await passed(20)) == 1
 
@@ -127,10 +127,10 @@ async def test_purge_is_done_once_the_file_is_removed(
     path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = Process(path, wall, Source())
-    assert await process.snapshots.removed()
+    assert await process.snapshots.purged()
     await process.write()
     process.directory.purge(Purge(queries=(QUERY,)))
-    assert await process.snapshots.removed()
+    assert await process.snapshots.purged()
     assert not path.exists()
 
     def fail(_: SnapshotFiles) -> None:
@@ -138,7 +138,8 @@ async def test_purge_is_done_once_the_file_is_removed(
 
     monkeypatch.setattr(SnapshotFiles, "remove", fail)
     process.directory.purge(Purge(queries=(QUERY,)))
-    assert not await process.snapshots.removed()
+    with pytest.raises(OperationFailed, match="cannot be removed"):
+        await process.snapshots.purged()
     assert process.snapshots.error is not None
     assert "cannot be removed after a purge: Permission denied" in process.snapshots.error
 
@@ -165,7 +166,7 @@ async def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
         assert b"alice" not in path.read_bytes()
     else:
         await process.write()
-        await process.snapshots.removed()
+        await process.snapshots.purged()
         assert not path.exists()
 
 
@@ -243,10 +244,10 @@ async def test_another_directory_is_followed_and_the_old_one_no_more(
     await process.write()
     assert b"alice" in path.read_bytes()
     process.directory.cache.apply(Purge())
-    await process.snapshots.removed()
+    await process.snapshots.purged()
     assert path.exists()
     other.purge(Purge())
-    await process.snapshots.removed()
+    await process.snapshots.purged()
     assert not path.exists()
 
 

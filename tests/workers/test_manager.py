@@ -20,7 +20,8 @@ from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.limiters import make_limiters
-from tornado_idv.service.reload import Configuration, Prepared
+from tornado_idv.service.part import Prepared
+from tornado_idv.service.reload import Configuration
 from tornado_idv.service.sockets import bind
 from tornado_idv.workers import manager as manager_module
 from tornado_idv.workers.channel import Channel, Connection, Message, listening

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from tornado_idv.admin.report import Report
+from tornado_idv.admin.report import PartReport, Report
 from tornado_idv.errors import IdvError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
@@ -19,18 +19,14 @@ class OperationFailed(IdvError):
     """A worker did not do what was asked; the message says which, and why."""
 
 
-class SnapshotState(Protocol):
-    """The snapshot of the cache; ``error`` is why it cannot be written, since ``since``."""
+class Part(Protocol):
+    """A part of the service; see `tornado_idv.service.part.Part`."""
 
-    @property
-    def enabled(self) -> bool: ...
+    name: str
 
-    error: str | None
-    since: float
+    def report(self) -> PartReport | None: ...
 
-    async def removed(self) -> bool:
-        """Return whether what was purged is in the file no more, after a limited time."""
-        ...
+    async def purged(self) -> bool: ...
 
 
 class Operations(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
 
-from tornado_idv.admin.operations import OperationFailed, Record, SnapshotState, parse_query
+from tornado_idv.admin.operations import Part, Record, parse_query
 from tornado_idv.admin.report import (
     BackendReport,
     PartReport,
@@ -53,7 +53,7 @@ class ServiceOperations:
     log_dropped: Callable[[], int]
     shared: SharedTier | None = None
     connections_limit: Callable[[], int] = lambda: 0
-    snapshots: SnapshotState | None = None
+    parts: Sequence[Part] = ()
     sockets: PartReport | None = None
     draining: bool = False
     reloads: Reloads = field(init=False)
@@ -78,12 +78,10 @@ class ServiceOperations:
         """Return the state of this process, and bring the counters up to date."""
         self.counters.log_dropped = self.log_dropped()
         tier = self.shared
-        snapshots = self.snapshots if self.snapshots and self.snapshots.enabled else None
-        parts = {
-            "key store": self.store,
-            "cache snapshot": snapshots,
-            "unix sockets": self.sockets,
-        }
+        store = self.store
+        parts = {"key store": store and PartReport(store.error, store.since)}
+        parts |= {each.name: each.report() for each in self.parts}
+        parts["unix sockets"] = self.sockets
         return ProcessReport(
             backends=[
                 self._source(each.name, each.backend.options.kind, each)
@@ -92,9 +90,7 @@ class ServiceOperations:
             cache_entries=self.directory.cache.sizes,
             connections=dict(self.connections()),
             connections_limit=self.connections_limit(),
-            parts={
-                name: PartReport(part.error, part.since) for name, part in parts.items() if part
-            },
+            parts={name: part for name, part in parts.items() if part},
             max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
             shared_cache=self._source(SHARED_CACHE, tier.cache.options.kind, tier)
             if tier
@@ -115,8 +111,8 @@ class ServiceOperations:
             case _:
                 purge = Purge(queries=(parse_query(self.identifiers, target),))
         self.directory.purge(purge)
-        if self.snapshots is not None and not await self.snapshots.removed():
-            raise OperationFailed("The cache snapshot cannot be removed; remove it by hand")
+        for each in self.parts:
+            await each.purged()
         return self.shared is None or await self.shared.wait_until_purged()
 
     async def explain(self, query: Record) -> Record:

@@ -17,6 +17,7 @@ _NAMES = (
     "keys_transfer",
     "reconcile",
     "shadow",
+    "snapshot",
     "users",
 )
 """The folders, in the order in which they act."""

@@ -20,7 +20,7 @@ from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.entries import Entries, Entry, Epoch, Failures
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
-from tornado_idv.options import ConfigPath, Duration, Options, WholeNumber
+from tornado_idv.options import Duration, Options, WholeNumber
 
 _Count = Annotated[WholeNumber, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -57,14 +57,10 @@ class CacheLimits(Options):
     """How long a user is cached who was found after an unavailable backend was skipped."""
     failure_memo: Duration = 2.0
     """How long a failed lookup is answered 503 without querying the backends again."""
-    snapshot: ConfigPath | None = None
-    """The file that found users are written to, to be served stale after a restart."""
-    snapshot_interval: Annotated[Duration, Field(ge=1)] = 300.0
-    """How often that file is written, beside once at a stop."""
 
-
-OF_SNAPSHOT = frozenset({"snapshot", "snapshot_interval"})
-"""Settings of `CacheLimits` that have no influence on answers."""
+    def of_answers(self) -> dict[str, object]:
+        """Return the settings that decide on answers, without defaults and those of features."""
+        return self.model_dump(include=set(CacheLimits.model_fields), exclude_defaults=True)
 
 
 class AnswerCache:

@@ -16,10 +16,9 @@ from tornado_idv.features.shadow.shadow import Shadow
 from tornado_idv.features.shadow.state import ShadowState, scope_of_users
 from tornado_idv.features.shared_cache.answers import SharedAnswers
 from tornado_idv.features.shared_cache.tier import SharedTier
-from tornado_idv.features.snapshot.snapshots import Snapshots, scope_of
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.lookup.cache import OF_SNAPSHOT, AnswerCache
+from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.lookup.source_identity import identity_of, sealed
@@ -32,7 +31,7 @@ from tornado_idv.registry import (
     open_backend,
 )
 from tornado_idv.service.keys import background
-from tornado_idv.service.reload import Prepared
+from tornado_idv.service.part import Part, Prepared, Running
 from tornado_idv.web.json_body import encode_user
 
 
@@ -50,27 +49,26 @@ async def open_directory(
 
 
 @asynccontextmanager
-async def open_directories(
-    settings: Settings, manager: pluggy.PluginManager, counters: Counters
-) -> AsyncIterator[Directories]:
-    """Yield the directory of these settings in force; raises `StartError`."""
+async def open_directories(running: Running, parts: Sequence[Part]) -> AsyncIterator[Directories]:
+    """Yield the directory of the settings in force, with ``parts``; raises `StartError`."""
+    settings, manager, counters = running.settings, running.manager, running.counters
     directories = Directories(manager, counters)
-    directories.snapshots = snapshots = Snapshots(settings)
     missed: list[Purge] = []
     async with AsyncExitStack() as stack:
+        for part in parts:
+            await stack.enter_async_context(part.opened())
         if (options := settings.shared_cache) is not None:  # for as long as the process runs
             cache = load_class(installed_kinds(manager).shared_caches[options.kind])(options)
             await cache.open()
             directories.shared = SharedTier(cache, counters)
             cache.on_purge(missed.append)  # until a directory listens
             stack.push_async_callback(directories.shared.close)
-        found = await snapshots.read()
         await stack.enter_async_context(directories.opened(settings))
-        if not missed:
-            # At once: no backend may report a change between its revision and its answers.
-            snapshots.restore(found, directories.current)
-        del found  # it takes as much memory as the cache
-        await stack.enter_async_context(snapshots.kept())
+        for purge in missed:
+            directories.current.cache.apply(purge)
+        for part in parts:
+            (await part.prepare(settings, directories.current)).commit()
+            await stack.enter_async_context(part.running())
         await stack.enter_async_context(background(_check_canaries(directories)))
         yield directories
 
@@ -89,8 +87,7 @@ class Directories:
     """Puts directories in force; backends of the same source with equal options stay open.
 
     ``current`` is the directory in force, once there is one, ``shadows`` those that it is compared
-    with, and ``shared`` the shared cache of all. ``counters`` get each call of a backend, and
-    ``snapshots`` writes its answers.
+    with, and ``shared`` the shared cache of all. ``counters`` get each call of a backend.
     """
 
     current: Directory
@@ -98,7 +95,6 @@ class Directories:
     def __init__(self, manager: pluggy.PluginManager, counters: Counters) -> None:
         self.shared: SharedTier | None = None
         self.shadows: Sequence[Shadow] = ()
-        self.snapshots: Snapshots | None = None
         self._manager = manager
         self._kinds = installed_kinds(manager)
         self._counters = counters
@@ -139,7 +135,7 @@ class Directories:
         same = before is not None and _of_lookups(before) == _of_lookups(settings)
         if same and same_source.issuperset(each.name for each in settings.served):
             use = partial(self._use, settings, self.current, shadows)
-            return self.current, Prepared(use, AsyncExitStack().aclose)
+            return self.current, Prepared(use)
         previous = None if before is None else self.current
         in_use = {guard.name: guard.backend for guard in previous.guards} if previous else {}
         by_name = {
@@ -213,8 +209,6 @@ class Directories:
     def _use(self, settings: Settings, directory: Directory, shadows: Sequence[Shadow]) -> None:
         self.current, self._settings, self._sources = directory, settings, _sources(settings)
         self._compare_with(shadows)
-        if self.snapshots is not None:
-            self.snapshots.follow(settings, directory)
 
     def _make(
         self, settings: Settings, backends: Sequence[AnyBackend], previous: Directory | None
@@ -269,8 +263,14 @@ class Directories:
 def _of_lookups(settings: Settings) -> tuple[object, ...]:
     """Return the settings that a directory depends on."""
     timeout = settings.server.request_timeout
-    cache = settings.cache.model_dump(exclude=set(OF_SNAPSHOT))
-    return *_of_users(settings), settings.served, cache, timeout
+    return *_of_users(settings), settings.served, settings.cache.of_answers(), timeout
+
+
+def scope_of(settings: Settings) -> bytes:
+    """Return a digest of what decides which user answers a query, and for how long."""
+    # Some backends look users up by profile URL.
+    cache, sites = settings.cache.of_answers(), settings.profile_sites
+    return identity_of(cache, settings.identifiers, settings.served, sites)
 
 
 def _sources(settings: Settings) -> set[tuple[str, bytes]]:
@@ -284,8 +284,8 @@ def _of_users(settings: Settings) -> tuple[object, ...]:
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
     """Return the backends whose found users are certainly the same: no earlier one has changed."""
-    others = {"negative_ttl", "max_negative_entries", "failure_memo", *OF_SNAPSHOT}
-    limits = [each.cache.model_dump(exclude=others) for each in (before, after)]
+    others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
+    limits = [each.cache.of_answers() | others for each in (before, after)]
     if limits[0] != limits[1] or _of_users(before) != _of_users(after):
         return []
     pairs = zip(before.served, after.served, strict=False)

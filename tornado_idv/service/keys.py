@@ -23,7 +23,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store_file import locate_store
-from tornado_idv.service.reload import Prepared
+from tornado_idv.service.part import Prepared
 
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25

@@ -24,6 +24,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.options import APPLIED
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.limiters import Limiters
+from tornado_idv.service.part import Prepared
 from tornado_idv.service.sockets import SocketFiles
 
 _log = logging.getLogger(__name__)
@@ -36,19 +37,6 @@ STOPPING = "the service is stopping"
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Audited = dict[str, str | None]
 """The cause of a reload, for the audit log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A prepared change: its resources are open, and not used yet (see `Service.prepare`).
-
-    Only one at a time may be prepared, and it must be committed or aborted once. ``commit`` applies
-    it in one step of the event loop, to every request that begins from then on, and cannot fail.
-    ``abort`` closes what was opened for it; all stays as it is.
-    """
-
-    commit: Callable[[], object]
-    abort: Callable[[], Awaitable[None]]
 
 
 async def prepare_file(

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 
 import pluggy
 
@@ -15,6 +16,7 @@ from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.features import FEATURES
 from tornado_idv.features.double.state import Double
 from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.http.connection_table import HttpLimits
@@ -29,9 +31,9 @@ from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.limiters import Limiters, make_limiters
+from tornado_idv.service.part import Part, Prepared, Running
 from tornado_idv.service.reload import (
     Audited,
-    Prepared,
     Reloader,
     applicable,
     prepare_file,
@@ -45,6 +47,9 @@ from tornado_idv.web.lookups import Services
 
 _MIN_DRAIN = 0.1
 """Seconds in which a service without requests in flight can stop, whatever is configured."""
+# Imported before workers are forked, which have them in common.
+_PARTS: list[Callable[[Running], Part]]
+_PARTS = [resolve_name(each.part) for each in FEATURES if each.part]
 _COLLECT_AFTER = 10.0
 """Seconds after a reload, when requests of the old configuration have ended."""
 
@@ -98,6 +103,7 @@ class Service(ListeningService):
     keys: Keys
     directories: Directories
     shared: SharedParts
+    parts: Sequence[Part]
     reloader: Reloader = field(init=False)
 
     async def prepare(self, settings: Settings) -> Prepared:
@@ -110,19 +116,23 @@ class Service(ListeningService):
         tls = None
         if settings.server.tls is not None and self.scheme == "https":
             tls = tls_context(settings.server.tls)
-        keys = await self.keys.prepare(settings.auth)
+        changes = [await self.keys.prepare(settings.auth)]
         async with AsyncExitStack() as undo:
-            undo.push_async_callback(keys.abort)
-            directory, lookups = await self.directories.prepare(settings)
-            undo.push_async_callback(lookups.abort)
+            undo.push_async_callback(changes[0].abort)
+            directory, change = await self.directories.prepare(settings)
+            undo.push_async_callback(change.abort)
+            changes.append(change)
+            for part in self.parts:
+                changes.append(change := await part.prepare(settings, directory))
+                undo.push_async_callback(change.abort)
             http = make_http(settings, directory, self.shared)
             abort = undo.pop_all().aclose
 
         def commit() -> None:
             self.settings = settings
-            keys.commit()
+            for each in changes:
+                each.commit()
             self.shared.limiters.configure(settings.limits)
-            lookups.commit()
             self.server.replace(http, tls)
             self.operations.directory = directory
             self.operations.identifiers = settings.make_identifiers()
@@ -272,9 +282,11 @@ async def serving(
     processes, if there are several.
     """
     counters = Counters()
+    running = Running(settings, manager, counters)
+    parts = [make_part(running) for make_part in _PARTS]
     async with (
         Keys(installed_kinds(manager)).opened(settings.auth) as keys,
-        open_directories(settings, manager, counters) as directories,
+        open_directories(running, parts) as directories,
     ):
         limiters = common or make_limiters(settings.limits)
         double = Double(access_log) if settings.demo else None
@@ -291,10 +303,13 @@ async def serving(
             log_dropped,
             directories.shared,
             server.connections_limit,
-            directories.snapshots,
+            parts,
         )
         key_count = len(keys.ring.ids)
         with sockets as (own,), closing(server):
             await server.listen(own, tls)
             summary = addresses_of(own), settings.server.scheme, None, key_count
-            yield Service(*summary, settings, server, operations, keys, directories, shared)
+            service = Service(
+                *summary, settings, server, operations, keys, directories, shared, parts
+            )
+            yield service

@@ -21,11 +21,11 @@ from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys, background
+from tornado_idv.service.part import Prepared
 from tornado_idv.service.reload import (
     PREPARE_TIMEOUT,
     Audited,
     Configuration,
-    Prepared,
     Reloader,
     applicable,
     failure,

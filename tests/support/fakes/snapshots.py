@@ -8,6 +8,7 @@ from typing import Any
 from support.fakes.clock_and_backends import FakeBackend, Ticker
 from support.fakes.directories import ALICE, directory
 from tornado_idv.config.settings import Settings
+from tornado_idv.features.snapshot.options import SnapshotOptions
 from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
 from tornado_idv.features.snapshot.snapshots import Snapshots
 from tornado_idv.interfaces.backend import BackendOptions, BreakerOptions
@@ -16,6 +17,10 @@ from tornado_idv.lookup.directory import Directory
 
 TTL, STALE = 300, 3600
 _BREAKER = BreakerOptions(failures=10**6)
+
+
+class _Limits(SnapshotOptions, CacheLimits):
+    """The section ``cache`` with the settings of this feature."""
 
 
 class Source(FakeBackend):
@@ -32,7 +37,7 @@ class Source(FakeBackend):
 
 
 def settings_of(path: Path, **cache: Any) -> Settings:
-    limits = CacheLimits(**{"ttl": TTL, "negative_ttl": 30, "snapshot": path, **cache})
+    limits = _Limits(**{"ttl": TTL, "negative_ttl": 30, "snapshot": path, **cache})
     backends = (BackendOptions(name="crm", kind="fake"),)
     return Settings(profile_sites=("https://profiles.example",), cache=limits, backends=backends)
 
@@ -56,7 +61,7 @@ class Process:
         self.snapshots.restore(await self.snapshots.read(), self.directory)
 
     async def stop(self) -> None:
-        async with self.snapshots.kept():
+        async with self.snapshots.running():
             pass
         self.file.release()
 

@@ -1,1 +1,9 @@
 """The answers of the cache in a file, for the next start."""
+
+from tornado_idv.interfaces.feature import Feature
+
+FEATURE = Feature(
+    "snapshot",
+    options={"cache": "tornado_idv.features.snapshot.options:SnapshotOptions"},
+    part="tornado_idv.features.snapshot.snapshots:make_part",
+)

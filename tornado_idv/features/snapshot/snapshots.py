@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from tornado_idv.admin.operations import OperationFailed
+from tornado_idv.admin.report import PartReport
 from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import format_traceback
@@ -27,11 +29,14 @@ from tornado_idv.features.snapshot.contents import (
     restore,
     to_file,
 )
+from tornado_idv.features.snapshot.options import SnapshotOptions
 from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
-from tornado_idv.lookup.cache import OF_SNAPSHOT
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.source_identity import identity_of, sealed
+from tornado_idv.lookup.source_identity import sealed
+from tornado_idv.options import as_type
+from tornado_idv.service.directories import scope_of
 from tornado_idv.service.keys import background
+from tornado_idv.service.part import Part, Prepared, Running
 from tornado_idv.web.json_body import encode_user
 
 _log = logging.getLogger(__name__)
@@ -42,19 +47,18 @@ _STOP_TIMEOUT = 3.0
 """Seconds for which a stop, or an operator who purges, waits for the file."""
 
 
-def scope_of(settings: Settings) -> bytes:
-    """Return a digest of what decides which user answers a query, and for how long."""
-    cache = settings.cache.model_dump(exclude=set(OF_SNAPSHOT), exclude_defaults=True)
-    # Some backends look users up by profile URL.
-    return identity_of(cache, settings.identifiers, settings.served, settings.profile_sites)
+def make_part(running: Running) -> Snapshots:
+    """Return the snapshot of a service."""
+    return Snapshots(running.settings)
 
 
-class Snapshots:
+class Snapshots(Part):
     """Keeps the snapshot that ``settings`` name; ``clock`` gives seconds of the wall clock.
 
     ``error`` is why it cannot be written, since ``since``.
     """
 
+    name = "cache snapshot"
     _directory: Directory
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
@@ -68,12 +72,25 @@ class Snapshots:
         """The number of purges, and of other directories."""
         self._persisted: set[str] = set()
         self._removal: asyncio.Task[bool] | None = None
+        self._found: list[Snapshot] = []
         self._use(settings)
 
-    @property
-    def enabled(self) -> bool:
-        """Return whether a file is configured."""
-        return self._files is not None
+    def report(self) -> PartReport | None:
+        """Return why the file cannot be written, ``None`` if there is none."""
+        return PartReport(self.error, self.since) if self._files else None
+
+    async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
+        """Prepare to write the answers of this directory, the first time to restore them, too."""
+
+        def commit() -> None:
+            self.follow(settings, directory)
+            # At once: no backend may report a change between its revision and its answers. What
+            # was purged since the file was read must not be back.
+            if self._found and not directory.cache.purges:
+                self.restore(self._found, directory)
+            self._found = []  # it takes as much memory as the cache
+
+        return Prepared(commit)
 
     def follow(self, settings: Settings, directory: Directory) -> None:
         """Write the answers of this directory from now on."""
@@ -123,7 +140,13 @@ class Snapshots:
             _log.info(text, sum(counts), sum(len(each.rows) for each in snapshots))
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
+    async def opened(self) -> AsyncIterator[None]:
+        """Read the file, for the first directory."""
+        self._found = await self.read()
+        yield
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
         """Write the snapshot while the context is open, and once more when it ends as it should."""
         async with background(self._keep()):
             yield
@@ -134,18 +157,19 @@ class Snapshots:
         except TimeoutError:
             _log.warning("cache.snapshot: not written at the stop: that took too long")
 
-    async def removed(self) -> bool:
-        """Return whether the file was removed after the last purge, within the time of a stop."""
-        if self._removal is None:
-            return True
-        done, _ = await asyncio.wait([self._removal], timeout=_STOP_TIMEOUT)
-        return any(each.result() for each in done)
+    async def purged(self) -> bool:
+        """Wait until the file was removed after the last purge, no longer than a stop does."""
+        if self._removal is not None:
+            done, _ = await asyncio.wait([self._removal], timeout=_STOP_TIMEOUT)
+            if not any(each.result() for each in done):
+                raise OperationFailed("The cache snapshot cannot be removed; remove it by hand")
+        return True
 
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
         written_at = clock()
         while True:
-            interval = self._settings.cache.snapshot_interval
+            interval = self._options.snapshot_interval
             await asyncio.sleep(min(interval / 10, _SOON))
             if self._files is not None and (
                 clock() >= written_at + interval
@@ -204,7 +228,9 @@ class Snapshots:
             self.error, self.since = text, self._clock()
 
     def _use(self, settings: Settings) -> None:
-        self._settings, path = settings, settings.cache.snapshot
+        self._settings = settings
+        self._options = as_type(settings.cache, SnapshotOptions)
+        path = self._options.snapshot
         self._scope = scope_of(settings)  # now: a secret follows its file, answers do not
         if path == self._path:
             return

@@ -1,0 +1,78 @@
+"""A part of the service: what has a state of its own, and follows the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pluggy
+
+from tornado_idv.admin.report import PartReport
+from tornado_idv.config.settings import Settings
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.metrics.counters import Counters
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared change: its resources are open, and not used yet (see `Service.prepare`).
+
+    Only one at a time may be prepared, and it must be committed or aborted once. ``commit`` applies
+    it in one step of the event loop, to every request that begins from then on, and cannot fail.
+    ``abort`` closes what was opened for it; all stays as it is.
+    """
+
+    commit: Callable[[], object]
+    abort: Callable[[], Awaitable[None]] = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What the parts of a service in this process share; ``settings`` are those of its start."""
+
+    settings: Settings
+    manager: pluggy.PluginManager
+    counters: Counters
+
+
+class Part:
+    """What a feature adds to a service while that runs; by default nothing.
+
+    ``name`` is that in reports.
+    """
+
+    name: str
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Hold open what is needed before the first directory, and until the last one is closed."""
+        yield
+
+    async def prepare(self, settings: Settings, directory: Directory) -> Prepared:  # noqa: ARG002
+        """Prepare for these settings, of which ``directory`` is about to be in force.
+
+        It may be the one in force now. Raises `StartError`.
+        """
+        return Prepared(lambda: None)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Do what is to be done while a directory is in force, from the first commit on."""
+        yield
+
+    def report(self) -> PartReport | None:
+        """Return the state of the part, ``None`` if it is not configured."""
+        return None
+
+    async def purged(self) -> bool:
+        """Wait until the last purge of an operator has reached what this part keeps.
+
+        Return whether it has reached other services, too. Raises `OperationFailed` if it has not
+        reached this one.
+        """
+        return True
