@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from tornado_idv.admin.report import BackendReport, PartReport, ProcessReport, Report, merge
-from tornado_idv.metrics.counters import SHARED_CACHE, Counters
+from tornado_idv.metrics.counters import Counters
+
+SHARED_CACHE = "shared cache"
 
 
 def counters(seconds: float) -> Counters:
@@ -134,11 +136,9 @@ def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
 def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
     good = BackendReport(SHARED_CACHE, "redis", "closed", 0, None, None, None, 0.0)
     bad = BackendReport(SHARED_CACHE, "redis", "closed", 1, None, None, "x", 9.0, "a purge")
-    report = merge(
-        [ProcessReport(shared_cache=each, pending_purges=2) for each in (good, bad, good)]
-    )
-    assert report.shared_cache == bad
-    assert report.pending_purges == 6
+    parts = [PartReport(sources=[each], gauges={"pending": 2}) for each in (good, bad, good)]
+    report = merge([ProcessReport(parts={SHARED_CACHE: each}) for each in parts])
+    assert report.parts == {SHARED_CACHE: PartReport(sources=[bad], gauges={"pending": 6})}
     assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["shared cache"]
 
 

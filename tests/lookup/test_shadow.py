@@ -19,12 +19,14 @@ from support.http.http_server import until
 from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.features.shadow import state as shadow_state
 from tornado_idv.features.shadow.file import ShadowFile
+from tornado_idv.features.shadow.part import compare
 from tornado_idv.features.shadow.shadow import Shadow
 from tornado_idv.features.shadow.state import ShadowState
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, User
+from tornado_idv.registry import plugin_manager
 
 THIRD_ALICE = User("Max", "4002", "alice")
 
@@ -39,11 +41,11 @@ class Compared:
             backend.options, lambda: [backend], identifiers, self.counters, **given
         )
         self.shadow.start()
-        asked.set_shadows([self.shadow])
+        compare(asked, [self.shadow], plugin_manager(entry_points=False))
 
     @property
     def counts(self) -> dict[str, int]:
-        return dict(self.counters.shadows["new"])
+        return dict(self.counters.counts["shadow new"])
 
     async def find(self) -> Answer | None:
         await asyncio.sleep(0)  # the shadow is open then

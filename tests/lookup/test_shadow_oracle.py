@@ -16,6 +16,7 @@ import pytest
 from support.fakes.virtual_loop import VirtualLoop
 from support.model.shadowed_sites import CANARY, FAULTS, Site, SiteBackend, Truth
 from tornado_idv.errors import LookupFailed
+from tornado_idv.features.shadow.part import compare
 from tornado_idv.features.shadow.shadow import Shadow
 from tornado_idv.features.shadow.state import ShadowState
 from tornado_idv.identifiers import Identifiers, ProfileSite
@@ -78,11 +79,12 @@ class World:
         self.soon = {key: asyncio.Event() for key in _KEYS}
         self.versions = 0
         identifiers = Identifiers((ProfileSite.parse("https://a.example"),))
+        manager = plugin_manager(entry_points=False)
         with pytest.MonkeyPatch.context() as patch:
             guard = partial(directory.Guard, timer=loop.time)
             patch.setattr(directory, "Guard", guard)
             self.directory = directory.Directory(
-                plugin_manager(entry_points=False),
+                manager,
                 [SiteBackend(self.old, BackendOptions.model_validate({"name": "old", **_OPTIONS}))],
                 AnswerCache(_CACHE, loop.time, self.random.random),
                 lambda _: b"",
@@ -99,7 +101,7 @@ class World:
             timer=loop.time,
         )
         self.shadow.start()
-        self.directory.set_shadows([self.shadow])
+        compare(self.directory, [self.shadow], manager)
         for key in _KEYS:
             user = self._version(key)
             for site in (self.old, self.new):
@@ -176,7 +178,7 @@ def test_no_result_is_ever_wrong() -> None:
         world = World()
         await world.run()
         assert not world.wrong, "\n".join(world.wrong)
-        counted.update(world.counters.shadows["new"])
+        counted.update(world.counters.counts["shadow new"])
         assert world.skipped == counted["skipped"]
 
     try:

@@ -14,9 +14,9 @@ from support.http.metrics import scrape
 from support.processes.admin import HasAdmin, ask_admin
 from support.processes.process import eventually, running
 from support.processes.service import CONFIG, Client, serving
-from tornado_idv.admin.status import SHADOW_RESULTS
 from tornado_idv.features.shadow import shadow as shadow_module
 from tornado_idv.features.shadow.file import ShadowFile
+from tornado_idv.features.shadow.view import RESULTS
 from tornado_idv.model import User
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def counts(service: HasAdmin) -> dict[str, int]:
     value = scrape(service)
     found = {
         each: int(value("idv_shadow_comparisons_total", backend="new", result=each))
-        for each in SHADOW_RESULTS
+        for each in RESULTS
     }
     return {word: count for word, count in found.items() if count}
 

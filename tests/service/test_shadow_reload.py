@@ -14,8 +14,9 @@ from tornado_idv.errors import StartError
 from tornado_idv.features.shadow import shadow as shadow_module
 from tornado_idv.features.shadow import state as shadow_state
 from tornado_idv.features.shadow.file import ShadowFile
+from tornado_idv.features.shadow.part import ShadowsPart
+from tornado_idv.lookup.canary import keep_checking
 from tornado_idv.reload_result import FAILED
-from tornado_idv.service.directories import _check_canaries
 from tornado_idv.service.keys import background
 
 OLD = GATED % ("old", "A")
@@ -36,7 +37,7 @@ async def opened(name: str = "new") -> Gated:
 
 async def counts(harness: ReloadHarness, total: int, name: str = "new") -> dict[str, int]:
     """Return the results of comparisons, once there are so many."""
-    counted = harness.service.operations.counters.shadows[name]
+    counted = harness.service.operations.counters.counts[f"shadow {name}"]
     await until(lambda: sum(counted.values()) >= total)
     for _ in range(10):  # one more would be wrong
         await asyncio.sleep(0)
@@ -48,7 +49,8 @@ async def reported(harness: ReloadHarness, problem: str) -> Report:
     async with asyncio.timeout(30):
         while True:
             report = await harness.service.operations.report()
-            if [each.problem for each in report.process.shadows] == [problem]:
+            shadows = report.process.parts["shadows"].sources
+            if [each.problem for each in shadows] == [problem]:
                 return report
             await asyncio.sleep(0.01)
 
@@ -139,8 +141,9 @@ async def test_canary_of_a_shadow_is_looked_up_without_traffic(tmp_path: Path) -
     canary = RIGHT.replace("kind", "canary: {nickname: '@new-bird'}, kind")
     async with reloadable(tmp_path, config(OLD, canary)) as harness:
         shadow = await opened()
-        await until(lambda: harness.service.directories.shadows[0].guard is not None)
-        async with background(_check_canaries(harness.service.directories)):
+        (part,) = (each for each in harness.service.parts if isinstance(each, ShadowsPart))
+        await until(lambda: part.shadows[0].guard is not None)
+        async with background(keep_checking(part._canaries)):
             await shadow.begun.wait()
         await reported(harness, 'canary @new-bird is not found: its "not found" is not trusted')
 

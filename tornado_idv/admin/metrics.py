@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
+from pkgutil import resolve_name
 from typing import TypeVar
 
 import tornado
@@ -22,32 +23,17 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import FAILURES, SHADOW_RESULTS, cache_lookups, operation_of
+from tornado_idv.admin.status import FAILURES, cache_lookups, operation_of
+from tornado_idv.features import FEATURES
 from tornado_idv.http.connection_table import State
-from tornado_idv.identifiers import FIELDS
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.metrics.counters import BOUNDS, SHARED_CACHE, Durations, sum_buckets
+from tornado_idv.metrics.counters import BOUNDS, Durations, sum_buckets
 
 _RESULTS = {"ok": "found", "not_found": "not_found"}
 _BREAKER = {"closed": 0, "half_open": 1, "open": 2}
-_BREAKER_TEXT = "Circuit breaker: 0 closed, 1 half-open, 2 open."
 _CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "cancelled")
 _LIMITS = ("requests", "misses", "failed_auth")
 _REASONS = ("missing", "malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
-_SHARED_CACHE_CALLS = (
-    (
-        "lookups",
-        "Reads of the shared cache.",
-        {each: each for each in ("hit", "miss", "failed", "skipped")},
-    ),
-    ("stores", "Answers for the shared cache.", {"ok": "stored", "failed": "not_stored"}),
-    ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
-)
-"""Metrics, their help, and what is counted by the value of their label."""
-_SHADOW_COUNTS = (
-    ("comparisons", "Lookups compared with a shadow.", SHADOW_RESULTS, "result"),
-    ("differences", "Fields that differed in a shadow.", FIELDS, "field"),
-)
 _MAX_KEYS = 1000
 """Keys whose expiry is shown: those that expire next."""
 LabelsT = TypeVar("LabelsT", bound=str | tuple[str, ...])
@@ -73,9 +59,9 @@ class _ReportCollector(Collector):
     def collect(self) -> Iterator[core.Metric]:
         yield from self._requests()
         yield from self._backends()
-        yield from self._shadows()
         yield from self._cache()
-        yield from self._shared_cache()
+        for place in filter(None, (each.metrics for each in FEATURES)):
+            yield from resolve_name(place)(self._report)
         yield from self._service()
         pids = {os.getpid(), self._report.pid, *(each.pid for each in self._report.workers)}
         yield from _processes(pids)
@@ -90,8 +76,8 @@ class _ReportCollector(Collector):
             counts[operation, code] += each.count
             result = _RESULTS.get(code, "failed" if code in FAILURES else "rejected")
             durations[operation, result].append(each)
-        yield _counter("idv_requests", "Responses.", counts, "operation", "code")
-        yield _histogram(
+        yield counter("idv_requests", "Responses.", counts, "operation", "code")
+        yield histogram(
             "idv_request_duration_seconds",
             "Time from a complete request to its response.",
             durations,
@@ -99,9 +85,9 @@ class _ReportCollector(Collector):
             "result",
         )
         failures = {each.replace(" ", "_"): counters.auth_failures[each] for each in _REASONS}
-        yield _counter("idv_auth_failures", "Requests with the response 401.", failures, "reason")
+        yield counter("idv_auth_failures", "Requests with the response 401.", failures, "reason")
         limited = {each: counters.rate_limited[each] for each in _LIMITS}
-        yield _counter("idv_rate_limited", "Requests with the response 429.", limited, "limit")
+        yield counter("idv_rate_limited", "Requests with the response 429.", limited, "limit")
 
     def _backends(self) -> Iterator[core.Metric]:
         backends = self._process.backends
@@ -111,61 +97,34 @@ class _ReportCollector(Collector):
             for name, each in counted.items()
             for result in _CALL_RESULTS
         }
-        yield _counter("idv_backend_requests", "Calls of backends.", calls, "backend", "outcome")
-        yield _histogram(
+        yield counter("idv_backend_requests", "Calls of backends.", calls, "backend", "outcome")
+        yield histogram(
             "idv_backend_duration_seconds",
             "Time that calls of backends took.",
             {name: [each.durations] for name, each in counted.items()},
             "backend",
         )
         in_flight = {each.name: each.in_flight for each in backends}
-        yield _gauge("idv_backend_in_flight", "Running calls.", in_flight, "backend")
-        states = {each.name: _BREAKER[each.breaker] for each in backends}
-        yield _gauge("idv_breaker_state", _BREAKER_TEXT, states, "backend")
+        yield gauge("idv_backend_in_flight", "Running calls.", in_flight, "backend")
+        states = {each.name: each.breaker for each in backends}
+        yield breaker_gauge("idv_breaker_state", states, "backend")
         servers = {(each.name, *server): 1 for each in backends for server in each.servers}
         found = {(each.name, by): int(ok) for each in backends for by, ok in each.canaries.items()}
         text = "Whether the canary was found when it was last looked up."
-        yield _gauge("idv_canary_found", text, found, "backend", "by")
+        yield gauge("idv_canary_found", text, found, "backend", "by")
         text = "Servers that lookups use."
-        yield _gauge("idv_backend_server", text, servers, "backend", "server", "role")
+        yield gauge("idv_backend_server", text, servers, "backend", "server", "role")
         users = {each.name: each.users for each in backends if each.users is not None}
-        yield _gauge("idv_fixture_users", "Users of a fixture.", users, "backend")
-
-    def _shadows(self) -> Iterator[core.Metric]:
-        names = [each.name for each in self._process.shadows]
-        for name, text, words, label in _SHADOW_COUNTS:
-            counted = {
-                (each, word): self._counters.shadows[each][word] for each in names for word in words
-            }
-            yield _counter(f"idv_shadow_{name}", text, counted, "backend", label)
+        yield gauge("idv_fixture_users", "Users of a fixture.", users, "backend")
 
     def _cache(self) -> Iterator[core.Metric]:
         counters = self._counters
         entries = self._process.cache_entries
-        yield _gauge("idv_cache_entries", "Entries of the cache.", entries, "kind")
-        yield _counter("idv_cache_lookups", "Lookups.", cache_lookups(counters), "result")
-        yield _counter("idv_cache_evictions", "Entries that made room.", {(): counters.evictions})
+        yield gauge("idv_cache_entries", "Entries of the cache.", entries, "kind")
+        yield counter("idv_cache_lookups", "Lookups.", cache_lookups(counters), "result")
+        yield counter("idv_cache_evictions", "Entries that made room.", {(): counters.evictions})
         refreshes = counters.refreshes
-        yield _counter("idv_cache_refreshes", "Refreshes ahead of expiry.", refreshes, "result")
-
-    def _shared_cache(self) -> Iterator[core.Metric]:
-        shared = self._process.shared_cache
-        counted = self._counters.backends[SHARED_CACHE]
-        for name, text, words in _SHARED_CACHE_CALLS:
-            results = {result: counted.results[word] for result, word in words.items()}
-            yield _counter(f"idv_shared_cache_{name}", text, results if shared else {}, "result")
-        yield _histogram(
-            "idv_shared_cache_duration_seconds",
-            "Time that reads of the shared cache took.",
-            {(): [counted.durations]} if shared else {},
-        )
-        yield _gauge(
-            "idv_shared_cache_purges_pending",
-            "Purges not delivered yet.",
-            {(): self._process.pending_purges} if shared else {},
-        )
-        state = {(): _BREAKER[shared.breaker]} if shared else {}
-        yield _gauge("idv_shared_cache_breaker_state", _BREAKER_TEXT, state)
+        yield counter("idv_cache_refreshes", "Refreshes ahead of expiry.", refreshes, "result")
 
     def _service(self) -> Iterator[core.Metric]:
         report, counters = self._report, self._counters
@@ -173,29 +132,29 @@ class _ReportCollector(Collector):
         times = self._expirations().items()
         shown = heapq.nsmallest(_MAX_KEYS, times, key=lambda each: (each[1] <= now, each[1]))
         text = "When a key expires, in Unix time."
-        yield _gauge("idv_key_expiry_timestamp_seconds", text, dict(shown), "key")
+        yield gauge("idv_key_expiry_timestamp_seconds", text, dict(shown), "key")
         text = "Longest delay of the event loop since the last scrape."
-        yield _gauge("idv_event_loop_lag_seconds", text, {(): self._process.max_lag})
+        yield gauge("idv_event_loop_lag_seconds", text, {(): self._process.max_lag})
         states = {each.name.lower(): self._process.connections.get(each.name, 0) for each in State}
         text = "Open connections of the public listener."
-        yield _gauge("idv_connections", text, states, "state")
+        yield gauge("idv_connections", text, states, "state")
         text = "Most connections of the public listener, in all processes."
-        yield _gauge("idv_connections_limit", text, {(): self._process.connections_limit})
-        yield _counter("idv_reloads", "Reloads of the configuration.", counters.reloads, "result")
-        yield _gauge(
+        yield gauge("idv_connections_limit", text, {(): self._process.connections_limit})
+        yield counter("idv_reloads", "Reloads of the configuration.", counters.reloads, "result")
+        yield gauge(
             "idv_config_last_reload_success_timestamp_seconds",
             "When the configuration in force was loaded, in Unix time.",
             {(): counters.last_reload_success},
         )
         failed = report.last_reload is not None and report.last_reload.code is not None
         text = "Whether the last reload was applied; 1 before the first."
-        yield _gauge("idv_config_last_reload_successful", text, {(): int(not failed)})
+        yield gauge("idv_config_last_reload_successful", text, {(): int(not failed)})
         failing = report.degraded()
         parts = {part: int(part in failing) for part in [*report.parts, *failing]}
-        yield _gauge("idv_degraded", "Whether a part fails.", parts, "part")
+        yield gauge("idv_degraded", "Whether a part fails.", parts, "part")
         text = "Processes started in place of one that ended."
-        yield _counter("idv_worker_restarts", text, {(): report.restarts})
-        yield _counter("idv_log_dropped", "Log lines that were lost.", {(): counters.log_dropped})
+        yield counter("idv_worker_restarts", text, {(): report.restarts})
+        yield counter("idv_log_dropped", "Log lines that were lost.", {(): counters.log_dropped})
         versions = {
             "version": version("tornado-idv"),
             "python": platform.python_version(),
@@ -212,7 +171,7 @@ def _processes(pids: Iterable[int]) -> Iterator[core.Metric]:
             found[each.name].append(each)
     for name, metrics in found.items():
         values = [each.samples[0].value for each in metrics]
-        kind = _counter if metrics[0].type == "counter" else _gauge
+        kind = counter if metrics[0].type == "counter" else gauge
         total = min(values) if name == "process_start_time_seconds" else sum(values)
         yield kind(name, metrics[0].documentation, {(): total})
 
@@ -231,13 +190,20 @@ def _labelled(
     return family
 
 
-_counter = partial(_labelled, core.CounterMetricFamily)
-_gauge = partial(_labelled, core.GaugeMetricFamily)
+counter = partial(_labelled, core.CounterMetricFamily)
+gauge = partial(_labelled, core.GaugeMetricFamily)
 
 
-def _histogram(
+def breaker_gauge(name: str, states: Mapping[LabelsT, str], *labels: str) -> core.Metric:
+    """Return the states of circuit breakers, by labels as of `gauge`."""
+    values = {each: _BREAKER[state] for each, state in states.items()}
+    return gauge(name, "Circuit breaker: 0 closed, 1 half-open, 2 open.", values, *labels)
+
+
+def histogram(
     name: str, text: str, values: Mapping[LabelsT, list[Durations]], *labels: str
 ) -> core.Metric:
+    """Return a histogram with the sum of durations, by labels as of `gauge`."""
     family = core.HistogramMetricFamily(name, text, labels=labels)
     bounds = [*map(str, BOUNDS), "+Inf"]
     for label_values, durations in values.items():

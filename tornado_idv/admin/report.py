@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tornado_idv.metrics.counters import SHARED_CACHE, Counters, shadow_part
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
 
 
@@ -29,7 +29,7 @@ _BREAKERS = ("closed", "half_open", "open")
 
 
 class BackendReport(Struct):
-    """A backend, or the shared cache.
+    """A backend, or what a part of the service calls in the same way.
 
     Times are Unix times, ``failing_since`` is ``None`` after a success.
     ``users`` is the number of its users, if it knows, and ``problem`` what it knows to
@@ -58,17 +58,19 @@ class BackendReport(Struct):
 
 
 class PartReport(Struct):
-    """Why a part of the service fails, if it does; ``since`` is a Unix time."""
+    """Why a part of the service fails, if it does; ``since`` is a Unix time.
 
-    error: str | None
-    since: float
+    ``sources`` are what it calls, and ``gauges`` numbers that are added up for several processes.
+    """
+
+    error: str | None = None
+    since: float = 0.0
+    sources: list[BackendReport] = []
+    gauges: dict[str, int] = {}
 
 
 class ProcessReport(Struct):
-    """Gauges of one process; ``max_lag`` is in seconds. ``backends`` are without ``shadows``.
-
-    ``pending_purges`` are those that the shared cache, if there is one, has not received yet.
-    """
+    """Gauges of one process; ``max_lag`` is in seconds. ``parts`` are those that are configured."""
 
     backends: list[BackendReport] = []
     cache_entries: dict[str, int] = {}
@@ -76,16 +78,13 @@ class ProcessReport(Struct):
     connections_limit: int = 0
     parts: dict[str, PartReport] = {}
     max_lag: float = 0.0
-    shared_cache: BackendReport | None = None
-    pending_purges: int = 0
-    shadows: list[BackendReport] = []
 
     @property
     def sources(self) -> dict[str, BackendReport]:
-        """Backends, shadows and the shared cache, by the names of their parts in `degraded`."""
+        """Backends, and the sources of parts, by their names in `degraded`."""
         named = {f"backend {each.name}": each for each in self.backends}
-        named |= {shadow_part(each.name): each for each in self.shadows}
-        return named if self.shared_cache is None else named | {SHARED_CACHE: self.shared_cache}
+        of_parts = chain.from_iterable(each.sources for each in self.parts.values())
+        return named | {each.name: each for each in of_parts}
 
 
 class WorkerReport(Struct):
@@ -119,7 +118,8 @@ class Report(Struct):
     @property
     def parts(self) -> list[str]:
         """Names of the parts that may be `degraded`, beside workers."""
-        return [*self.process.sources, *self.process.parts]
+        parts = (name for name, each in self.process.parts.items() if not each.sources)
+        return [*self.process.sources, *parts]
 
     def degraded(self) -> list[str]:
         """Return which parts fail, though the service can respond."""
@@ -131,22 +131,24 @@ class Report(Struct):
 
 def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
     """Return the sum of what workers report; what fails in one of them fails."""
-    parts: dict[str, PartReport] = {}
-    for report in reports:
-        for name, part in report.parts.items():
-            if name not in parts or (part.error and not parts[name].error):
-                parts[name] = part
-    shared = [each.shared_cache for each in reports if each.shared_cache is not None]
+    parts: dict[str, list[PartReport]] = {}
+    for name, part in chain.from_iterable(each.parts.items() for each in reports):
+        parts.setdefault(name, []).append(part)
     return ProcessReport(
         backends=_merge_backends(each.backends for each in reports),
-        shadows=_merge_backends(each.shadows for each in reports),
         cache_entries=_sum(each.cache_entries for each in reports),
         connections=_sum(each.connections for each in reports),
         connections_limit=sum(each.connections_limit for each in reports),
-        parts=parts,
+        parts={name: _merge_part(each) for name, each in parts.items()},
         max_lag=max((each.max_lag for each in reports), default=0.0),
-        shared_cache=_merge_backend(shared) if shared else None,
-        pending_purges=sum(each.pending_purges for each in reports),
+    )
+
+
+def _merge_part(reports: Sequence[PartReport]) -> PartReport:
+    return replace(
+        next((each for each in reports if each.error), reports[0]),
+        sources=_merge_backends(each.sources for each in reports),
+        gauges=_sum(each.gauges for each in reports),
     )
 
 

@@ -6,22 +6,20 @@ import time
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import islice
-from typing import get_args
+from pkgutil import resolve_name
 
 from msgspec import to_builtins
 
 from tornado_idv.admin.operations import Record
 from tornado_idv.admin.report import BackendReport, PartReport, Report
-from tornado_idv.identifiers import FIELDS
+from tornado_idv.features import FEATURES
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
-from tornado_idv.lookup.comparison import ComparisonResult
-from tornado_idv.metrics.counters import Counters, shadow_part
+from tornado_idv.metrics.counters import Counters
 
 _OPERATIONS = ("url", "card", "batch", "verify")
 FAILURES = ("backend_unavailable", "internal", "overloaded")
 """Codes of responses with a status of 500 or more."""
-SHADOW_RESULTS = (*get_args(ComparisonResult), "skipped")
 _SOON = 14 * 86400.0
 """Seconds before it expires in which a key is listed."""
 _MAX_EXPIRING = 20
@@ -35,22 +33,11 @@ def health(report: Report, *, verbose: bool = False) -> Record:
     record: Record = {"status": state, "degraded": degraded}
     if verbose:
         counted = report.counters
-        record["backends"] = [_backend(each, counted) for each in report.process.backends]
-        record["shadows"] = [
-            {
-                **_backend(each, counted, shadow_part(each.name)),
-                "comparisons": {word: counted.shadows[each.name][word] for word in SHADOW_RESULTS},
-                "fields": {word: counted.shadows[each.name][word] for word in FIELDS},
-            }
-            for each in report.process.shadows
-        ]
-        shared = report.process.shared_cache
-        record["shared_cache"] = shared and {
-            **_backend(shared, counted),
-            "pending_purges": report.process.pending_purges,
-        }
-        for name in ("key store", "cache snapshot", "unix sockets"):
-            record[name.replace(" ", "_")] = _part(report.process.parts.get(name))
+        record["backends"] = [source_record(each, counted) for each in report.process.backends]
+        for place in filter(None, (each.status for each in FEATURES)):
+            record |= resolve_name(place)(report)
+        for name in ("key store", "unix sockets"):
+            record[name.replace(" ", "_")] = part_record(report.process.parts.get(name))
     return record
 
 
@@ -116,18 +103,20 @@ def _requests(counters: Counters) -> dict[str, dict[str, int]]:
     return requests
 
 
-def _backend(backend: BackendReport, counters: Counters, counted_as: str = "") -> Record:
+def source_record(backend: BackendReport, counters: Counters) -> Record:
+    """Return what is shown of a backend, or of a source of a part."""
     return {
         **to_builtins(backend),
         "available": backend.available,
         "failing_since": _time_or_none(backend.failing_since),
         "last_error_at": _time_or_none(backend.last_error_at or None),
         "servers": [{"server": server, "role": role} for server, role in backend.servers],
-        "calls": dict(counters.backends[counted_as or backend.name].results),
+        "calls": dict(counters.backends[backend.name].results),
     }
 
 
-def _part(part: PartReport | None) -> Record | None:
+def part_record(part: PartReport | None) -> Record | None:
+    """Return what is shown of a part, ``None`` if it is not configured."""
     return {"error": part.error, "since": format_time(part.since)} if part else None
 
 

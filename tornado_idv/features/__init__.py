@@ -17,6 +17,7 @@ _NAMES = (
     "keys_transfer",
     "reconcile",
     "shadow",
+    "shared_cache",
     "snapshot",
     "users",
 )

@@ -28,7 +28,12 @@ class Feature:
     admin_routes: str | None = None
     """The place of a mapping from paths of the admin listener to handlers."""
     part: str | None = None
-    """The place of a function that returns the `Part` of a `Running` service."""
+    """The place of a function that returns the `Part` of a `Running` service, or ``None`` if its
+    settings need none."""
+    status: str | None = None
+    """The place of a function that returns the members of ``/status.json`` for a `Report`."""
+    metrics: str | None = None
+    """The place of a function that returns the metrics for a `Report`."""
     announce: str | None = None
     """The place of a function that returns lines for the operator about a `ListeningService` with
     some `Settings`; both are its arguments."""

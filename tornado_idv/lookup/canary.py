@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from math import inf
 from typing import Any
 
@@ -51,6 +51,14 @@ def absent_canaries_of(options: BackendOptions) -> dict[str, Query]:
         elif text:
             found[f"canary {number} (absent)"] = ByCard(text)
     return found
+
+
+async def keep_checking(canaries: Callable[[], Iterable[Canary]]) -> None:
+    """Have canaries looked up without traffic, too."""
+    while True:
+        for each in canaries():
+            each.check()
+        await asyncio.sleep(5)  # each is looked up 30 s after its last lookup
 
 
 class Canary:

@@ -6,25 +6,38 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 import pluggy
 
 from tornado_idv.errors import format_traceback
-from tornado_idv.features.shadow.shadow import Shadow
-from tornado_idv.features.shared_cache.answers import SharedAnswers
-from tornado_idv.interfaces.backend import AnyBackend, BreakerOptions
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.chain import Chain, Explanation
-from tornado_idv.lookup.circuit_breaker import CircuitBreaker
 from tornado_idv.lookup.guard import BackendCall, Guard
-from tornado_idv.lookup.single_flight import SingleFlight
+from tornado_idv.lookup.single_flight import LookUp, SingleFlight
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
-_NEVER_OPEN = BreakerOptions(failures=10**9)
-"""For comparisons, which are few: some users may fail each time, and others must be compared."""
+Observe = Callable[[Query, Answer | Exception], object]
+
+
+class Layer(Protocol):
+    """What the lookups of one directory pass before the backends are called."""
+
+    async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
+        """Return an answer as `LookUp` does, of ``proceed`` if there is none here."""
+        ...
+
+    def purge(self, purge: Purge) -> None:
+        """Purge what is kept here, as the cache of the directory was purged."""
+        ...
+
+    def follow(self) -> None:
+        """Purge the cache of the directory as others ask for it, from now on."""
+        ...
 
 
 class Directory:
@@ -34,8 +47,8 @@ class Directory:
     a user, or for ``None``, "not found"; ``accepts`` says whether a record can be sent in a
     response. ``timeout`` bounds one lookup, in seconds. ``on_backend_result``, if given,
     is called with every call of a backend. ``previous`` is the directory that this one is to
-    `replace`: a backend of both keeps its circuit breaker and its running calls. ``shared`` is
-    read before the backends are called.
+    `replace`: a backend of both keeps its circuit breaker and its running calls. ``layers`` are
+    passed in this order before the backends are called.
     """
 
     def __init__(
@@ -49,11 +62,11 @@ class Directory:
         timeout: float = 2.0,
         on_backend_result: Callable[[BackendCall], None] | None = None,
         previous: Directory | None = None,
-        shared: SharedAnswers | None = None,
+        layers: Sequence[Layer] = (),
     ) -> None:
         self.cache = cache
         self.timeout = timeout
-        self._shared = shared
+        self._layers = layers
         self.guards = [
             Guard(each, accepts, on_backend_result, ttl=cache.limits.ttl) for each in backends
         ]
@@ -71,21 +84,13 @@ class Directory:
             for guard in self.guards:
                 if guard.backend in before:
                     guard.share_state_of(before[guard.backend])
-
-        def make_source() -> Chain:
-            guards = [Guard(each, accepts, listens=False) for each in backends]
-            for guard in guards:
-                guard.breaker = CircuitBreaker(_NEVER_OPEN)
-            return Chain(manager, guards, cache, encode, timeout)
-
-        self._make_source = make_source
         self._observers = _observers(manager)
-        look_up = (
-            partial(shared.look_up, chain.find) if shared else lambda query, _: chain.find(query)
-        )
+        look_up: LookUp = lambda query, _: chain.find(query)  # noqa: E731
+        for each in reversed(layers):
+            look_up = partial(each.look_up, proceed=look_up)
         self._single_flight = SingleFlight(cache, look_up, timeout, self._notify)
         cache.on_late_hit = self._single_flight.start_refresh
-        self.set_shadows(())
+        self.observe((), ())
 
     async def find(self, query: Query) -> Answer:
         """Return the answer to a query; raises `Unavailable` or `Broken` if there is none.
@@ -99,8 +104,8 @@ class Directory:
         answer = self.cache.get(query)
         if answer is not None and self._observes_hits:
             self._notify(query, answer)
-            for shadow in self._shadows_of_hits:
-                shadow.offer(query, answer, cached=True)
+            for observe in self._of_hits:
+                observe(query, answer)
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
@@ -135,28 +140,23 @@ class Directory:
         while tasks := [each.task for each in self.canaries if each.task]:
             await asyncio.wait(tasks)
 
-    def set_shadows(self, shadows: Sequence[Shadow]) -> None:
-        """Compare lookups with these shadows from now on."""
-        self.shadows = shadows
-        # Past the limits, the breakers and the canaries of the lookups that are served.
-        source = self._make_source() if shadows else None
-        for each in shadows:
-            each.source = source
-        self._shadows_of_hits = [each for each in shadows if each.settings.hits]
-        self._observes_hits = bool(self._observers or self._shadows_of_hits)
-        self._single_flight.on_outcome = [each.offer for each in shadows]
+    def observe(self, lookups: Sequence[Observe], hits: Sequence[Observe]) -> None:
+        """Call these, and no others, with each lookup past the cache, and with each cached hit."""
+        self._of_hits = hits
+        self._observes_hits = bool(self._observers or hits)
+        self._single_flight.on_outcome = lookups
 
     def purge(self, purge: Purge) -> None:
-        """Purge cached answers here, the shared ones, and those of all who share them."""
+        """Purge cached answers here, and in the layers behind the cache."""
         self.cache.apply(purge)
-        if self._shared is not None:
-            self._shared.tier.purge(purge)
+        for each in self._layers:
+            each.purge(purge)
 
     def _follow_changes(self) -> None:
         for guard in self.guards:
             guard.backend.on_change(partial(self._purge_from, guard.name))
-        if self._shared is not None:
-            self._shared.tier.cache.on_purge(self.cache.apply)
+        for each in self._layers:
+            each.follow()
 
     def _purge_from(self, changed: str, *queries: Query) -> None:
         """Purge cached answers of this backend and of every later one, which it may pre-empt.

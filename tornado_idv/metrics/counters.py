@@ -22,13 +22,6 @@ BOUNDS = (
 )
 """Upper bounds of the buckets of a histogram, in seconds."""
 _FIRST_BOUND = BOUNDS[0]
-SHARED_CACHE = "shared cache"
-"""The name by which the shared cache is counted; no backend can have it."""
-
-
-def shadow_part(name: str) -> str:
-    """Return the name by which calls of a shadow are counted: it may answer later, or before."""
-    return f"shadow {name}"
 
 
 class Durations(Struct, eq=False):
@@ -106,10 +99,10 @@ class Counters:
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: defaultdict[str, BackendCounters] = defaultdict(BackendCounters)
-        """By name; the shared cache is among them."""
-        self.shadows: defaultdict[str, defaultdict[str, int]]
-        self.shadows = defaultdict(partial(defaultdict, int))
-        """By name: comparisons by result, those that were skipped, and fields that differed."""
+        """By name; what parts of the service call is among them, with a space in its name."""
+        self.counts: defaultdict[str, defaultdict[str, int]]
+        self.counts = defaultdict(partial(defaultdict, int))
+        """Whatever else is counted for one of them, by word."""
         self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Reloads of the configuration by result."""
         self.last_reload_success = self.started_at
@@ -149,7 +142,7 @@ class Counters:
                 (name, each.results, to_builtins(each.durations))
                 for name, each in self.backends.items()
             ],
-            "shadows": self.shadows,
+            "counts": self.counts,
         }
 
     def merge(self, record: Record) -> None:
@@ -164,9 +157,9 @@ class Counters:
         for name, results, durations in record["backends"]:
             self.backends[name].results.update(results)
             self.backends[name].durations.merge(durations)
-        for name, words in record["shadows"].items():
+        for name, words in record["counts"].items():
             for word, count in words.items():
-                self.shadows[name][word] += count
+                self.counts[name][word] += count
 
     def take_max_lag(self) -> float:
         """Return the longest delay of the event loop since the last call."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import takewhile
@@ -12,22 +12,18 @@ from typing import Any
 import pluggy
 
 from tornado_idv.config.settings import Settings
-from tornado_idv.features.shadow.shadow import Shadow
-from tornado_idv.features.shadow.state import ShadowState, scope_of_users
-from tornado_idv.features.shared_cache.answers import SharedAnswers
-from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.canary import keep_checking
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
-from tornado_idv.lookup.source_identity import identity_of, sealed
+from tornado_idv.lookup.source_identity import identity_of
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import (
     build_backends,
     close_backend,
     installed_kinds,
-    load_class,
     open_backend,
 )
 from tornado_idv.service.keys import background
@@ -51,57 +47,39 @@ async def open_directory(
 @asynccontextmanager
 async def open_directories(running: Running, parts: Sequence[Part]) -> AsyncIterator[Directories]:
     """Yield the directory of the settings in force, with ``parts``; raises `StartError`."""
-    settings, manager, counters = running.settings, running.manager, running.counters
-    directories = Directories(manager, counters)
-    missed: list[Purge] = []
+    settings = running.settings
+    directories = Directories(running.manager, running.counters, parts)
     async with AsyncExitStack() as stack:
         for part in parts:
             await stack.enter_async_context(part.opened())
-        if (options := settings.shared_cache) is not None:  # for as long as the process runs
-            cache = load_class(installed_kinds(manager).shared_caches[options.kind])(options)
-            await cache.open()
-            directories.shared = SharedTier(cache, counters)
-            cache.on_purge(missed.append)  # until a directory listens
-            stack.push_async_callback(directories.shared.close)
         await stack.enter_async_context(directories.opened(settings))
-        for purge in missed:
-            directories.current.cache.apply(purge)
         for part in parts:
             (await part.prepare(settings, directories.current)).commit()
             await stack.enter_async_context(part.running())
-        await stack.enter_async_context(background(_check_canaries(directories)))
+        checking = keep_checking(lambda: directories.current.canaries)
+        await stack.enter_async_context(background(checking))
         yield directories
-
-
-async def _check_canaries(directories: Directories) -> None:
-    """Have the canaries of the directory in force looked up without traffic, too."""
-    while True:
-        shadows = (each.guard for each in directories.shadows if each.guard)
-        of_shadows = (canary for each in shadows for canary in each.canaries.values())
-        for canary in (*directories.current.canaries, *of_shadows):
-            canary.check()
-        await asyncio.sleep(5)  # each is looked up 30 s after its last lookup
 
 
 class Directories:
     """Puts directories in force; backends of the same source with equal options stay open.
 
-    ``current`` is the directory in force, once there is one, ``shadows`` those that it is compared
-    with, and ``shared`` the shared cache of all. ``counters`` get each call of a backend.
+    ``current`` is the directory in force, once there is one. ``counters`` get each call of a
+    backend; ``parts`` have the layers of lookups.
     """
 
     current: Directory
 
-    def __init__(self, manager: pluggy.PluginManager, counters: Counters) -> None:
-        self.shared: SharedTier | None = None
-        self.shadows: Sequence[Shadow] = ()
+    def __init__(
+        self, manager: pluggy.PluginManager, counters: Counters, parts: Sequence[Part] = ()
+    ) -> None:
         self._manager = manager
         self._kinds = installed_kinds(manager)
         self._counters = counters
+        self._parts = parts
         self._settings: Settings | None = None
         self._sources: set[tuple[str, bytes]] = set()
         self._replaced: dict[Directory, asyncio.Task[None]] = {}
-        self._closing_shadows: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @asynccontextmanager
@@ -115,8 +93,6 @@ class Directories:
             yield
         finally:
             self._closing.set_result(None)
-            self._compare_with(())
-            await asyncio.gather(*self._closing_shadows)
             await asyncio.gather(*self._replaced.values())
             self.current.stop_refreshing()
             for task in filter(None, (each.task for each in self.current.canaries)):
@@ -131,11 +107,10 @@ class Directories:
         """
         # A file may name another source by now, in a secret that is the same.
         same_source = {name for name, _ in self._sources & _sources(settings)}
-        before, shadows = self._settings, self._make_shadows(settings, same_source)
+        before = self._settings
         same = before is not None and _of_lookups(before) == _of_lookups(settings)
         if same and same_source.issuperset(each.name for each in settings.served):
-            use = partial(self._use, settings, self.current, shadows)
-            return self.current, Prepared(use)
+            return self.current, Prepared(partial(self._use, settings, self.current))
         previous = None if before is None else self.current
         in_use = {guard.name: guard.backend for guard in previous.guards} if previous else {}
         by_name = {
@@ -150,18 +125,13 @@ class Directories:
                 opened.push_async_callback(close_backend, backend)
                 by_name[backend.name] = backend
             backends = [by_name[each.name] for each in settings.served]
-            if self.shared is not None:
-                await asyncio.to_thread(sealed, scope_of(settings))
-            directory = self._make(settings, backends, previous)
+            directory = await self._make(settings, backends, previous)
             abort = opened.pop_all().aclose
 
         def commit() -> None:
             for each in new:
                 self._counters.backends[each.name].failing_since = None
             if before is not None and previous is not None:
-                previous.set_shadows(())
-                for shadow in self.shadows:
-                    shadow.cancel()
                 kept = takewhile(same_source.__contains__, _with_same_answers(before, settings))
                 directory.replace(previous, [*kept])
                 # The shared cache may take 1 s more; what ignores its timeout is not waited for.
@@ -170,62 +140,20 @@ class Directories:
                     previous, directory, before.server.request_timeout + 2
                 )
                 self._replaced[previous] = asyncio.create_task(closing)
-            self._use(settings, directory, shadows)
+            self._use(settings, directory)
 
         return directory, Prepared(commit, abort)
 
-    def _make_shadows(self, settings: Settings, same_source: Collection[str]) -> list[Shadow]:
-        """Return the shadows of these settings; those that stay the same stay open."""
-        before, identifiers = self._settings, settings.make_identifiers()
-        keeps = before is not None and _of_users(before) == _of_users(settings)
-        in_use = {each.name: each for each in self.shadows} if keeps else {}
-        shadows = []
-        for options in settings.shadows:
-            shadow = in_use.get(options.name) if options.name in same_source else None
-            if shadow is None or shadow.options != options:
-                build = partial(build_backends, self._kinds, [options])
-                path = options.shadow.state if options.shadow else None
-                state = ShadowState(path, options.name) if path else None
-                shadow = Shadow(options, build, identifiers, self._counters, state)
-            shadows.append(shadow)
-        return shadows
-
-    def _compare_with(self, shadows: Sequence[Shadow]) -> None:
-        """Have the directory in force compared with these shadows, and close the others."""
-        names = {each.name for each in shadows}
-        for each in set(self.shadows) - set(shadows):
-            # Its users may change from now on, and `users import` cannot say so.
-            removed = each.name not in names and not self._closing.done()
-            closing = asyncio.create_task(each.close(discard=removed))
-            self._closing_shadows.add(closing)
-            closing.add_done_callback(self._closing_shadows.discard)
-        for each in shadows:
-            if each.state is not None and self._settings is not None:
-                each.state.scope = scope_of_users([*self._settings.served, each.options])
-            each.start()
-        self.shadows = shadows
-        self.current.set_shadows(shadows)
-
-    def _use(self, settings: Settings, directory: Directory, shadows: Sequence[Shadow]) -> None:
+    def _use(self, settings: Settings, directory: Directory) -> None:
         self.current, self._settings, self._sources = directory, settings, _sources(settings)
-        self._compare_with(shadows)
 
-    def _make(
+    async def _make(
         self, settings: Settings, backends: Sequence[AnyBackend], previous: Directory | None
     ) -> Directory:
         identifiers = settings.make_identifiers()
         cache = AnswerCache(settings.cache, counters=self._counters)
         encode = partial(encode_user, identifiers=identifiers)
-        answers = None
-        if self.shared is not None:
-            answers = SharedAnswers(
-                self.shared,
-                sealed(scope_of(settings)),
-                cache,
-                [each.name for each in backends],
-                encode=encode,
-                accepts=identifiers.accepts,
-            )
+        layers = [await each.layer(settings, cache) for each in self._parts]
         return Directory(
             self._manager,
             backends,
@@ -235,7 +163,7 @@ class Directories:
             timeout=settings.server.request_timeout,
             on_backend_result=self._count,
             previous=previous,
-            shared=answers,
+            layers=[each for each in layers if each],
         )
 
     def _count(self, call: BackendCall) -> None:
@@ -263,7 +191,7 @@ class Directories:
 def _of_lookups(settings: Settings) -> tuple[object, ...]:
     """Return the settings that a directory depends on."""
     timeout = settings.server.request_timeout
-    return *_of_users(settings), settings.served, settings.cache.of_answers(), timeout
+    return *of_users(settings), settings.served, settings.cache.of_answers(), timeout
 
 
 def scope_of(settings: Settings) -> bytes:
@@ -274,10 +202,10 @@ def scope_of(settings: Settings) -> bytes:
 
 
 def _sources(settings: Settings) -> set[tuple[str, bytes]]:
-    return {(each.name, identity_of(each)) for each in settings.backends}
+    return {(each.name, identity_of(each)) for each in settings.served}
 
 
-def _of_users(settings: Settings) -> tuple[object, ...]:
+def of_users(settings: Settings) -> tuple[object, ...]:
     """Return the settings that decide which users are valid, and how they are rendered."""
     return settings.profile_sites, settings.identifiers
 
@@ -286,7 +214,7 @@ def _with_same_answers(before: Settings, after: Settings) -> list[str]:
     """Return the backends whose found users are certainly the same: no earlier one has changed."""
     others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
     limits = [each.cache.of_answers() | others for each in (before, after)]
-    if limits[0] != limits[1] or _of_users(before) != _of_users(after):
+    if limits[0] != limits[1] or of_users(before) != of_users(after):
         return []
     pairs = zip(before.served, after.served, strict=False)
     return [new.name for old, new in takewhile(lambda pair: pair[0] == pair[1], pairs)]

@@ -10,7 +10,8 @@ import pluggy
 
 from tornado_idv.admin.report import PartReport
 from tornado_idv.config.settings import Settings
-from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.directory import Directory, Layer
 from tornado_idv.metrics.counters import Counters
 
 
@@ -52,6 +53,10 @@ class Part:
     async def opened(self) -> AsyncIterator[None]:
         """Hold open what is needed before the first directory, and until the last one is closed."""
         yield
+
+    async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
+        """Return what the lookups past this cache, by these settings, pass before the backends."""
+        return None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:  # noqa: ARG002
         """Prepare for these settings, of which ``directory`` is about to be in force.

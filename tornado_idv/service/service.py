@@ -48,7 +48,7 @@ from tornado_idv.web.lookups import Services
 _MIN_DRAIN = 0.1
 """Seconds in which a service without requests in flight can stop, whatever is configured."""
 # Imported before workers are forked, which have them in common.
-_PARTS: list[Callable[[Running], Part]]
+_PARTS: list[Callable[[Running], Part | None]]
 _PARTS = [resolve_name(each.part) for each in FEATURES if each.part]
 _COLLECT_AFTER = 10.0
 """Seconds after a reload, when requests of the old configuration have ended."""
@@ -283,7 +283,7 @@ async def serving(
     """
     counters = Counters()
     running = Running(settings, manager, counters)
-    parts = [make_part(running) for make_part in _PARTS]
+    parts = [part for make_part in _PARTS if (part := make_part(running))]
     async with (
         Keys(installed_kinds(manager)).opened(settings.auth) as keys,
         open_directories(running, parts) as directories,
@@ -301,7 +301,6 @@ async def serving(
             counters,
             server.connection_states,
             log_dropped,
-            directories.shared,
             server.connections_limit,
             parts,
         )

@@ -57,4 +57,4 @@ def shared_directory(
         tier, options.pop("scope", ""), cache, names, encode=encode, accepts=accepts
     )
     manager = plugin_manager(entry_points=False)
-    return Directory(manager, backends, cache, encode, accepts=accepts, shared=shared, **options)
+    return Directory(manager, backends, cache, encode, accepts=accepts, layers=[shared], **options)

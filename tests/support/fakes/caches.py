@@ -1,12 +1,13 @@
 """Answers, and callers of an `AnswerCache`."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from support.fakes.clock_and_backends import Source
 from tornado_idv.errors import LookupFailed
-from tornado_idv.features.shared_cache.answers import Ask
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -19,6 +20,7 @@ ELSEWHERE = Answer(User("Pro", "1", "alice"), "crm")
 FOUND_BOB = Answer(User("Free", "2", "bob"), "members")
 ABSENT = Answer(None)
 TIMEOUT = 60.0
+Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
 LIMITS = CacheLimits(ttl=300, negative_ttl=30, max_entries=10, max_negative_entries=3)
 
 

@@ -10,4 +10,9 @@ FEATURE = Feature(
             "Report whether a shadow has the same users as the source.",
         )
     },
+    part="tornado_idv.features.shadow.part:ShadowsPart",
+    status="tornado_idv.features.shadow.view:status",
+    metrics="tornado_idv.features.shadow.view:metrics",
 )
+PREFIX = "shadow "
+"""How names of shadows begin in counters and reports: they may answer later, or did before."""

@@ -15,14 +15,17 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
+from tornado_idv.admin.report import BackendReport
+from tornado_idv.admin.sources import guard_report
 from tornado_idv.errors import IdvError, LookupFailed, Untrusted, format_traceback
+from tornado_idv.features.shadow import PREFIX
 from tornado_idv.features.shadow.state import ShadowState
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import AnyBackend, BackendOptions, ShadowOptions
 from tornado_idv.lookup.chain import Chain
 from tornado_idv.lookup.comparison import Comparison, compare
 from tornado_idv.lookup.guard import BackendCall, Guard
-from tornado_idv.metrics.counters import Counters, shadow_part
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.registry import close_backend, open_backend
 from tornado_idv.units import parse_percentage
@@ -73,7 +76,8 @@ class Shadow:
         self._fraction = float(parse_percentage(self.settings.sample)) / 100
         self._interval = self.settings.rate.seconds / self.settings.rate.count
         self._chance, self._timer = chance, timer
-        self._counters, self._counted = counters, counters.shadows[options.name]
+        self.part = f"{PREFIX}{options.name}"
+        self._counters, self._counted = counters, counters.counts[self.part]
         self._max_tasks = options.max_concurrent
         self._next = -inf
         self._source_lookups = 0
@@ -96,6 +100,15 @@ class Shadow:
     def problem(self) -> str | None:
         """Problem with opening the backend, or with writing the state."""
         return self._problem or (self.state.problem if self.state else None)
+
+    def report(self) -> BackendReport:
+        """Return the state of its backend."""
+        if self.guard is None:
+            report = BackendReport(self.part, self.options.kind, "closed")
+        else:
+            report = guard_report(self.guard, self._counters)
+        report.problem = self.problem or report.problem
+        return report
 
     def offer(self, query: Query, outcome: Answer | Exception, *, cached: bool = False) -> None:
         """Compare the outcome of a lookup in the background, if it is in the sample.
@@ -175,11 +188,10 @@ class Shadow:
                 self.guard = Guard(
                     backend, self.identifiers.accepts, self._on_call, timer=self._timer
                 )
-                self.guard.name = shadow_part(self.name)  # for the log
+                self.guard.name = self.part
 
     def _on_call(self, call: BackendCall) -> None:
-        part = shadow_part(self.name)
-        self._counters.count_backend_call(part, call.result, call.outcome, call.seconds)
+        self._counters.count_backend_call(self.part, call.result, call.outcome, call.seconds)
 
     async def _run(
         self, guard: Guard, query: Query, source: Chain, outcome: Outcome | None

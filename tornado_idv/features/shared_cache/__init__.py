@@ -1,1 +1,10 @@
 """The cache of answers that processes share."""
+
+from tornado_idv.interfaces.feature import Feature
+
+FEATURE = Feature(
+    "shared_cache",
+    part="tornado_idv.features.shared_cache.part:make_part",
+    status="tornado_idv.features.shared_cache.view:status",
+    metrics="tornado_idv.features.shared_cache.view:metrics",
+)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 from tornado_idv.features.shared_cache.tier import SharedTier
-from tornado_idv.interfaces.shared import SharedResult
+from tornado_idv.interfaces.shared import Purge, SharedResult
 from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.single_flight import LookUp
 from tornado_idv.model import Answer, Query, SharedAnswer, User
-
-Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
-"""Ask the backends; raises `LookupFailed`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +26,7 @@ class SharedAnswers:
     encode: Callable[[User | None], bytes]
     accepts: Callable[[User], bool]
 
-    async def look_up(self, ask: Ask, query: Query, min_ttl: float) -> Answer:
+    async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
         """Return the shared answer, if it is fresh for longer than ``min_ttl`` s, or a new one.
 
         A shared answer that is stale is kept in the cache, in case the backends fail.
@@ -37,7 +34,7 @@ class SharedAnswers:
         started, purges = self.cache.timer(), self.cache.purges
         result = await self.tier.get(self.scope, query)
         if result is None:
-            return await ask(query)
+            return await proceed(query, min_ttl)
         # What a purge removed while it was read must not be kept here.
         may_keep = purges == self.cache.purges
         fresh = self._use(query, result.answer, min_ttl, may_keep=may_keep)
@@ -47,11 +44,19 @@ class SharedAnswers:
         counted.durations.add(self.cache.timer() - started)
         if fresh is not None:
             return fresh
-        answer = await ask(query)
+        answer = await proceed(query, min_ttl)
         if not answer.degraded:
             stored = SharedResult(result.generation, self._to_shared(answer))
             self.tier.put(self.scope, query, stored)
         return answer
+
+    def purge(self, purge: Purge) -> None:
+        """Purge the shared answers, and those in the caches of all who share them."""
+        self.tier.purge(purge)
+
+    def follow(self) -> None:
+        """Purge the cache as others who share the answers ask for it, from now on."""
+        self.tier.follow(self.cache)
 
     def _use(
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from tornado_idv.errors import format_traceback
 from tornado_idv.interfaces.backend import BreakerOptions
 from tornado_idv.interfaces.shared import AnySharedCache, Purge, SharedResult
+from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
-from tornado_idv.metrics.counters import SHARED_CACHE, Counters
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
 from tornado_idv.plugin_calls import bounded, failure_reason, is_cancelled
 
@@ -27,6 +28,8 @@ _PURGE_TIMEOUT = 1.0
 _PURGE_PAUSE = 0.25
 """Seconds between two attempts to purge."""
 _CLOSE_TIMEOUT = 1.0
+NAME = "shared cache"
+"""The name by which it is counted and reported; no backend can have it."""
 _MAX_QUERIES = 1000
 """Users that one purge may name; more are purged with everything else."""
 
@@ -45,7 +48,7 @@ def _union(purges: Sequence[Purge]) -> Purge:
 class SharedTier:
     """A shared cache as directories use it. ``clock`` gives wall-clock seconds.
 
-    In ``counters`` it is `SHARED_CACHE`; that a read was a hit or a miss is counted by its caller.
+    In ``counters`` it is `NAME`; that a read was a hit or a miss is counted by its caller.
     """
 
     def __init__(
@@ -58,11 +61,12 @@ class SharedTier:
     ) -> None:
         self.cache = cache
         self.clock = clock
-        self.counted = (counters or Counters()).backends[SHARED_CACHE]
+        self.counted = (counters or Counters()).backends[NAME]
         self.breaker = CircuitBreaker(_BREAKER, timer)
         self._added = 0
         self._delivered = 0
         self._unsent: list[Purge] = []
+        self._missed: list[Purge] = []
         self._purge_delivered = asyncio.Event()
         self._purge_failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,6 +85,18 @@ class SharedTier:
     def problem(self) -> str | None:
         """Why nothing is read, though the circuit breaker may be closed."""
         return "a purge cannot be delivered" if self._purge_failure else None
+
+    async def open(self) -> None:
+        """Open the cache, and keep what others purge for the first who follows that."""
+        await self.cache.open()
+        self.cache.on_purge(self._missed.append)
+
+    def follow(self, cache: AnswerCache) -> None:
+        """Purge this cache as others ask for it, from now on."""
+        for each in self._missed:
+            cache.apply(each)
+        self._missed.clear()
+        self.cache.on_purge(cache.apply)
 
     async def get(self, scope: str, query: Query) -> SharedResult | None:
         """Return what is stored, ``None`` if that could not be determined in time."""

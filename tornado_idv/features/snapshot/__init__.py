@@ -6,4 +6,5 @@ FEATURE = Feature(
     "snapshot",
     options={"cache": "tornado_idv.features.snapshot.options:SnapshotOptions"},
     part="tornado_idv.features.snapshot.snapshots:make_part",
+    status="tornado_idv.features.snapshot.view:status",
 )

@@ -1,0 +1,125 @@
+"""The shadows as a part of the service: those that stay the same in a reload stay open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pluggy
+
+from tornado_idv.admin.report import PartReport
+from tornado_idv.config.settings import Settings
+from tornado_idv.features.shadow.shadow import Shadow
+from tornado_idv.features.shadow.state import ShadowState, scope_of_users
+from tornado_idv.interfaces.backend import BreakerOptions
+from tornado_idv.lookup.canary import Canary, keep_checking
+from tornado_idv.lookup.chain import Chain
+from tornado_idv.lookup.circuit_breaker import CircuitBreaker
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.guard import Guard
+from tornado_idv.lookup.source_identity import identity_of
+from tornado_idv.registry import build_backends, installed_kinds
+from tornado_idv.service.directories import of_users
+from tornado_idv.service.keys import background
+from tornado_idv.service.part import Part, Prepared, Running
+
+_NEVER_OPEN = BreakerOptions(failures=10**9)
+"""For comparisons, which are few: some users may fail each time, and others must be compared."""
+
+
+class ShadowsPart(Part):
+    """Has the directory in force compared with the shadows of the settings in force."""
+
+    name = "shadows"
+
+    def __init__(self, running: Running) -> None:
+        self.shadows: Sequence[Shadow] = ()
+        self._manager, self._counters = running.manager, running.counters
+        self._kinds = installed_kinds(running.manager)
+        self._settings: Settings | None = None
+        self._directory: Directory | None = None
+        self._sources: set[tuple[str, bytes]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
+        """Prepare to compare this directory with the shadows of these settings."""
+        # A file may name another source by now, in a secret that is the same.
+        sources = {(each.name, identity_of(each)) for each in settings.shadows}
+        before, identifiers = self._settings, settings.make_identifiers()
+        keeps = before is not None and of_users(before) == of_users(settings)
+        same = {name for name, _ in self._sources & sources} if keeps else set[str]()
+        in_use = {each.name: each for each in self.shadows if each.name in same}
+        shadows = []
+        for options in settings.shadows:
+            shadow = in_use.get(options.name)
+            if shadow is None or shadow.options != options:
+                build = partial(build_backends, self._kinds, [options])
+                path = options.shadow.state if options.shadow else None
+                state = ShadowState(path, options.name) if path else None
+                shadow = Shadow(options, build, identifiers, self._counters, state)
+            shadows.append(shadow)
+
+        def commit() -> None:
+            if self._directory is not None and self._directory is not directory:
+                self._directory.observe((), ())
+                for each in self.shadows:
+                    each.cancel()
+            self._settings, self._directory, self._sources = settings, directory, sources
+            self._close_others(shadows)
+            for each in shadows:
+                if each.state is not None:
+                    each.state.scope = scope_of_users([*settings.served, each.options])
+                each.start()
+            compare(directory, shadows, self._manager)
+
+        return Prepared(commit)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Have the canaries of shadows looked up, and close all shadows at the end."""
+        try:
+            async with background(keep_checking(self._canaries)):
+                yield
+        finally:
+            if self._directory is not None:
+                self._directory.observe((), ())
+            self._close_others((), discard=False)
+            await asyncio.gather(*self._closing)
+
+    def report(self) -> PartReport | None:
+        """Return the state of each shadow."""
+        sources = [each.report() for each in self.shadows]
+        return PartReport(sources=sources) if sources else None
+
+    def _canaries(self) -> list[Canary]:
+        guards = (each.guard for each in self.shadows if each.guard)
+        return [canary for each in guards for canary in each.canaries.values()]
+
+    def _close_others(self, shadows: Sequence[Shadow], *, discard: bool = True) -> None:
+        """Use these shadows alone; ``discard`` what was compared with those that are removed."""
+        names = {each.name for each in shadows}
+        for each in set(self.shadows) - set(shadows):
+            # Its users may change from now on, and `users import` cannot say so.
+            removed = discard and each.name not in names
+            closing = asyncio.create_task(each.close(discard=removed))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self.shadows = shadows
+
+
+def compare(directory: Directory, shadows: Sequence[Shadow], manager: pluggy.PluginManager) -> None:
+    """Have the lookups of a directory compared with these shadows from now on."""
+    if shadows:
+        # Past the limits, the breakers and the canaries of the lookups that are served.
+        backends = (each.backend for each in directory.guards)
+        accepts = shadows[0].identifiers.accepts
+        guards = [Guard(each, accepts, listens=False) for each in backends]
+        for guard in guards:
+            guard.breaker = CircuitBreaker(_NEVER_OPEN)
+        source = Chain(manager, guards, directory.cache, lambda _: b"", directory.timeout)
+        for each in shadows:
+            each.source = source
+    hits = [partial(each.offer, cached=True) for each in shadows if each.settings.hits]
+    directory.observe([each.offer for each in shadows], hits)

@@ -1,0 +1,52 @@
+"""What the admin listener shows of the shared cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import core
+
+from tornado_idv.admin.metrics import breaker_gauge, counter, gauge, histogram
+from tornado_idv.admin.operations import Record
+from tornado_idv.admin.report import Report
+from tornado_idv.admin.status import source_record
+from tornado_idv.features.shared_cache.tier import NAME
+
+_CALLS = (
+    (
+        "lookups",
+        "Reads of the shared cache.",
+        {each: each for each in ("hit", "miss", "failed", "skipped")},
+    ),
+    ("stores", "Answers for the shared cache.", {"ok": "stored", "failed": "not_stored"}),
+    ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
+)
+"""Metrics, their help, and what is counted by the value of their label."""
+
+
+def status(report: Report) -> Record:
+    """Return the shared cache, ``None`` if there is none."""
+    if (part := report.process.parts.get(NAME)) is None:
+        return {"shared_cache": None}
+    (source,) = part.sources
+    return {"shared_cache": source_record(source, report.counters) | part.gauges}
+
+
+def metrics(report: Report) -> Iterator[core.Metric]:
+    """Yield its metrics, without a value if there is none."""
+    part, counted = report.process.parts.get(NAME), report.counters.backends[NAME]
+    for name, text, words in _CALLS:
+        results = {result: counted.results[word] for result, word in words.items()}
+        yield counter(f"idv_shared_cache_{name}", text, results if part else {}, "result")
+    yield histogram(
+        "idv_shared_cache_duration_seconds",
+        "Time that reads of the shared cache took.",
+        {(): [counted.durations]} if part else {},
+    )
+    yield gauge(
+        "idv_shared_cache_purges_pending",
+        "Purges not delivered yet.",
+        {(): part.gauges["pending_purges"]} if part else {},
+    )
+    states = {(): part.sources[0].breaker} if part else {}
+    yield breaker_gauge("idv_shared_cache_breaker_state", states)
