@@ -12,7 +12,14 @@ import pytest
 from pydantic import BaseModel
 
 from tornado_idv.config.kinds import settings_type
-from tornado_idv.errors import ConfigError, DegradedStartError, Problem, StartError, Unavailable
+from tornado_idv.errors import (
+    ConfigError,
+    DegradedStartError,
+    LookupFailed,
+    Problem,
+    StartError,
+    Unavailable,
+)
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.model import Answer, Query, User
@@ -74,7 +81,7 @@ class Plain:
     """An observer as it should be."""
 
     @hookimpl
-    def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
+    def idv_lookup_finished(self, outcome: Answer | LookupFailed) -> None:
         """Hears it."""
 
 
@@ -82,7 +89,7 @@ class Waiting:
     """An observer that would have to be awaited."""
 
     @hookimpl
-    async def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
+    async def idv_lookup_finished(self, outcome: Answer | LookupFailed) -> None:
         """Hears nothing."""
 
 
@@ -90,7 +97,7 @@ class Wrapping:
     """An observer around the others."""
 
     @hookimpl(wrapper=True)
-    def idv_lookup_finished(self, query: Query, answer: Answer) -> Iterator[None]:
+    def idv_lookup_finished(self, outcome: Answer | LookupFailed) -> Iterator[None]:
         yield
 
 
@@ -98,7 +105,7 @@ class WrappingInTheOldWay:
     """An observer around the others."""
 
     @hookimpl(hookwrapper=True)
-    def idv_lookup_finished(self, query: Query, answer: Answer) -> Iterator[None]:
+    def idv_lookup_finished(self, outcome: Answer | LookupFailed) -> Iterator[None]:
         yield
 
 
@@ -126,11 +133,11 @@ class Misspelt:
         return {}
 
 
-class WrongArguments:
-    """A plugin whose hook asks for more than there is."""
+class OldArguments:
+    """A plugin whose hook has an argument of an earlier version."""
 
     @hookimpl
-    def idv_lookup_finished(self, query: Query, nickname: str) -> None:
+    def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
         """Hears nothing."""
 
 
@@ -168,7 +175,7 @@ def test_kinds_of_all_plugins_come_in_the_order_of_the_plugins() -> None:
         (WrappingTheDispatch(), "idv_identify must not be a wrapper"),
         (SynchronousDispatch(), "idv_identify must be a coroutine function (async def)"),
         (Misspelt(), "idv_backend_kindz"),
-        (WrongArguments(), "nickname"),
+        (OldArguments(), "Argument(s) {'answer'} are declared in the hookimpl"),
     ],
     ids=lambda each: type(each).__name__,
 )

@@ -33,19 +33,24 @@ class Observer:
     """Records its calls."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[Query, Answer]] = []
+        self.heard: list[tuple[Query, Answer | LookupFailed, bool]] = []
 
     @hookimpl
-    def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
-        self.heard.append((query, answer))
+    def idv_lookup_finished(
+        self,
+        query: Query,
+        outcome: Answer | LookupFailed,
+        cached: bool,  # noqa: FBT001 - as the hook
+    ) -> None:
+        self.heard.append((query, outcome, cached))
 
 
 class FailingObserver:
     """Fails at each lookup, with the user in its error."""
 
     @hookimpl
-    def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
-        raise KeyError(answer.user and answer.user.nickname)
+    def idv_lookup_finished(self, outcome: Answer) -> None:
+        raise KeyError(outcome.user and outcome.user.nickname)
 
 
 # The chain
@@ -455,29 +460,44 @@ async def test_refreshes_that_wait_can_be_stopped() -> None:
 # Observers
 
 
-async def test_observers_hear_of_every_answer_also_from_the_cache() -> None:
+async def test_observers_hear_of_every_lookup_also_from_the_cache() -> None:
     observers = Observer(), Observer()
     asked = directory(FakeBackend(ALICE), plugins=observers)
     answers = [await asked.find(QUERY), await asked.find(QUERY)]
     for observer in observers:
-        assert observer.heard == [(QUERY, answer) for answer in answers]
+        assert observer.heard == [(QUERY, answers[0], False), (QUERY, answers[1], True)]
 
 
-async def test_observers_hear_whether_an_answer_is_stale_or_shared() -> None:
+async def test_observers_hear_of_a_lookup_once_though_callers_share_it() -> None:
+    observer = Observer()
+    asked = directory(FakeBackend(ALICE), plugins=[observer])
+    first, second = await asyncio.gather(asked.find(QUERY), asked.find(QUERY))
+    assert (first.coalesced, second.coalesced) == (False, True)
+    assert observer.heard == [(QUERY, first, False)]
+
+
+async def test_observers_hear_of_a_lookup_that_all_callers_have_left() -> None:
+    observer, backend = Observer(), FakeBackend(ALICE)
+    asked, gate = directory(backend, plugins=[observer]), backend.source.hold()
+    caller = await begin(asked, backend.source)
+    caller.cancel()
+    gate.set()
+    await asked.join()
+    assert [cached for _, _, cached in observer.heard] == [False]
+
+
+async def test_observers_hear_of_a_failure_once_also_behind_a_stale_answer() -> None:
     ticker, backend, observer = Ticker(), FakeBackend(ALICE), Observer()
     asked = directory(backend, plugins=[observer], ticker=ticker)
-    await asyncio.gather(asked.find(QUERY), asked.find(QUERY))
+    await asked.find(QUERY)
     backend.source.answer = DOWN
     ticker.now += 300
-    await asked.find(QUERY)
-    marks = [(answer.coalesced, answer.stale) for _, answer in observer.heard]
-    assert marks == [(False, False), (True, False), (False, True)]
-
-
-async def test_observers_do_not_hear_of_a_failure() -> None:
-    observer = Observer()
-    await failure(directory(FakeBackend(DOWN), plugins=[observer]))
-    assert observer.heard == []
+    for _ in range(2):  # the second one gets the failure that is remembered
+        assert (await asked.find(QUERY)).stale
+    (_, answer, _), (query, error, cached) = observer.heard
+    assert isinstance(answer, Answer)
+    assert isinstance(error, LookupFailed)
+    assert (query, error.reason, cached) == (QUERY, "down", False)
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["before", "after"])

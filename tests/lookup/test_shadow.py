@@ -181,7 +181,7 @@ async def test_source_is_asked_by_a_few_comparisons_at_once() -> None:
     compared = Compared(directory(old), new(OTHER_ALICE))
     old.source.hold()
     for _ in range(7):
-        compared.shadow.offer(QUERY, Answer(ALICE))
+        compared.shadow.offer(QUERY, Answer(ALICE), cached=False)
         await asyncio.sleep(0)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -201,7 +201,7 @@ async def test_rate_allows_a_burst_of_one_second() -> None:
     async def allowed(lookups: int) -> int:
         before = shadow.source.asked
         for _ in range(lookups):
-            compared.shadow.offer(QUERY, Answer(ALICE))
+            compared.shadow.offer(QUERY, Answer(ALICE), cached=False)
             await compared.end()
         return shadow.source.asked - before
 
@@ -218,7 +218,7 @@ async def test_part_of_the_lookups_in_the_sample_is_that_of_chance() -> None:
     compared = Compared(directory(FakeBackend(ALICE)), shadow, chance=partial(next, chances))
     await asyncio.sleep(0)
     for _ in range(4):
-        compared.shadow.offer(QUERY, Answer(ALICE))
+        compared.shadow.offer(QUERY, Answer(ALICE), cached=False)
     await compared.end()
     assert compared.counts == {"match": 2}
 
@@ -242,7 +242,7 @@ async def test_shared_answers_are_compared_as_hits_are() -> None:
     ):
         compared = Compared(directory(FakeBackend(ALICE)), new(held, shadow={"hits": hits}))
         await asyncio.sleep(0)
-        compared.shadow.offer(QUERY, answer)
+        compared.shadow.offer(QUERY, answer, cached=False)
         await compared.end()
         assert compared.counts == expected
 

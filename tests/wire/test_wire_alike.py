@@ -22,7 +22,7 @@ from support.http.in_process import (
     issued_keys,
 )
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
-from tornado_idv import Unavailable, hookimpl
+from tornado_idv import LookupFailed, Unavailable, hookimpl
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -97,11 +97,17 @@ class Observer:
     """Hears of every lookup."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[Query, Answer]] = []
+        self.heard: list[tuple[Query, User | str | None, bool]] = []
 
     @hookimpl
-    def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
-        self.heard.append((query, answer))
+    def idv_lookup_finished(
+        self,
+        query: Query,
+        outcome: Answer | LookupFailed,
+        cached: bool,  # noqa: FBT001 - as the hook
+    ) -> None:
+        end = outcome.user if isinstance(outcome, Answer) else outcome.reason
+        self.heard.append((query, end, cached))
 
 
 class Side:
@@ -124,7 +130,7 @@ class Side:
         """Everything that is visible from outside."""
         return (
             [(each.steady, each.socket.closed, each.socket.misuse) for each in self.clients],
-            [(query, answer.user, answer.stale) for query, answer in self.observer.heard],
+            [*self.observer.heard],
             self.harness.access(),
             self.harness.users.asked,
             self.counted,

@@ -10,6 +10,7 @@ import click
 import pluggy
 
 if TYPE_CHECKING:
+    from tornado_idv.errors import LookupFailed
     from tornado_idv.interfaces.backend import Backend
     from tornado_idv.interfaces.command_tools import CommandTools
     from tornado_idv.interfaces.shared import SharedCache
@@ -62,8 +63,11 @@ def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | 
 
 
 @hookspec
-def idv_lookup_finished(query: Query, answer: Answer) -> None:
-    """Called after every lookup that has an answer, also from the cache.
+def idv_lookup_finished(query: Query, outcome: Answer | LookupFailed, cached: bool) -> None:  # noqa: FBT001
+    """Called once for every lookup past the cache, and for every answer that is ``cached``.
 
-    An observer that raises is logged, and never fails a lookup.
+    Callers with one query at one time share a lookup. It is called after they got their answers:
+    of a lookup that failed they may have got a stale one. A failure that is remembered for
+    ``cache.failure_memo`` is no lookup. An observer that raises is logged, and never fails a
+    lookup.
     """

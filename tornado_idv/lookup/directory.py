@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pluggy
 
-from tornado_idv.errors import format_traceback
+from tornado_idv.errors import LookupFailed, format_traceback
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.bulkhead import Bulkhead
@@ -21,11 +21,12 @@ from tornado_idv.lookup.single_flight import LookUp, SingleFlight
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
-Observe = Callable[[Query, Answer | Exception], object]
+Observer = Callable[..., object]
+"""Called with the arguments of the hook ``idv_lookup_finished``."""
 
 
 class Layer(Protocol):
-    """What the lookups of one directory pass before the backends are called."""
+    """Answers that the lookups of one directory get in place of those of the backends."""
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
         """Return an answer as `LookUp` does, of ``proceed`` if there is none here."""
@@ -84,11 +85,11 @@ class Directory:
             for guard in self.guards:
                 if guard.backend in before:
                     guard.share_state_of(before[guard.backend])
-        self._observers = _observers(manager)
+        self._plugins = _observers(manager)
         look_up: LookUp = lambda query, _: chain.find(query)  # noqa: E731
         for each in reversed(layers):
             look_up = partial(each.look_up, proceed=look_up)
-        self._single_flight = SingleFlight(cache, look_up, timeout, self._notify)
+        self._single_flight = SingleFlight(cache, look_up, timeout, self._on_outcome)
         cache.on_late_hit = self._single_flight.start_refresh
         self.observe((), ())
 
@@ -102,10 +103,8 @@ class Directory:
     def get_cached(self, query: Query) -> Answer | None:
         """Return the cached answer if it is fresh, without I/O."""
         answer = self.cache.get(query)
-        if answer is not None and self._observes_hits:
-            self._notify(query, answer)
-            for observe in self._of_hits:
-                observe(query, answer)
+        if answer is not None and self._of_hits:
+            _notify(self._of_hits, query, answer, cached=True)
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
@@ -140,11 +139,9 @@ class Directory:
         while tasks := [each.task for each in self.canaries if each.task]:
             await asyncio.wait(tasks)
 
-    def observe(self, lookups: Sequence[Observe], hits: Sequence[Observe]) -> None:
-        """Call these, and no others, with each lookup past the cache, and with each cached hit."""
-        self._of_hits = hits
-        self._observes_hits = bool(self._observers or hits)
-        self._single_flight.on_outcome = lookups
+    def observe(self, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
+        """Call these beside plugins with lookups past the cache, and with answers of the cache."""
+        self._of_lookups, self._of_hits = [*self._plugins, *lookups], [*self._plugins, *hits]
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, and in the layers behind the cache."""
@@ -167,15 +164,21 @@ class Directory:
         later = () if queries else names[names.index(changed) :]
         self.purge(Purge(tuple(later), queries))
 
-    def _notify(self, query: Query, answer: Answer) -> None:
-        for observer in self._observers:
-            try:
-                observer(query=query, answer=answer)
-            except Exception as error:  # noqa: BLE001 - an observer never fails a lookup
-                _log.error("an observer of lookups failed:\n%s", format_traceback(error))
+    def _on_outcome(self, query: Query, outcome: Answer | LookupFailed) -> None:
+        _notify(self._of_lookups, query, outcome, cached=False)
 
 
-def _observers(manager: pluggy.PluginManager) -> list[pluggy.HookCaller]:
+def _notify(
+    observers: Sequence[Observer], query: Query, outcome: Answer | LookupFailed, *, cached: bool
+) -> None:
+    for observer in observers:
+        try:
+            observer(query=query, outcome=outcome, cached=cached)
+        except Exception as error:  # noqa: BLE001 - an observer never fails a lookup
+            _log.error("an observer of lookups failed:\n%s", format_traceback(error))
+
+
+def _observers(manager: pluggy.PluginManager) -> list[Observer]:
     """Return one caller of ``idv_lookup_finished`` for each plugin that implements it.
 
     A call for all of them would end at the first that raises.

@@ -7,7 +7,7 @@ Each caller has its own future.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ class SingleFlight:
 
     Their outcomes are in the cache before a caller gets them. A caller gets a stale answer, if
     there is one, in place of a failure, and `Unavailable` if the lookup takes ``timeout`` seconds.
-    ``on_answer`` is called with the answer of each caller.
+    ``on_outcome`` is called once for each lookup, after its callers got their answers.
     """
 
     def __init__(
@@ -51,19 +51,17 @@ class SingleFlight:
         cache: AnswerCache,
         look_up: LookUp,
         timeout: float,
-        on_answer: Callable[[Query, Answer], object],
+        on_outcome: Callable[[Query, Answer | LookupFailed], object],
     ) -> None:
         self._cache = cache
         self._look_up = look_up
         self._timeout = timeout
-        self._on_answer = on_answer
+        self._on_outcome = on_outcome
         self._calls: dict[str, _Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # also of calls that are not current
         self._refreshes: set[asyncio.Task[None]] = set()
         self._refresh_slots = asyncio.Semaphore(_MAX_REFRESHES)
         self._deadlines = DeadlineQueue(self._time_out)
-        self.on_outcome: Sequence[Callable[[Query, Answer | Exception], object]] = ()
-        """Called with how a lookup ended, after its callers got their answer."""
 
     def add(self, query: Query) -> asyncio.Future[Answer]:
         """Join the running lookup of the query, or start one, unless one has just failed.
@@ -153,8 +151,8 @@ class SingleFlight:
             else:
                 self._settle(waiter, query, outcome)
         self._deadlines.discard(call)  # last: until then no waiter may wait for ever
-        for each in self.on_outcome:
-            each(query, outcome)
+        if isinstance(outcome, Answer | LookupFailed):
+            self._on_outcome(query, outcome)
 
     def _time_out(self, call: _Call) -> None:
         # The call may hang: later callers do not join it.
@@ -174,7 +172,6 @@ class SingleFlight:
             # Raising it adds a traceback, and callers share the original.
             outcome = self._cache.get_stale(query) or outcome.copy()
         if isinstance(outcome, Answer):
-            self._on_answer(query, outcome)
             future.set_result(outcome)
         else:
             future.set_exception(outcome)

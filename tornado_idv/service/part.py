@@ -1,4 +1,4 @@
-"""A part of the service: what has a state of its own, and follows the configuration."""
+"""A part of the service: it has a state of its own, and follows the configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What the parts of a service in this process share; ``settings`` are those of its start."""
+    """Things that all parts of a service use; ``settings`` are those of its start."""
 
     settings: Settings
     manager: pluggy.PluginManager
@@ -42,10 +42,7 @@ class Running:
 
 
 class Part:
-    """What a feature adds to a service while that runs; by default nothing.
-
-    ``name`` is that in reports.
-    """
+    """A part of a service that runs; by default it does nothing. ``name`` is that in reports."""
 
     name: str
 
@@ -55,7 +52,7 @@ class Part:
         yield
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
-        """Return what the lookups past this cache, by these settings, pass before the backends."""
+        """Return the layer of lookups past this cache, by these settings, before the backends."""
         return None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:  # noqa: ARG002

@@ -121,5 +121,5 @@ def compare(directory: Directory, shadows: Sequence[Shadow], manager: pluggy.Plu
         source = Chain(manager, guards, directory.cache, lambda _: b"", directory.timeout)
         for each in shadows:
             each.source = source
-    hits = [partial(each.offer, cached=True) for each in shadows if each.settings.hits]
+    hits = [each.offer for each in shadows if each.settings.hits]
     directory.observe([each.offer for each in shadows], hits)

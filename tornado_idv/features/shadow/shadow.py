@@ -110,7 +110,7 @@ class Shadow:
         report.problem = self.problem or report.problem
         return report
 
-    def offer(self, query: Query, outcome: Answer | Exception, *, cached: bool = False) -> None:
+    def offer(self, query: Query, outcome: Outcome, *, cached: bool) -> None:
         """Compare the outcome of a lookup in the background, if it is in the sample.
 
         In place of one from a cache, the source is asked what it holds now. If the comparison
@@ -126,9 +126,7 @@ class Shadow:
         first, guard, source = None, self.guard, self.source
         if source is None:
             return
-        if isinstance(outcome, LookupFailed) or (
-            isinstance(outcome, Answer) and not (cached or outcome.shared)
-        ):
+        if isinstance(outcome, LookupFailed) or not (cached or outcome.shared):
             first = _trusted(outcome, is_sound=_is_sound(source.guards, query))
         elif not self.settings.hits:
             return

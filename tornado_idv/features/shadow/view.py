@@ -1,4 +1,4 @@
-"""What the admin listener shows of shadows."""
+"""Shadows, as the admin listener shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the admin listener shows of the shared cache."""
+"""The shared cache, as the admin listener shows it."""
 
 from __future__ import annotations
 

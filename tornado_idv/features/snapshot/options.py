@@ -10,7 +10,7 @@ from tornado_idv.options import ConfigPath, Duration, Options
 
 
 class SnapshotOptions(Options):
-    """What this feature adds to the section ``cache``."""
+    """Settings of this feature in the section ``cache``."""
 
     snapshot: ConfigPath | None = None
     """The file that found users are written to, to be served stale after a restart."""

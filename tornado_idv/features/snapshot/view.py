@@ -1,4 +1,4 @@
-"""What the admin listener shows of the snapshot of the cache."""
+"""The snapshot of the cache, as the admin listener shows it."""
 
 from __future__ import annotations
 
