@@ -34,6 +34,9 @@ class Feature:
     """The place of a function that returns the members of ``/status.json`` for a `Report`."""
     metrics: str | None = None
     """The place of a function that returns the metrics for a `Report`."""
+    users_changed: str | None = None
+    """The place of a function that is called before and after ``tornado-idv users import`` changes
+    the users of a backend with its `BackendOptions`; it may refuse that by `StartError`."""
     announce: str | None = None
     """The place of a function that returns lines for the operator about a `ListeningService` with
     some `Settings`; both are its arguments."""

@@ -13,6 +13,7 @@ FEATURE = Feature(
     part="tornado_idv.features.shadow.part:ShadowsPart",
     status="tornado_idv.features.shadow.view:status",
     metrics="tornado_idv.features.shadow.view:metrics",
+    users_changed="tornado_idv.features.shadow.file:drop_comparisons",
 )
 PREFIX = "shadow "
 """How names of shadows begin in counters and reports: they may answer later, or did before."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tornado_idv.errors import StartError
+from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.model import Query
 
@@ -70,6 +72,12 @@ _DUE = f"""
 SELECT text FROM comparisons WHERE result <> {_MATCH} AND began NOT BETWEEN ? AND ?
 ORDER BY random() LIMIT ?
 """  # noqa: S608 - constants
+
+
+def drop_comparisons(options: BackendOptions) -> None:
+    """Drop the comparisons of a backend whose users change; raises `StartError`."""
+    if options.shadow and options.shadow.state:
+        ShadowFile(options.shadow.state, options.name).discard(time.time())
 
 
 class Recorded(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from pkgutil import resolve_name
 
 import click
 
@@ -24,7 +25,7 @@ from tornado_idv.cli.common import (
     show,
 )
 from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
-from tornado_idv.features.shadow.file import ShadowFile
+from tornado_idv.features import FEATURES
 from tornado_idv.features.users.compare import compare
 from tornado_idv.features.users.formats import (
     Format,
@@ -183,9 +184,12 @@ def import_users(
         store = stores.store(name)
         options = stores.options(name)
         canaries = canaries_of(options)
-        state = options.shadow and options.shadow.state
-        shadow = ShadowFile(state, name) if state else None
-        job = Import(file, max_rejected, max_removed, expect_rows, canaries, merge, dry_run, shadow)
+
+        def change() -> None:
+            for place in filter(None, (each.users_changed for each in FEATURES)):
+                resolve_name(place)(options)
+
+        job = Import(file, max_rejected, max_removed, expect_rows, canaries, merge, dry_run, change)
         with (
             open_source(file, encoding) as text,
             closing(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
-from time import time
 from typing import NamedTuple
 
 from tornado_idv.cli.common import RefusedError, Share, counted
 from tornado_idv.cli.files import replaced_file
 from tornado_idv.errors import StartError
-from tornado_idv.features.shadow.file import ShadowFile
 from tornado_idv.features.users.formats import Row, Unreadable
 from tornado_idv.features.users.rows import is_nickname, named_users, parse_user
 from tornado_idv.features.users.staging import ListedRow, Rejected, Staging
@@ -51,8 +49,8 @@ class Import:
     canaries: Mapping[str, Query]
     merges: bool
     is_dry_run: bool
-    shadow: ShadowFile | None = None
-    """The comparisons of the backend, which do not count after the import."""
+    on_change: Callable[[], object] = lambda: None
+    """Called before and after users change; raises `StartError`."""
 
     @property
     def source(self) -> str:
@@ -104,16 +102,13 @@ class Import:
             raise RefusedError(f"{self.source}: is not in this encoding; see --encoding") from None
 
     def _commit(self, target: UserTransaction) -> None:
-        """Make the changes visible, and drop the comparisons from before that."""
-        if self.shadow is None:
-            target.commit()
-            return
-        self.shadow.discard(time())
+        """Make the changes visible, with `on_change` before and after that."""
+        self.on_change()
         try:
             target.commit()
         finally:
             with suppress(StartError, OSError):  # the users were changed
-                self.shadow.discard(time())
+                self.on_change()
 
     def _stage(self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers) -> int:
         """Stage all rows, and return their number."""
