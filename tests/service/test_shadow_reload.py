@@ -141,7 +141,8 @@ async def test_canary_of_a_shadow_is_looked_up_without_traffic(tmp_path: Path) -
     canary = RIGHT.replace("kind", "canary: {nickname: '@new-bird'}, kind")
     async with reloadable(tmp_path, config(OLD, canary)) as harness:
         shadow = await opened()
-        (part,) = (each for each in harness.service.parts if isinstance(each, ShadowsPart))
+        parts = harness.service.directories.parts
+        (part,) = (each for each in parts if isinstance(each, ShadowsPart))
         await until(lambda: part.shadows[0].guard is not None)
         async with background(keep_checking(part._canaries)):
             await shadow.begun.wait()

@@ -76,7 +76,7 @@ class Directories:
         self._manager = manager
         self._kinds = installed_kinds(manager)
         self._counters = counters
-        self._parts = parts
+        self.parts = parts
         self._settings: Settings | None = None
         self._sources: set[tuple[str, bytes]] = set()
         self._replaced: dict[Directory, asyncio.Task[None]] = {}
@@ -153,7 +153,7 @@ class Directories:
         identifiers = settings.make_identifiers()
         cache = AnswerCache(settings.cache, counters=self._counters)
         encode = partial(encode_user, identifiers=identifiers)
-        layers = [await each.layer(settings, cache) for each in self._parts]
+        layers = [await each.layer(settings, cache) for each in self.parts]
         return Directory(
             self._manager,
             backends,

@@ -103,7 +103,6 @@ class Service(ListeningService):
     keys: Keys
     directories: Directories
     shared: SharedParts
-    parts: Sequence[Part]
     reloader: Reloader = field(init=False)
 
     async def prepare(self, settings: Settings) -> Prepared:
@@ -122,7 +121,7 @@ class Service(ListeningService):
             directory, change = await self.directories.prepare(settings)
             undo.push_async_callback(change.abort)
             changes.append(change)
-            for part in self.parts:
+            for part in self.directories.parts:
                 changes.append(change := await part.prepare(settings, directory))
                 undo.push_async_callback(change.abort)
             http = make_http(settings, directory, self.shared)
@@ -308,7 +307,4 @@ async def serving(
         with sockets as (own,), closing(server):
             await server.listen(own, tls)
             summary = addresses_of(own), settings.server.scheme, None, key_count
-            service = Service(
-                *summary, settings, server, operations, keys, directories, shared, parts
-            )
-            yield service
+            yield Service(*summary, settings, server, operations, keys, directories, shared)

@@ -19,7 +19,6 @@ from tornado_idv.lookup.chain import Chain
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.lookup.source_identity import identity_of
 from tornado_idv.registry import build_backends, installed_kinds
 from tornado_idv.service.directories import of_users
 from tornado_idv.service.keys import background
@@ -40,21 +39,17 @@ class ShadowsPart(Part):
         self._kinds = installed_kinds(running.manager)
         self._settings: Settings | None = None
         self._directory: Directory | None = None
-        self._sources: set[tuple[str, bytes]] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
         """Prepare to compare this directory with the shadows of these settings."""
-        # A file may name another source by now, in a secret that is the same.
-        sources = {(each.name, identity_of(each)) for each in settings.shadows}
         before, identifiers = self._settings, settings.make_identifiers()
         keeps = before is not None and of_users(before) == of_users(settings)
-        same = {name for name, _ in self._sources & sources} if keeps else set[str]()
-        in_use = {each.name: each for each in self.shadows if each.name in same}
+        in_use = {each.name: each for each in self.shadows} if keeps else {}
         shadows = []
         for options in settings.shadows:
             shadow = in_use.get(options.name)
-            if shadow is None or shadow.options != options:
+            if shadow is None or not shadow.is_of(options):
                 build = partial(build_backends, self._kinds, [options])
                 path = options.shadow.state if options.shadow else None
                 state = ShadowState(path, options.name) if path else None
@@ -66,7 +61,7 @@ class ShadowsPart(Part):
                 self._directory.observe((), ())
                 for each in self.shadows:
                     each.cancel()
-            self._settings, self._directory, self._sources = settings, directory, sources
+            self._settings, self._directory = settings, directory
             self._close_others(shadows)
             for each in shadows:
                 if each.state is not None:

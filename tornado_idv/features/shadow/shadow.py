@@ -25,6 +25,7 @@ from tornado_idv.interfaces.backend import AnyBackend, BackendOptions, ShadowOpt
 from tornado_idv.lookup.chain import Chain
 from tornado_idv.lookup.comparison import Comparison, compare
 from tornado_idv.lookup.guard import BackendCall, Guard
+from tornado_idv.lookup.source_identity import identity_of
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.registry import close_backend, open_backend
@@ -67,6 +68,7 @@ class Shadow:
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options, self.name = options, options.name
+        self._identity = identity_of(options)
         self.settings = options.shadow or ShadowOptions(sample="100%")
         self.identifiers = identifiers
         self.guard: Guard | None = None
@@ -86,6 +88,11 @@ class Shadow:
         self.source: Chain | None = None
         """With what lookups are compared from now on."""
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def is_of(self, options: BackendOptions) -> bool:
+        """Return whether it has these options, and their source."""
+        # A file may name another source by now, in a secret that is the same.
+        return options == self.options and identity_of(options) == self._identity
 
     def start(self) -> None:
         """Open the backend in the background, unless that was begun."""
