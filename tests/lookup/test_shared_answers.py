@@ -55,6 +55,19 @@ async def replicas(ticker: Ticker, **options: Any) -> AsyncIterator[Replicas]:
     await made.tier.close()
 
 
+async def test_purge_of_another_service_before_the_first_directory_reaches_that(
+    ticker: Ticker,
+) -> None:
+    tier = SharedTier(FakeSharedCache(), timer=ticker, clock=ticker)
+    await tier.open()
+    tier.cache.purged(Purge())
+    first = shared_directory(tier, FakeBackend(ALICE), ticker=ticker)
+    assert first.cache.purges == 1
+    tier.cache.purged(Purge())
+    assert first.cache.purges == 2
+    await tier.close()
+
+
 async def lifetime(asked: Directory, ticker: Ticker, seconds: float) -> bool:
     """Whether the cached answer is fresh after so many seconds."""
     ticker.now += seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,21 @@ async def test_is_written_every_interval_and_soon_after_it_was_removed(
         await process.snapshots.purged()
         assert not path.exists()
         assert len(await passed(20)) == 1
+
+
+@pytest.mark.parametrize(("purges", "cached"), [([], "stale"), ([Purge()], "absent")])
+async def test_purge_after_the_file_was_read_keeps_its_answers_out(
+    path: Path, wall: Ticker, purges: Sequence[Purge], cached: str
+) -> None:
+    process = Process(path, wall, Source())
+    await process.directory.find(QUERY)
+    await process.stop()
+    process = Process(path, wall, Source())
+    async with process.snapshots.opened():
+        for each in purges:
+            process.directory.cache.apply(each)
+        process.snapshots.follow(process.settings, process.directory)
+    assert process.directory.cache.describe(QUERY) == cached
 
 
 async def test_second_service_with_the_same_file_loads_it_and_writes_it_when_the_first_ended(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Feature:
-    """What one feature adds to the service.
+    """Everything that one feature adds to the service.
 
-    Everything is named by its place, ``"package.module:name"``, and imported when it is used.
+    All of it is named by its place, ``"package.module:name"``, and imported when it is used.
     """
 
     name: str

@@ -58,7 +58,8 @@ class Process:
         return self.snapshots._files
 
     async def start(self) -> None:
-        self.snapshots.restore(await self.snapshots.read(), self.directory)
+        async with self.snapshots.opened():
+            self.snapshots.follow(self.settings, self.directory)
 
     async def stop(self) -> None:
         async with self.snapshots.running():

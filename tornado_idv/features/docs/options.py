@@ -8,7 +8,7 @@ from tornado_idv.options import APPLIED, Options
 
 
 class DocsOptions(Options):
-    """What this feature adds to the section ``server``."""
+    """Settings of this feature in the section ``server``."""
 
     docs: Annotated[bool, APPLIED] = False
     """Whether ``GET /docs`` and ``/openapi.json``, below ``base_path``, describe the API."""

@@ -80,25 +80,21 @@ class Snapshots(Part):
         return PartReport(self.error, self.since) if self._files else None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
-        """Prepare to write the answers of this directory, the first time to restore them, too."""
-
-        def commit() -> None:
-            self.follow(settings, directory)
-            # At once: no backend may report a change between its revision and its answers. What
-            # was purged since the file was read must not be back.
-            if self._found and not directory.cache.purges:
-                self.restore(self._found, directory)
-            self._found = []  # it takes as much memory as the cache
-
-        return Prepared(commit)
+        """Prepare to follow this directory."""
+        return Prepared(partial(self.follow, settings, directory))
 
     def follow(self, settings: Settings, directory: Directory) -> None:
-        """Write the answers of this directory from now on."""
+        """Write the answers of this directory from now on; the first one gets those of the file."""
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)
         directory.cache.persisted = self._persisted
         self._use(settings)
+        # At once: no backend may report a change between its revision and its answers. What was
+        # purged since the file was read must not be back.
+        if self._found and not directory.cache.purges:
+            self.restore(self._found, directory)
+        self._found = []  # it takes as much memory as the cache
 
     async def read(self) -> list[Snapshot]:
         """Return what the processes of the service wrote, as far as it can be used."""

@@ -8,7 +8,7 @@ from tornado_idv.options import APPLIED, Options
 
 
 class VerifyOptions(Options):
-    """What this feature adds to the section ``server``."""
+    """Settings of this feature in the section ``server``."""
 
     verify: Annotated[bool, APPLIED] = False
     """Whether ``GET /api/v1/verify`` looks users up for proxies, in header fields alone."""
