@@ -125,6 +125,62 @@ def test_response_is_classified_by_the_reference_at_its_time(checker: Checker, c
     assert checker.outcome(request, response) == case.outcome
 
 
+REMOVED = Response(200, ZOE.body, None, 318)
+UNAVAILABLE = Response(503, OUT, "1", 317)
+
+
+@pytest.mark.parametrize(
+    ("begun", "response", "outcome"),
+    [
+        (316.9, UNAVAILABLE, "stale"),
+        (316.5, replace(REMOVED, ended=317), "stale"),  # a call of the backend timed out
+        (316.9, replace(REMOVED, ended=317), "wrong"),
+        (315.5, replace(UNAVAILABLE, ended=315.6), "wrong"),
+    ],
+    ids=["503", "slow", "quick", "503 long before"],
+)
+def test_removed_record_is_stale_without_a_fault_after_a_failed_lookup(
+    checker: Checker, begun: float, response: Response, outcome: Outcome
+) -> None:
+    checker.outcome(Request("another", ZOE, begun), response)
+    assert checker.outcome(Request("text", ZOE, 318), REMOVED) == outcome
+
+
+def test_failed_lookup_of_another_process_excuses_no_stale_record(checker: Checker) -> None:
+    checker.outcome(Request("another", ZOE, 316.9, port=1), UNAVAILABLE)
+    assert checker.outcome(Request("text", ZOE, 318, port=2), REMOVED) == "wrong"
+
+
+def test_strict_check_permits_no_stale_record_without_a_fault(checker: Checker) -> None:
+    checker.strict = True
+    assert checker.outcome(Request("another", ZOE, 316.9), UNAVAILABLE) == "wrong"
+    assert checker.outcome(Request("text", ZOE, 318), REMOVED) == "wrong"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(345, ZOE, 200, ZOE.body, "wrong"),
+        Case(150, ALICE, 404, NOT_FOUND, "wrong"),
+        Case(202, ALICE, 200, ALICE.body, "wrong"),
+    ],
+    ids=["after the stale time", "not found", "an edit that is noticed"],
+)
+def test_failed_lookup_excuses_no_other_response(checker: Checker, case: Case) -> None:
+    failed = Response(503, OUT, "1", case.at - 0.5)
+    assert checker.outcome(Request("another", BOB, case.at - 0.6), failed) == "503"
+    request = Request("text", case.person, case.at)
+    assert checker.outcome(request, Response(case.status, case.body, None, case.at)) == "wrong"
+
+
+def test_context_of_a_response_has_the_last_faults_and_plans_of_the_user(checker: Checker) -> None:
+    assert checker.context(Request("text", ZOE, 318)) == (
+        "truncated: begun -68.00, injected -68.00, lifted -58.00, recovered -57.00; "
+        "truncated: begun +2.00, injected +2.00, lifted +12.00, recovered +13.00; "
+        "None from -inf on; Free from -18.00 on; None from -3.00 on"
+    )
+
+
 def test_a_503_without_retry_after_is_wrong(checker: Checker) -> None:
     assert checker.outcome(Request("text", ALICE, 150), Response(503, OUT, None, 150.1)) == "wrong"
 

@@ -21,7 +21,8 @@ class Times:
     """The configured times of a service, and ``lag``, within which it notices an edit (seconds).
 
     ``ttl`` applies to users of an upstream. Where the service notices edits, ``seen_ttl`` does
-    not permit an answer from before an edit.
+    not permit an answer from before an edit. ``timeout`` is that of a request, and
+    ``backend_timeout`` that of one call of a backend.
     """
 
     ttl: float = 1.0
@@ -29,6 +30,7 @@ class Times:
     negative_ttl: float = 0.3
     stale: float = 20.0
     timeout: float = 1.0
+    backend_timeout: float = 0.4
     lag: float = 2.5
 
 
@@ -90,9 +92,13 @@ class Checker:
     strict: bool = False
     unnotified: Collection[int] = ()
     believed: float = 0.0
+    _failed: dict[int, float] = field(default_factory=dict)
+    """When a lookup by the process at a port seems to have failed last."""
 
     def outcome(self, request: Request, response: Response) -> Outcome:
         """Classify a response; *wrong* is one that must never be sent."""
+        if response.status == 503 or response.ended - request.begun >= self.times.backend_timeout:
+            self._failed[request.port] = response.ended
         if request.person is None:
             right = (response.status, response.code) == (422, "invalid_format")
             return "422" if right else "wrong"
@@ -108,6 +114,19 @@ class Checker:
             excused = not self.strict or self._episodes_of(request, response)
             return "503" if excused else "wrong"
         return "wrong"
+
+    def context(self, request: Request) -> str:
+        """Return the last episodes and the plans of the user, in seconds from the request on."""
+        now = request.begun
+        episodes = [
+            f"{each.scenario.name}: begun {each.begun - now:+.2f},"
+            f" injected {each.injected - now:+.2f}, lifted {each.lifted - now:+.2f},"
+            f" recovered {each.recovered - now:+.2f}"
+            for each in self.episodes[-2:]
+        ]
+        name = request.person.nickname if request.person else ""
+        plans = [f"{plan} from {at - now:+.2f} on" for plan, at in self.reference.plans(name)]
+        return "; ".join([*episodes, *plans[-4:]])
 
     def _found(self, request: Request, person: Person, response: Response) -> Outcome:
         """Classify a 200 response: the requested record, with a plan that may still be served."""
@@ -130,7 +149,18 @@ class Checker:
         begun = request.begun
         if self._is_seen(request, person):
             return min([begun, *(each.begun for each in active)])
-        return begun - self.times.ttl - (self.times.stale if active else 0)
+        # On a busy machine lookups also fail without a fault: calls of the backend time out, and
+        # then a circuit breaker is open or a Retry-After has not passed. A stale answer is right
+        # then, as a 503 is, and the 503 of other requests show it.
+        failed = (
+            not self.strict and begun <= self._failed.get(request.port, -math.inf) + self._grace
+        )
+        return begun - self.times.ttl - (self.times.stale if active or failed else 0)
+
+    @property
+    def _grace(self) -> float:
+        """Seconds for which the effects of a failure may last after it."""
+        return 2 * self.times.timeout
 
     def _is_seen(self, request: Request, person: Person) -> bool:
         """Return whether the process notices edits of this user."""
@@ -156,12 +186,11 @@ class Checker:
 
     def _episodes_of(self, request: Request, response: Response) -> list[Episode]:
         """Return the episodes that may affect a response; their effects last a bit longer."""
-        grace = 2 * self.times.timeout
         return [
             each
             for each in self.episodes[-2:]
             if each.begun <= response.ended
-            and request.begun <= each.recovered + grace
+            and request.begun <= each.recovered + self._grace
             and (each.scenario.affects is None or request.port in each.scenario.affects)
         ]
 

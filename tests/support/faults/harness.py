@@ -30,7 +30,10 @@ cache: {{ttl: {TIMES.seen_ttl * 1000:.0f}ms, negative_ttl: {TIMES.negative_ttl *
 logging: {{level: warning}}
 backends:
 """
-BACKEND_LIMITS = "timeout: 400ms, breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
+BACKEND_LIMITS = (
+    f"timeout: {TIMES.backend_timeout * 1000:.0f}ms,"
+    " breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
+)
 
 
 class Change(Protocol):

@@ -55,8 +55,12 @@ _BATCHES = 0.2
 """The share of requests that are batches."""
 _BATCH_SIZES = (1, 2, 5, 20, 50)
 _STATUSES = {"ok": 200, "not_found": 404, "invalid_format": 422, "backend_unavailable": 503}
-_RECOVERY = 5.0
-"""Seconds within which the effects of a lifted fault must end: less than the TTL."""
+_RECOVERY = 8.0
+"""Seconds within which the effects of a lifted fault must end: less than the TTL.
+
+Over another instance these are a ``Retry-After`` of 2 s, and of 1 s from the lookups that wait for
+its probe, and the same again if that times out on a busy machine.
+"""
 _PROPAGATION = 1.0
 """Seconds within which each process must follow an edit, a purge or a revocation."""
 _MAX_SHOWN = 10
@@ -140,7 +144,8 @@ class Load:
         row = episode.scenario.name if episode else QUIET
         self._site.tallies[row].add(outcome, response.ended - request.begun)
         if outcome == "wrong":
-            self._site.violations.append(f"{self._site.name}: {row}: {request.text} -> {response}")
+            text = f"{self._site.name}: {row}: {request.text} -> {response}"
+            self._site.violations.append(f"{text}; {self._site.checker.context(request)}")
 
     async def _send(self, path: str, record: object, port: int) -> Response:
         url = f"http://127.0.0.1:{port}/api/v1/identify/{path}"
@@ -405,7 +410,9 @@ def main() -> int:
         else:
             console.print(f"{name}: {not_installed(str(ENGINES[name].needs))}")
     if given.json:
-        sys.stdout.write(json.dumps({"seed": seed, "rows": rows(sites)}, indent=2) + "\n")
+        violations = [violation for site in sites for violation in site.violations]
+        record = {"seed": seed, "rows": rows(sites), "violations": violations}
+        sys.stdout.write(json.dumps(record, indent=2) + "\n")
     else:
         show(sites)
     return 1 if any(site.violations for site in sites) else 0

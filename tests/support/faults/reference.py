@@ -59,6 +59,10 @@ class Reference:
             for change, end in zip(changes, ends, strict=True)
         )
 
+    def plans(self, nickname: str) -> list[tuple[str | None, float]]:
+        """Return the plans of a user, each with the time at which its write began."""
+        return [(each.plan, each.begun) for each in self._changes.get(nickname, ())]
+
 
 class Source(ABC):
     """A place with users, whose nicknames all begin with its one letter."""
