@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -53,7 +52,9 @@ ALICE = {
     "nickname": "@alice",
     "profile_url": "https://profiles.example/m/alice",
 }
-RESTARTS = 3
+RESTARTS = 2
+_PAUSE = 0.02
+"""Seconds between the requests of a client, so that most of the processor is for the service."""
 WORKERS = pytest.mark.parametrize("workers", [1, 2])
 Sockets = tuple[socket.socket, socket.socket]
 
@@ -336,6 +337,7 @@ class Load:
                 look_up(Client(where, self._tls))
             except OSError as error:
                 self.seen[type(error).__name__] += 1
+            self._stop.wait(_PAUSE)
 
     def _ask(self, connection: Connection) -> bool | None:
         """Return whether the connection is kept; ``None`` if it ended without a response."""
@@ -350,7 +352,6 @@ class Load:
         with client.connection() as connection:
             if self._ask(connection) is None:
                 self.seen["no response on a new connection"] += 1
-        time.sleep(0.002)
 
     def _with_kept_connections(self, client: Client) -> None:
         with client.connection() as connection:
@@ -361,7 +362,7 @@ class Load:
                 if not kept:
                     self.seen["closed after a response"] += kept is False
                     return
-                if self._stop.wait(0.002):
+                if self._stop.wait(_PAUSE):
                     return
 
 
@@ -383,11 +384,11 @@ def test_a_restart_under_load_loses_no_connection(
         process = stack.enter_context(serving_activated(held, config))
         with load.running():
             for _ in range(RESTARTS):
-                load.wait_for(200)
+                load.wait_for(50)
                 process.terminate()
                 assert process.wait(TIMEOUT) == 0
                 process = stack.enter_context(serving_activated(held, config))
-            load.wait_for(200)
+            load.wait_for(50)
     if delay == "0s":
         load.seen["closed after a response"] += load.seen.pop("no response on a kept connection", 0)
     assert load.seen.keys() == {"right", "closed after a response"}

@@ -7,6 +7,7 @@ so that no module of the tests is in it.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import importlib.metadata
@@ -31,6 +32,9 @@ from typing import Any, cast
 
 MAX_REQUEST = 256 * 1024
 """Bytes, of which the environment takes most."""
+_MAX_SOCKETS = 8
+_UNUSED = 100
+"""A descriptor above those that a process has at its start."""
 
 
 def import_all() -> None:
@@ -88,7 +92,7 @@ def next_command(listener: socket.socket) -> dict[str, Any]:
                 clients += 1
                 continue
             requests = cast("socket.socket", key.fileobj)
-            message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST, 3)
+            message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST, 3 + _MAX_SOCKETS)
             if not message:
                 selector.unregister(requests)
                 requests.close()
@@ -96,15 +100,16 @@ def next_command(listener: socket.socket) -> dict[str, Any]:
                 if not clients:
                     sys.exit()
                 continue
-            channel, *streams = descriptors
+            channel, *passed = descriptors
             process = os.fork()
             if not process:
                 _close_all(selector)
                 os.close(channel)
                 request: dict[str, Any] = json.loads(message)
-                _use_streams(*streams, request["closed"])
+                _use_streams(*passed[:2], request["closed"])
+                _use_sockets(passed[2:])
                 return request
-            for each in streams:
+            for each in passed:
                 os.close(each)
             # With it the client can watch the process, even one that has ended by then.
             watch = os.pidfd_open(process)
@@ -145,6 +150,16 @@ def _use_streams(stdout: int, stderr: int, closed: Sequence[int]) -> None:
         setattr(sys, f"__{name}__", None)
 
 
+def _use_sockets(sockets: Sequence[int]) -> None:
+    """Set up sockets that a service manager passes, from descriptor 3 on."""
+    copies = [fcntl.fcntl(each, fcntl.F_DUPFD, _UNUSED) for each in sockets]
+    for each in sockets:
+        os.close(each)
+    for number, each in enumerate(copies, 3):
+        os.dup2(each, number)
+        os.close(each)
+
+
 def _python_path() -> list[str]:
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
@@ -157,6 +172,8 @@ def become(request: dict[str, Any]) -> None:
     before = _python_path()
     os.environ.clear()
     os.environ.update(request["environment"])
+    if os.environ.get("LISTEN_PID") == "$$":  # as in a shell
+        os.environ["LISTEN_PID"] = str(os.getpid())
     time.tzset()
     installed = [path for path in sys.path[1:] if path not in before]
     sys.path[:] = [request["folder"], *_python_path(), *installed]

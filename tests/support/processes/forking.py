@@ -67,10 +67,12 @@ def fork(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     module: str = "tornado_idv",
+    sockets: Sequence[int] = (),
 ) -> ForkedCommand:
     """Start ``python -m`` with the module and these arguments, without a new interpreter.
 
     Standard input is empty; ``closed`` are the standard streams that the command does not have.
+    ``sockets`` are its descriptors from 3 on.
     A test of an interpreter's start uses `support.processes.process.COMMAND` instead.
     """
     request = {
@@ -86,7 +88,7 @@ def fork(
         message = json.dumps(request).encode()
         with _connecting:
             server = _server()
-        socket.send_fds(server, [message], [theirs.fileno(), stdout, stderr])
+        socket.send_fds(server, [message], [theirs.fileno(), stdout, stderr, *sockets])
     return ForkedCommand(ours)
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from support.processes.process import COMMAND, TIMEOUT, children, eventually
-
-_MIN_DESCRIPTOR = 100
-"""Of copies, above those that a command is given."""
+from support.processes.forking import ForkedCommand, fork
+from support.processes.process import TIMEOUT, children, eventually
 
 
 @contextmanager
@@ -32,26 +28,17 @@ def held_sockets(folder: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
 @contextmanager
 def activated(
     sockets: Sequence[socket.socket], *arguments: str, log: Path, pid: str = "$$", count: str = ""
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[ForkedCommand]:
     """Run a command with these sockets, and its output in the log; end it at the end."""
-    copies = [fcntl.fcntl(each, fcntl.F_DUPFD, _MIN_DESCRIPTOR) for each in sockets]
-    moves = " ".join(f"{3 + i}<&{each} {each}<&-" for i, each in enumerate(copies))
-    script = (
-        f"export LISTEN_PID={pid} LISTEN_FDS={count or len(sockets)} LISTEN_FDNAMES=x;"
-        f' exec "$@" {moves}'
-    )
-    try:
-        with log.open("a") as out:
-            process = subprocess.Popen(
-                ("bash", "-c", script, "bash", *COMMAND, *arguments),
-                pass_fds=copies,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
-    finally:
-        for each in copies:
-            os.close(each)
+    passed = {"PID": pid, "FDS": count or str(len(sockets)), "FDNAMES": "x"}
+    with log.open("a") as out:
+        process = fork(
+            *arguments,
+            stdout=out.fileno(),
+            stderr=out.fileno(),
+            env={**os.environ, **{f"LISTEN_{name}": value for name, value in passed.items()}},
+            sockets=[each.fileno() for each in sockets],
+        )
     workers: list[int] = []
     try:
         yield process
@@ -67,7 +54,7 @@ def activated(
 @contextmanager
 def serving_activated(
     sockets: Sequence[socket.socket], config: Path, **options: str
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[ForkedCommand]:
     """Serve a configuration on these sockets; wait until it does."""
     log = config.with_suffix(".log")
 
