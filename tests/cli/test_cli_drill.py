@@ -149,7 +149,7 @@ def test_scenario_catches_the_naive_rule_for_it(
 ) -> None:
     program = tmp_path / "caller.py"
     program.write_text(CALLER.format(condition=condition), encoding="utf-8")
-    exit_code, runs = results(invoke, "--timeout", "6s", "--", sys.executable, program)
+    exit_code, runs = results(invoke, "--timeout", "6s", "--", sys.executable, "-IS", program)
     assert exit_code == 1
     assert [name for name, each in runs.items() if not each["passed"]] == [scenario], runs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 from support.processes.admin import ask_admin
 from support.processes.commands import commands
-from support.processes.process import Invoke, running
+from support.processes.process import Invoke, command, running
 from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, FIXTURE, Client
 from tornado_idv.cli import common, main
@@ -71,20 +70,11 @@ def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
     entries = "[{name: crm, base_url: '${env:NO_SUCH}'}, {name: a}, {name: cards, kind: yaml}]"
     (tmp_path / "config.yaml").write_text(f"backends: {entries}\n")
     environment = {
-        **os.environ,
         "_TORNADO_IDV_COMPLETE": "bash_complete",
         "COMP_WORDS": f"tornado-idv {words} c",
         "COMP_CWORD": str(len(words.split()) + 1),
     }
-    done = subprocess.run(
-        [TORNADO_IDV],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = command(cwd=tmp_path, env=environment)
     assert (done.stdout.split(), done.stderr) == (["plain,crm", "plain,cards"], "")
 
 

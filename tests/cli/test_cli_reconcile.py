@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -571,14 +569,17 @@ def test_killed_run_leaves_the_old_state_or_the_new_one(
     names = [f"@user{number}" for number in range(2000)]
     (tmp_path / "accounts").write_text("\n".join([*names, ""]), encoding="utf-8")
     (tmp_path / "key").write_text(double.key, encoding="utf-8")
-    command = [sys.executable, "-m", "tornado_idv", "reconcile", "accounts", "--url", double.url]
-    command += ["--key-file", "key", "--state", "gone.json", "--max-gone", "100%"]
-    command += ["--output", "gone.csv"]
+    files = [tmp_path / "accounts", "--key-file", tmp_path / "key"]
+    files += ["--state", tmp_path / "gone.json", "--output", tmp_path / "gone.csv"]
+    command = ("reconcile", *files, "--url", double.url, "--max-gone", "100%")
     started = time.monotonic()
-    subprocess.run(command, cwd=tmp_path, check=True)
+    assert start(tmp_path / "logs", *command).wait() == 0
     length = time.monotonic() - started
     for part in (0.5, 0.7, 0.8, 0.9, 1.0):
-        with suppress(subprocess.TimeoutExpired):  # which kills it
-            subprocess.run(command, cwd=tmp_path, timeout=part * length, check=True)
+        run = start(tmp_path / "logs", *command)
+        with suppress(TimeoutError):
+            run.process.wait(part * length)
+        run.kill()
+        run.wait()
         record = json.loads((tmp_path / "gone.json").read_bytes())
         assert set(record["gone"]) == set(names)

@@ -261,8 +261,7 @@ def test_it_serves_where_nothing_can_be_printed(
     assert ("standard output cannot be written: No space left" in written) is full
 
 
-@pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-"])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("redirections", "unbuffered"), [("2>/dev/full", "1"), ("2>&-", "")])
 def test_the_exit_code_is_set_if_nothing_can_be_printed(
     config: Config, redirections: str, unbuffered: str
 ) -> None:

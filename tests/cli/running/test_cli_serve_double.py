@@ -118,12 +118,12 @@ with IdentityService.start() as service:
     eventually(lambda: not is_listening(port))
 
 
-@pytest.mark.parametrize("name", ["secrets", "token", "select"])
-def test_double_starts_in_a_folder_with_a_module_of_the_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_double_starts_in_a_folder_with_modules_of_the_names_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the standard library has it; an application may have its own, which is not imported."""
-    (tmp_path / f"{name}.py").write_text("raise SystemExit('of the application')")
+    """As the standard library has them; those of an application are not imported."""
+    for name in ("secrets", "token", "select"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('of the application')")
     monkeypatch.chdir(tmp_path)
     with IdentityService.start() as service:
         assert service.requests == []
