@@ -202,7 +202,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
         done = run(
             *(schemathesis, "run", f"http://127.0.0.1:{service.port}/openapi.json"),
             *("--header", f"Authorization: Bearer {KEY}", "--checks", "all", "--mode", "all"),
-            *("--seed", "1", "--max-examples", "50", "--no-color"),
+            *("--seed", "1", "--max-examples", "20", "--no-color"),
             environment={**os.environ, "HOME": str(tmp_path)},
             folder=tmp_path,
         )
