@@ -18,6 +18,7 @@ from support.databases import sqlite_databases
 from support.processes.admin import WITH_ADMIN
 from support.processes.proxies import find_tool
 from support.processes.service import KEY, serving
+from support.processes.shell_commands import shell_commands
 from tornado_idv import client
 from tornado_idv.double import IdentityService
 from tornado_idv.model import User
@@ -25,7 +26,7 @@ from tornado_idv.model import User
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "guide" / "testing.md").read_text(encoding="utf-8")
 CLIENT = (ROOT / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
-SCRIPTS = str(Path(sys.executable).parent)
+SEARCH_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 pytestmark = pytest.mark.slow
 
@@ -35,16 +36,23 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def run(command: list[str], folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([SCRIPTS, os.environ["PATH"]])
     return subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PATH": path, **environ},
+        env={**os.environ, "PATH": SEARCH_PATH, **environ},
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A search path on which ``tornado-idv`` starts no interpreter."""
+    folder = tmp_path_factory.mktemp("forked")
+    with shell_commands(folder):
+        yield f"{folder}{os.pathsep}{SEARCH_PATH}"
 
 
 def test_application_is_tested_with_pytest(tmp_path: Path) -> None:
@@ -55,7 +63,7 @@ def test_application_is_tested_with_pytest(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
         renamed = tests.replace("from seats import", f"from {name} import")
         (tmp_path / f"test_{name}.py").write_text(renamed, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync", "-n", "2"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync"]
     done = run(command, tmp_path)
     assert "1 failed, 5 passed" in done.stdout, done.stdout + done.stderr
     assert "FAILED test_unsafe.py" in done.stdout
@@ -71,11 +79,11 @@ def test_double_is_used_from_node(tmp_path: Path) -> None:
     assert "error: 'tornado-idv did not start" in done.stdout, done.stdout
 
 
-def test_drill_of_the_page_prints_its_output() -> None:
+def test_drill_of_the_page_prints_its_output(forked: str) -> None:
     find_tool("curl")
     _, command, *_ = blocks(PAGE, "sh")
     (output,) = blocks(PAGE, "text")
-    done = run(["sh", "-c", command], ROOT)
+    done = run(["sh", "-c", command], ROOT, PATH=forked)
     assert (done.returncode, done.stdout) == (0, output), done.stderr
 
 
@@ -120,7 +128,7 @@ CALLERS = {
 
 @pytest.fixture(scope="module")
 def drills(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, forked: str
 ) -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
     """Drills of all callers at once: most of their time they wait for a timeout."""
     folder = tmp_path_factory.mktemp("callers")
@@ -133,7 +141,7 @@ def drills(
             done = run(build, ROOT, GOCACHE=str(folder / "go"))
             assert done.returncode == 0, done.stderr
             command = [program]
-        return run(["tornado-idv", "drill", "--json", "--", *command], ROOT)
+        return run(["tornado-idv", "drill", "--json", "--", *command], ROOT, PATH=forked)
 
     with ThreadPoolExecutor() as threads:
         installed = [each for each, tools in CALLERS.items() if all(map(shutil.which, tools))]
@@ -184,9 +192,9 @@ def test_client_of_the_reference_looks_up(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("Free\n@nobody does not exist\n", "")
 
 
-def test_drill_runs_reconcile_as_a_safe_caller() -> None:
+def test_drill_runs_reconcile_as_a_safe_caller(forked: str) -> None:
     page = (ROOT / "docs" / "guide" / "deleting-accounts.md").read_text(encoding="utf-8")
-    done = run(["sh", "-c", blocks(page, "sh")[-1]], ROOT)
+    done = run(["sh", "-c", blocks(page, "sh")[-1]], ROOT, PATH=forked)
     assert done.returncode == 0, done.stdout
     assert "passed  not found              gone" in done.stdout
 
