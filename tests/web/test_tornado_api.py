@@ -56,7 +56,7 @@ def test_no_private_attribute_of_tornado_is_used_where_it_is_imported() -> None:
         assert used & PRIVATE == set(), path
 
 
-@pytest.mark.parametrize("module", ["web.app", "admin.handlers"])
+@pytest.mark.parametrize("module", ["web.app", "admin.handlers", "features.status_page.handlers"])
 def test_handlers_override_only_documented_methods(module: str) -> None:
     importlib.import_module(f"tornado_idv.{module}")
     methods = {"initialize", *map(str.lower, web.RequestHandler.SUPPORTED_METHODS)}

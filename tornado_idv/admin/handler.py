@@ -13,7 +13,6 @@ from tornado_idv import strict_json
 from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
-from tornado_idv.features.status_page.history import History
 from tornado_idv.web.auth import BearerAuthMixin
 from tornado_idv.web.errors import ApiError, error_for
 from tornado_idv.web.handler import JsonHandler
@@ -46,11 +45,8 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
     """Whether a response says anything of the service; if not, no key is needed."""
     key_id: str | None = None
 
-    def initialize(
-        self, operations: Operations, history: History, host: str, *, needs_key: bool
-    ) -> None:
+    def initialize(self, operations: Operations, host: str, *, needs_key: bool) -> None:
         self.operations = operations
-        self.history = history
         self._host = host
         self._needs_key = needs_key
 

@@ -1,16 +1,12 @@
-"""The endpoints of the admin listener, and the files of the status page."""
+"""The endpoints of the admin listener that every service has."""
 
 from __future__ import annotations
 
 import logging
-import secrets
-from functools import cache
-from importlib.resources import files
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
 from tornado_idv.admin.metrics import render
 from tornado_idv.admin.status import health, status
-from tornado_idv.features.status_page.history import INTERVAL, WINDOW
 from tornado_idv.reload_result import FAILED, INVALID
 
 _audit = logging.getLogger("tornado_idv.audit")
@@ -21,12 +17,6 @@ _RELOAD_ERRORS = {
 _PURGE_PENDING = (
     "Purged here, but the shared cache has not received it: other services may still serve what it "
     "named. It is repeated until the service stops; see shared_cache.pending_purges of /status.json"
-)
-_STATIC = files("tornado_idv.features.status_page") / "static"
-_TYPES = {".js": "text/javascript", ".css": "text/css"}
-_POLICY = (
-    "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; connect-src 'self';"
-    " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
@@ -67,20 +57,7 @@ class StatusHandler(AdminHandler):
     """An overview for the operator."""
 
     async def get(self) -> None:
-        record = status(await self.operations.report(), self.operations.keys)
-        record["recent"] = self.history.latest
-        shared = [record["shared_cache"]] if record["shared_cache"] else []
-        for each in record["backends"] + shared:
-            each["latency_ms"] = self.history.backend_latency(each["name"])
-        self.send(record)
-
-
-class HistoryHandler(AdminHandler):
-    """The samples of the last 15 minutes."""
-
-    async def get(self) -> None:
-        columns = self.history.columns()
-        self.send({"interval_s": INTERVAL, "window_s": WINDOW, "samples": columns})
+        self.send(status(await self.operations.report(), self.operations.keys))
 
 
 class PurgeHandler(AdminHandler):
@@ -145,50 +122,12 @@ class ExplainHandler(AdminHandler):
         self.send({"status": "ok", **await self.operations.explain(record)})
 
 
-class PageHandler(AdminHandler):
-    """The page; a new nonce for each response keeps any other script and style from running."""
-
-    has_data = False
-
-    async def get(self) -> None:
-        nonce = secrets.token_urlsafe(16)
-        self.set_header("Content-Type", "text/html; charset=utf-8")
-        self.set_header("Content-Security-Policy", _POLICY.format(nonce))
-        self.set_header("Referrer-Policy", "no-referrer")
-        self.finish(_read("status.html").replace("{nonce}", nonce))
-
-
-class PageFileHandler(AdminHandler):
-    """The scripts and styles of the page."""
-
-    has_data = False
-
-    async def get(self) -> None:
-        name = self.request.path.rpartition("/")[2]
-        suffix = name[name.rindex(".") :]
-        self.set_header("Content-Type", f"{_TYPES[suffix]}; charset=utf-8")
-        self.finish(_read(name))
-
-
-@cache
-def _read(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
-
-
 ROUTES: dict[str, type[AdminHandler]] = {
-    "/": PageHandler,
     "/health/live": LiveHandler,
     "/health/ready": ReadyHandler,
     "/metrics": MetricsHandler,
-    "/status": PageHandler,
     "/status.json": StatusHandler,
-    "/status/history.json": HistoryHandler,
     "/cache/purge": PurgeHandler,
     "/explain": ExplainHandler,
     "/reload": ReloadHandler,
-}
-FILE_ROUTES: dict[str, type[AdminHandler]] = {
-    f"/status/{each.name}": PageFileHandler
-    for each in _STATIC.iterdir()
-    if each.name.endswith((".js", ".css"))
 }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from ipaddress import ip_address
+from pkgutil import resolve_name
 from typing import Any
 
 from tornado.web import Application
 
-from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
-from tornado_idv.admin.handlers import FILE_ROUTES, ROUTES
+from tornado_idv.admin.handler import NoSuchRouteHandler
+from tornado_idv.admin.handlers import ROUTES
 from tornado_idv.admin.operations import Operations
-from tornado_idv.features.status_page.history import sampled
+from tornado_idv.features import FEATURES
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
@@ -30,29 +31,30 @@ _LIMITS = HttpLimits(
 
 @asynccontextmanager
 async def admin_listening(
-    sockets: Sequence[socket.socket],
-    host: str,
-    operations: Operations,
-    more_routes: Mapping[str, type[AdminHandler]] | None = None,
-    **application_settings: Any,
+    sockets: Sequence[socket.socket], host: str, operations: Operations, **settings: Any
 ) -> AsyncIterator[None]:
-    """Serve the admin listener on bound sockets; ``host`` is the configured one."""
-    async with sampled(operations) as history:
-        arguments = {
-            "operations": operations,
-            "history": history,
-            "host": host,
-            "needs_key": not all(ip_address(each.getsockname()[0]).is_loopback for each in sockets),
-        }
-        routes = {**ROUTES, **FILE_ROUTES, **(more_routes or {})}
+    """Serve the admin listener on bound sockets; ``host`` is the configured one.
+
+    ``settings`` are those of the application; features may read them, and add some.
+    """
+    arguments = {
+        "operations": operations,
+        "host": host,
+        "needs_key": not all(ip_address(each.getsockname()[0]).is_loopback for each in sockets),
+    }
+    routes = {**ROUTES}
+    async with AsyncExitStack() as stack:
+        for place in (each.admin_routes for each in FEATURES if each.admin_routes):
+            routes |= await stack.enter_async_context(resolve_name(place)(operations, settings))
         application = Application(
             [(path, handler, arguments) for path, handler in routes.items()],
             default_handler_class=NoSuchRouteHandler,
             default_handler_args=arguments,
             log_function=lambda _: None,
-            **application_settings,
+            **settings,
         )
-        server = HttpServer(Serving(application, make_reject(None), _LIMITS))
-        with closing(server):
-            await server.listen(sockets)
-            yield
+        server = stack.enter_context(
+            closing(HttpServer(Serving(application, make_reject(None), _LIMITS)))
+        )
+        await server.listen(sockets)
+        yield

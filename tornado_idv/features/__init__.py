@@ -19,6 +19,7 @@ _NAMES = (
     "shadow",
     "shared_cache",
     "snapshot",
+    "status_page",
     "users",
 )
 """The folders, in the order in which they act."""

@@ -26,7 +26,9 @@ class Feature:
     """The place of a function that returns the `Route`s of some `Settings`. Its second argument are
     the routes of the core and of the features before."""
     admin_routes: str | None = None
-    """The place of a mapping from paths of the admin listener to handlers."""
+    """The place of an asynchronous context manager, open while the admin listener is. Of the
+    `Operations` and the settings of its application it yields handlers by path, which may replace
+    those of the core."""
     part: str | None = None
     """The place of a function that returns the `Part` of a `Running` service, or ``None`` if its
     settings need none."""

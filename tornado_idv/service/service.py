@@ -231,7 +231,6 @@ async def listening(
             # A tenth of the time to the first response, and most services have none. First, so
             # that no connection to it is refused once the public listener responds.
             from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
-            from tornado_idv.features.double.admin import ROUTES  # noqa: PLC0415
 
             own = bind("change admin.host or admin.port", Address(admin.host, admin.port))
             for each in own:
@@ -257,9 +256,8 @@ async def listening(
         watch = reloader.watch(files, lambda: service.settings.server.watch_config)
         await stack.enter_async_context(background(watch))
         if admin is not None:
-            routes = ROUTES if settings.demo else None
             await stack.enter_async_context(
-                admin_listening(own, admin.host, operations, routes, double=service.shared.double)
+                admin_listening(own, admin.host, operations, double=service.shared.double)
             )
             service.admin_url = Address.of(own[0]).url("http")
         yield service

@@ -11,4 +11,5 @@ FEATURE = Feature(
         )
     },
     routes="tornado_idv.features.double.routes:make_routes",
+    admin_routes="tornado_idv.features.double.admin:admin_routes",
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar, cast
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, ValidationError
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
+from tornado_idv.admin.operations import Operations
 from tornado_idv.double.fault import Fault
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.features.double.state import Double
@@ -133,3 +136,11 @@ ROUTES: dict[str, type[DoubleHandler]] = {
     "/double/users/([^/]+)": UserHandler,
     "/double/faults/([^/]+)": FaultHandler,
 }
+
+
+@asynccontextmanager
+async def admin_routes(
+    _: Operations, settings: dict[str, Any]
+) -> AsyncIterator[dict[str, type[DoubleHandler]]]:
+    """Yield the routes of the double, if there is one."""
+    yield ROUTES if settings.get("double") else {}

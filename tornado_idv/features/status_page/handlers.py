@@ -1,0 +1,97 @@
+"""The page, its files, and the records that it shows."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from tornado_idv.admin.handler import AdminHandler
+from tornado_idv.admin.operations import Operations
+from tornado_idv.admin.status import status
+from tornado_idv.features.status_page.history import INTERVAL, WINDOW, History, sampled
+
+_STATIC = files(__package__) / "static"
+_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_POLICY = (
+    "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; connect-src 'self';"
+    " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class StatusHandler(AdminHandler):
+    """The overview of the core, with the last sample and latencies of backends."""
+
+    async def get(self) -> None:
+        history: History = self.settings["history"]
+        record = status(await self.operations.report(), self.operations.keys)
+        record["recent"] = history.latest
+        shared = [record["shared_cache"]] if record["shared_cache"] else []
+        for each in record["backends"] + shared:
+            each["latency_ms"] = history.backend_latency(each["name"])
+        self.send(record)
+
+
+class HistoryHandler(AdminHandler):
+    """The samples of the last 15 minutes."""
+
+    async def get(self) -> None:
+        history: History = self.settings["history"]
+        columns = history.columns()
+        self.send({"interval_s": INTERVAL, "window_s": WINDOW, "samples": columns})
+
+
+class PageHandler(AdminHandler):
+    """The page; a new nonce for each response keeps any other script and style from running."""
+
+    has_data = False
+
+    async def get(self) -> None:
+        nonce = secrets.token_urlsafe(16)
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.set_header("Content-Security-Policy", _POLICY.format(nonce))
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.finish(_read("status.html").replace("{nonce}", nonce))
+
+
+class PageFileHandler(AdminHandler):
+    """The scripts and styles of the page."""
+
+    has_data = False
+
+    async def get(self) -> None:
+        name = self.request.path.rpartition("/")[2]
+        suffix = name[name.rindex(".") :]
+        self.set_header("Content-Type", f"{_TYPES[suffix]}; charset=utf-8")
+        self.finish(_read(name))
+
+
+@cache
+def _read(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")
+
+
+ROUTES: dict[str, type[AdminHandler]] = {
+    "/": PageHandler,
+    "/status": PageHandler,
+    "/status.json": StatusHandler,
+    "/status/history.json": HistoryHandler,
+}
+FILE_ROUTES: dict[str, type[AdminHandler]] = {
+    f"/status/{each.name}": PageFileHandler
+    for each in _STATIC.iterdir()
+    if each.name.endswith((".js", ".css"))
+}
+
+
+@asynccontextmanager
+async def admin_routes(
+    operations: Operations, settings: dict[str, Any]
+) -> AsyncIterator[dict[str, type[AdminHandler]]]:
+    """Yield the routes; sample the service meanwhile."""
+    async with sampled(operations) as history:
+        settings["history"] = history
+        yield ROUTES | FILE_ROUTES
