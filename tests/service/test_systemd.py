@@ -33,10 +33,10 @@ def environ(manager: socket.socket, **more: str) -> dict[str, str]:
 def test_each_state_is_a_datagram(manager: socket.socket) -> None:
     notifier = Notifier.from_environ(environ(manager))
     before = time.monotonic_ns() // 1000
-    notifier.ready()
-    notifier.reloading()
-    notifier.alive()
-    notifier.stopping()
+    notifier("ready")
+    notifier("reloading")
+    notifier("alive")
+    notifier("stopping")
     received = [manager.recv(1000).decode() for _ in range(4)]
     assert received[0] == f"READY=1\nMAINPID={os.getpid()}"
     reloading, _, at = received[1].partition("\nMONOTONIC_USEC=")
@@ -45,7 +45,7 @@ def test_each_state_is_a_datagram(manager: socket.socket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "watchdog"),
+    ("more", "interval"),
     [
         ({}, None),
         ({"WATCHDOG_USEC": "3000000"}, 1.5),
@@ -56,16 +56,16 @@ def test_each_state_is_a_datagram(manager: socket.socket) -> None:
     ],
     ids=["none", "watched", "this process", "another process", "zero", "not a number"],
 )
-def test_watchdog_is_served_at_half_its_time(more: dict[str, str], watchdog: float | None) -> None:
-    assert Notifier.from_environ({"NOTIFY_SOCKET": "/x", **more}).watchdog == watchdog
+def test_watchdog_is_served_at_half_its_time(more: dict[str, str], interval: float | None) -> None:
+    assert Notifier.from_environ({"NOTIFY_SOCKET": "/x", **more}).interval == interval
 
 
 def test_nothing_is_sent_without_a_manager() -> None:
     notifier = Notifier.from_environ({"WATCHDOG_USEC": "3000000"})
-    assert notifier.watchdog is None
-    notifier.ready()
+    assert notifier.interval is None
+    notifier("ready")
 
 
 def test_manager_that_is_gone_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Notifier(str(tmp_path / "missing")).ready()
+    Notifier(str(tmp_path / "missing"))("ready")
     assert "the service manager cannot be notified: No such file" in caplog.text

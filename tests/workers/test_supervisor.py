@@ -60,7 +60,7 @@ def test_service_is_announced_once_when_all_processes_serve(simulation: Simulati
         process.serve(keys)
         simulation.advance(0.1)
     assert simulation.announced == [5]
-    assert simulation.notifier.sent == ["READY"]
+    assert simulation.events.sent == ["ready"]
     simulation.worker().exit(1)
     simulation.advance(10.0)
     assert simulation.announced == [5]
@@ -373,7 +373,7 @@ def test_stop_drains_the_workers_and_then_the_manager(
     text = "stopping: no new connections, finishing the requests in flight"
     assert caplog.messages == [text]
     first, second = service.worker(1), service.worker(2)
-    assert (service.released, service.notifier.sent[-1]) == (1, "STOPPING")
+    assert (service.released, service.events.sent[-1]) == (1, "stopping")
     assert first.received == second.received == [{"op": "drain", "delay": True}]
     first.exit()
     service.advance(1.0)
@@ -587,10 +587,10 @@ def test_service_manager_gets_a_sign_of_life_twice_per_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulation = Simulation(tmp_path, monkeypatch)
-    simulation.notifier.watchdog = 0.4
+    simulation.events.interval = 0.4
     simulation.start()
     simulation.advance(2.0)
-    assert simulation.notifier.signs_of_life == pytest.approx(
+    assert simulation.events.signs_of_life == pytest.approx(
         [1000, 1000.4, 1000.8, 1001.2, 1001.6, 1002]
     )
     simulation.close()

@@ -47,7 +47,7 @@ def test_configuration_that_all_have_committed_replaces_no_process(service: Simu
     service.end_reload(ReloadResult(5.0))
     service.advance(10.0)
     assert len(service.processes) == 3
-    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+    assert service.events.sent == ["ready", "reloading", "ready"]
     assert service.overview()["last_reload"]["at"] == 5.0
     assert service.counters.reloads == {"ok": 1, "failed": 0}
 
@@ -130,7 +130,7 @@ def test_failed_reload_replaces_no_process(service: Simulation) -> None:
     service.advance(10.0)
     assert (len(service.processes), site(service)) == (3, "https://profiles.example")
     assert service.counters.reloads == {"ok": 0, "failed": 1}
-    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+    assert service.events.sent == ["ready", "reloading", "ready"]
 
 
 def test_content_that_is_invalid_by_now_is_not_used(service: Simulation) -> None:
@@ -153,7 +153,7 @@ def test_manager_that_ends_before_the_commit_leaves_the_old_configuration(
     assert site(service) == "https://profiles.example"
     assert service.counters.reloads == {"ok": 0, "failed": 1}
     assert f"manager (pid {old.pid}) ended during the reload" in caplog.text
-    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+    assert service.events.sent == ["ready", "reloading", "ready"]
 
 
 def test_manager_that_ends_during_the_commit_leaves_the_new_configuration(
@@ -215,4 +215,4 @@ def test_reload_that_a_stop_ends_has_failed(
     assert service.run()
     assert service.counters.reloads == {"ok": 0, "failed": 1}
     assert "the service is stopping" in caplog.text
-    assert service.notifier.sent[-2:] == ["RELOADING", "STOPPING"]
+    assert service.events.sent[-2:] == ["reloading", "stopping"]

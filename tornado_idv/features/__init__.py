@@ -20,6 +20,7 @@ _NAMES = (
     "shared_cache",
     "snapshot",
     "status_page",
+    "systemd",
     "users",
 )
 """The folders, in the order in which they act."""

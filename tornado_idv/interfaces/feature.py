@@ -29,6 +29,8 @@ class Feature:
     """The place of an asynchronous context manager, open while the admin listener is. Of the
     `Operations` and the settings of its application it yields handlers by path, which may replace
     those of the core."""
+    events: str | None = None
+    """The place of a function that returns the `Listener` of an environment."""
     part: str | None = None
     """The place of a function that returns the `Part` of a `Running` service, or ``None`` if its
     settings need none."""

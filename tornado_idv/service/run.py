@@ -17,9 +17,9 @@ import uvloop
 
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.features.systemd.watchdog import watched_loop
 from tornado_idv.logs.handlers import AUDIT, LogOutput
+from tornado_idv.service.events import Events
 from tornado_idv.service.service import ListeningService, listening
 
 _log = logging.getLogger(__name__)
@@ -46,21 +46,21 @@ def run(
 
     async def serve() -> None:
         signals = Signals(asyncio.current_task(), partial(abort, logs))
-        notifier = Notifier.from_environ()
-        alive = asyncio.create_task(_report_alive(notifier))
+        events = Events.of_features()
+        alive = asyncio.create_task(_report_alive(events))
         try:
             async with listening(
-                file, settings, manager, logs.access, lambda: logs.writer.dropped, notifier=notifier
+                file, settings, manager, logs.access, lambda: logs.writer.dropped, events=events
             ) as service:
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()
                 log_start(settings, service)
                 logs.writer.flush()  # all warnings are before what is announced
                 announce(service)
-                notifier.ready()
+                events.send("ready")
                 with watched_loop(service.operations.counters):
                     await signals.stop.wait()
-                    notifier.stopping()
+                    events.send("stopping")
                     _log.info("stopping: no new connections, finishing the requests in flight")
                     service.reloader.stop()
                     drained = await service.drain()
@@ -137,11 +137,11 @@ def abort(logs: LogOutput, number: int) -> None:
     os._exit(KILLED_BY + number)
 
 
-async def _report_alive(notifier: Notifier) -> None:
-    """Send systemd watchdog keep-alives, if ``WATCHDOG_USEC`` is set."""
-    while notifier.watchdog is not None:
-        notifier.alive()
-        await asyncio.sleep(notifier.watchdog)
+async def _report_alive(events: Events) -> None:
+    """Send keep-alives, if a listener needs them."""
+    while events.interval is not None:
+        events.send("alive")
+        await asyncio.sleep(events.interval)
 
 
 def log_start(settings: Settings, service: ListeningService, **more: object) -> None:

@@ -18,7 +18,6 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.features import FEATURES
 from tornado_idv.features.double.state import Double
-from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
@@ -29,6 +28,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.directories import Directories, open_directories
+from tornado_idv.service.events import Events
 from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.limiters import Limiters, make_limiters
 from tornado_idv.service.part import Part, Prepared, Running
@@ -216,12 +216,12 @@ async def listening(
     access_log: AccessLog | None,
     log_dropped: Callable[[], int],
     *,
-    notifier: Notifier,
+    events: Events,
 ) -> AsyncIterator[Service]:
     """The whole service in one process, from open backends to listening sockets.
 
     ``file`` holds the settings; a reload reads it again. ``log_dropped`` returns the number of
-    lost log lines, for the metrics; ``notifier`` reports reloads. Raises `StartError` if the key
+    lost log lines, for the metrics; ``events`` get reloads. Raises `StartError` if the key
     store or a backend cannot be opened or an address cannot be taken.
     """
     sockets = public_sockets(settings.server, file.addresses_for(settings))
@@ -245,10 +245,10 @@ async def listening(
             return ReloadResult(needs_restart=applicable(settings, service.settings)[1])
 
         def end(result: ReloadResult, audited: Audited) -> None:
-            notifier.ready()
+            events.send("ready")
             record(result, operations.counters, audited)
 
-        reloader = Reloader(file, apply, lambda _: notifier.reloading(), end)
+        reloader = Reloader(file, apply, lambda _: events.send("reloading"), end)
         service.reloader = operations.reloads = reloader
         stack.push_async_callback(reloader.close)
         files = SocketFiles(service.addresses)

@@ -14,9 +14,9 @@ import pluggy
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import installed_kinds
+from tornado_idv.service.events import Events
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.service.run import log_start
@@ -74,7 +74,7 @@ def supervise(
         supervisor = Supervisor(
             slots,
             current,
-            Notifier.from_environ(),
+            Events.of_features(),
             on_ready=on_ready,
             release=partial(_close, {*chain(*public)}),
         )

@@ -17,10 +17,10 @@ from functools import partial
 from msgspec import convert
 
 from tornado_idv.errors import StartError
-from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
+from tornado_idv.service.events import Events
 from tornado_idv.service.reload import STOPPING, Audited, Configuration, failure, record
 from tornado_idv.service.run import KILLED_BY
 from tornado_idv.workers.channel import Message, State
@@ -58,7 +58,7 @@ class Supervisor:
         self,
         slots: Sequence[Slot],
         current: Configuration,
-        notifier: Notifier,
+        events: Events,
         *,
         on_ready: Callable[[int], object],
         release: Callable[[], object],
@@ -68,7 +68,7 @@ class Supervisor:
         self.counters = Counters()
         self._slots = {slot.name: slot for slot in slots}
         self._current = current
-        self._notifier = notifier
+        self._events = events
         self._on_all_ready = on_ready
         self._release = release
         self._clock = clock
@@ -120,9 +120,9 @@ class Supervisor:
         if self._stopping and not self._workers():  # the manager responds until the end
             for child in self._children:
                 self._drain(child, delay=False)
-        if self._notifier.watchdog is not None and now >= self._alive_at:
-            self._alive_at = now + self._notifier.watchdog
-            self._notifier.alive()
+        if self._events.interval is not None and now >= self._alive_at:
+            self._alive_at = now + self._events.interval
+            self._events.send("alive")
 
     def _wait(self) -> None:
         """Wait for a message, a signal, or what is due."""
@@ -135,7 +135,7 @@ class Supervisor:
         due = [now + _TICK]
         if not self._stopping:
             due += [slot.start_at for slot in self._slots.values() if slot.child is None]
-        if self._notifier.watchdog is not None:
+        if self._events.interval is not None:
             due.append(self._alive_at)
         poll.poll(max(0.0, min(due) - now) * 1000)
 
@@ -182,7 +182,7 @@ class Supervisor:
                 manager.send("reply", **self._overview())
             case "reloading":
                 self._hangup_due, self._reloading = False, message["audited"]
-                self._notifier.reloading()
+                self._events.send("reloading")
             case "use":
                 serving = {each.pid for each in self._workers() if each.phase == "ready"}
                 if serving.difference(message["prepared"]):
@@ -198,7 +198,7 @@ class Supervisor:
         audited, self._reloading, self._used = self._reloading or {}, None, None
         self._last_reload = result
         if not self._stopping:
-            self._notifier.ready()
+            self._events.send("ready")
         record(result, self.counters, audited)
 
     def _on_manager_exit(self, manager: Child) -> None:
@@ -236,7 +236,7 @@ class Supervisor:
             raise error
         if all(slot.child is not None and slot.child.phase == "ready" for slot in slots):
             self._announced = True
-            self._notifier.ready()
+            self._events.send("ready")
             self._on_all_ready(max(each.state.keys or 0 for each in self._children))
             self._pass_hangup_on()
 
@@ -317,7 +317,7 @@ class Supervisor:
             self._stopping = True
             if (manager := self._slots[MANAGER].child) is not None:
                 manager.send("stopping")
-            self._notifier.stopping()
+            self._events.send("stopping")
             if self._announced:
                 _log.info("stopping: no new connections, finishing the requests in flight")
             else:

@@ -13,13 +13,13 @@ from support.processes.service import KEY
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError, Unavailable
-from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.log_format import json_lines
 from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
+from tornado_idv.service.events import Events
 from tornado_idv.service.service import Service, listening
 from tornado_idv.web.access_log import AccessLog
 
@@ -191,5 +191,5 @@ async def reloadable(folder: Path, text: str) -> AsyncIterator[ReloadHarness]:
     settings = file.load(installed_kinds(manager), {})
     logged: list[str] = []
     log = AccessLog(logged.append, json_lines)
-    async with listening(file, settings, manager, log, lambda: 0, notifier=Notifier()) as service:
+    async with listening(file, settings, manager, log, lambda: 0, events=Events()) as service:
         yield ReloadHarness(service, path, logged, log)

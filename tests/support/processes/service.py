@@ -17,11 +17,11 @@ from tornado.testing import bind_unused_port
 
 from support.processes.threads import in_thread
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
+from tornado_idv.service.events import Events
 from tornado_idv.service.service import Service, listening
 from tornado_idv.web.app import all_routes, make_api
 from tornado_idv.web.lookups import Services
@@ -168,7 +168,7 @@ async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
     manager = plugin_manager()
     file = ConfigFile.read(path)
     settings = file.load(installed_kinds(manager), {})
-    async with listening(file, settings, manager, None, lambda: 0, notifier=Notifier()) as service:
+    async with listening(file, settings, manager, None, lambda: 0, events=Events()) as service:
         yield service
 
 

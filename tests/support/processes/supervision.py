@@ -16,10 +16,10 @@ import pytest
 
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
-from tornado_idv.features.systemd.notify import Notifier
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
+from tornado_idv.service.events import Event, Events
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.workers.channel import Message, State, encode
@@ -139,21 +139,21 @@ class FakeChild(Child):
         self.close()
 
 
-class RecordingNotifier(Notifier):
-    """Records what the service manager would be notified of."""
+class RecordingEvents(Events):
+    """Records the events of the service."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
-        self.sent: list[str] = []
+        self.sent: list[Event] = []
         self.signs_of_life: list[float] = []
-        """When `alive` was called."""
+        """When ``alive`` was sent."""
         self._clock = clock
 
-    def alive(self) -> None:
-        self.signs_of_life.append(self._clock())
-
-    def _send(self, *lines: str) -> None:
-        self.sent.append(lines[0].partition("=")[0])
+    def send(self, event: Event) -> None:
+        if event == "alive":
+            self.signs_of_life.append(self._clock())
+        else:
+            self.sent.append(event)
 
 
 class _Over(Exception):
@@ -175,7 +175,7 @@ class Simulation:
         self.fork_error: OSError | None = None
         self.announced: list[int] = []
         self.released = 0
-        self.notifier = RecordingNotifier(self.clock)
+        self.events = RecordingEvents(self.clock)
         plugins = plugin_manager()
         kinds = installed_kinds(plugins)
         file = ConfigFile.read(self.path)
@@ -193,7 +193,7 @@ class Simulation:
         self.supervisor = Supervisor(
             [Slot(each, lambda _: 0) for each in names or ("worker 1", "worker 2", MANAGER)],
             self.current,
-            self.notifier,
+            self.events,
             on_ready=self.announced.append,
             release=self._release,
             clock=self.clock,

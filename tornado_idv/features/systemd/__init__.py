@@ -1,1 +1,5 @@
 """Notification of systemd, and its watchdog."""
+
+from tornado_idv.interfaces.feature import Feature
+
+FEATURE = Feature("systemd", events="tornado_idv.features.systemd.notify:Notifier.from_environ")

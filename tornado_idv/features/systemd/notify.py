@@ -9,19 +9,20 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
+from tornado_idv.service.events import Event
+
 _log = logging.getLogger(__name__)
 
 
 class Notifier:
     """Sends the state of the service to its manager; without one, does nothing.
 
-    ``watchdog`` is how often `alive` is to be called, in seconds: half the manager's timeout.
-    ``None`` if it has none.
+    ``interval`` is half the timeout of the manager's watchdog, in seconds; ``None`` without one.
     """
 
-    def __init__(self, address: str | None = None, watchdog: float | None = None) -> None:
+    def __init__(self, address: str | None = None, interval: float | None = None) -> None:
         self._address = address
-        self.watchdog = watchdog
+        self.interval = interval
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Self:
@@ -32,21 +33,17 @@ class Notifier:
         watched = address is not None and is_ours and timeout.isdigit() and int(timeout) > 0
         return cls(address, int(timeout) / 2e6 if watched else None)
 
-    def ready(self) -> None:
-        """The service serves, for the first time or after `reloading`."""
-        self._send("READY=1", f"MAINPID={os.getpid()}")
-
-    def reloading(self) -> None:
-        """The service reads its configuration again."""
-        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-
-    def stopping(self) -> None:
-        """The service begins to stop."""
-        self._send("STOPPING=1")
-
-    def alive(self) -> None:
-        """The service responds."""
-        self._send("WATCHDOG=1")
+    def __call__(self, event: Event, /) -> None:
+        """Notify the service manager of an event."""
+        match event:
+            case "ready":
+                self._send("READY=1", f"MAINPID={os.getpid()}")
+            case "reloading":
+                self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            case "stopping":
+                self._send("STOPPING=1")
+            case "alive":
+                self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:
         address = self._address

@@ -1,0 +1,43 @@
+"""Events in the life of the service, for features that listen to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pkgutil import resolve_name
+from typing import Literal, Protocol, Self
+
+from tornado_idv.features import FEATURES
+
+Event = Literal["ready", "reloading", "stopping", "alive"]
+"""``ready`` is sent once the service serves, and at the end of each reload."""
+
+
+class Listener(Protocol):
+    """Receives events.
+
+    ``interval`` are the seconds between two ``alive``, ``None`` if it needs none.
+    """
+
+    interval: float | None
+
+    def __call__(self, event: Event, /) -> None: ...
+
+
+class Events:
+    """Sends events to listeners. ``interval`` is the shortest of theirs."""
+
+    def __init__(self, listeners: Iterable[Listener] = ()) -> None:
+        self._listeners = [*listeners]
+        intervals = (each.interval for each in self._listeners if each.interval is not None)
+        self.interval = min(intervals, default=None)
+
+    @classmethod
+    def of_features(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Return those of the features, in this environment."""
+        return cls(resolve_name(each.events)(environ) for each in FEATURES if each.events)
+
+    def send(self, event: Event) -> None:
+        """Send an event to each listener."""
+        for each in self._listeners:
+            each(event)
