@@ -17,9 +17,9 @@ import uvloop
 
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.features.systemd.watchdog import watched_loop
 from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.service.events import Events
+from tornado_idv.service.loop_lag import measured_lag
 from tornado_idv.service.service import ListeningService, listening
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def run(
                 logs.writer.flush()  # all warnings are before what is announced
                 announce(service)
                 events.send("ready")
-                with watched_loop(service.operations.counters):
+                with measured_lag(service.operations.counters):
                     await signals.stop.wait()
                     events.send("stopping")
                     _log.info("stopping: no new connections, finishing the requests in flight")

@@ -14,8 +14,8 @@ import uvloop
 
 from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.errors import format_traceback
-from tornado_idv.features.systemd.watchdog import watched_loop
 from tornado_idv.logs.handlers import configure_logging
+from tornado_idv.service.loop_lag import measured_lag
 from tornado_idv.service.reload import Configuration, failure, prepare_file
 from tornado_idv.service.run import tune_gc
 from tornado_idv.service.service import Service, serving
@@ -66,7 +66,7 @@ def run_worker(
                 requests.service.set_result(service)
                 logs.writer.flush()  # the service is announced then
                 channel.serving(service.key_count, lambda: _report(service.operations))
-                with watched_loop(service.operations.counters):
+                with measured_lag(service.operations.counters):
                     await channel.stop.wait()
                     if await service.drain(delay=channel.delay):
                         return STOPPED

@@ -1,4 +1,4 @@
-"""Notification of systemd, and its watchdog."""
+"""Notification of systemd."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,0 +1,39 @@
+"""The lag of the event loop, which is long after something has blocked it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tornado_idv.metrics.counters import Counters
+
+_log = logging.getLogger(__name__)
+_INTERVAL = 0.1
+_LIMIT = 1.0
+"""Seconds of lag after which the loop counts as blocked."""
+
+
+@contextmanager
+def measured_lag(counters: Counters) -> Iterator[None]:
+    """Measure how late the timers of the running loop are; log one that was blocked.
+
+    To be entered in each process, after a fork.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def measure() -> None:
+        nonlocal timer
+        lag = loop.time() - timer.when()
+        counters.max_lag = max(counters.max_lag, lag)
+        if lag > _LIMIT:
+            _log.warning("event loop was blocked for %.1f s", lag)
+        timer = loop.call_later(_INTERVAL, measure)
+
+    timer = loop.call_later(_INTERVAL, measure)
+    try:
+        yield
+    finally:
+        timer.cancel()
