@@ -399,7 +399,7 @@ async def test_access_log_names_no_user_unless_it_is_configured(
 ) -> None:
     lines: list[str] = []
     log = AccessLog(lines.append, json_lines, make_subject_of(ids))
-    journal = DoubleState(log)
+    journal = DoubleState().log_before(log)
     request = Request("r", None, "POST", "identify/url", "::1", "k", "@alice")
     record_response(Counters(), journal, request, Result(200, b"{}"), 0.0)
     log.flush()

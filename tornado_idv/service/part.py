@@ -13,6 +13,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory, Layer
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.web.access_log import RequestLog
 
 
 async def _nothing() -> None:
@@ -50,6 +51,10 @@ class Part:
     async def opened(self) -> AsyncIterator[None]:
         """Hold open what is needed before the first directory, and until the last one is closed."""
         yield
+
+    def log_before(self, log: RequestLog | None) -> RequestLog | None:
+        """Return the record of requests before this one, which it goes on to; itself by default."""
+        return log
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
         """Return the layer of lookups past this cache, by these settings, before the backends."""

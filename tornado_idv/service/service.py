@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
@@ -17,7 +17,6 @@ from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.features import FEATURES
-from tornado_idv.features.double.state import Double
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
@@ -81,13 +80,13 @@ class ListeningService:
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """Parts that outlast a configuration: keys, counts of limits, counters, log, test double."""
+    """Everything that outlasts a configuration; ``parts`` are those of features, by name."""
 
     ring: KeyRing
     limiters: Limiters
     counters: Counters
     access_log: RequestLog | None
-    double: Double | None = None
+    parts: Mapping[str, Part]
 
 
 @dataclass(eq=False)
@@ -191,7 +190,7 @@ def make_http(
         server.health_path,
         routes,
         known_heads=known_heads,
-        double=shared.double,
+        parts=shared.parts,
     )
     return Serving(
         app=api,
@@ -257,7 +256,7 @@ async def listening(
         await stack.enter_async_context(background(watch))
         if admin is not None:
             await stack.enter_async_context(
-                admin_listening(own, admin.host, operations, double=service.shared.double)
+                admin_listening(own, admin.host, operations, parts=service.shared.parts)
             )
             service.admin_url = Address.of(own[0]).url("http")
         yield service
@@ -281,13 +280,16 @@ async def serving(
     counters = Counters()
     running = Running(settings, manager, counters)
     parts = [part for make_part in _PARTS if (part := make_part(running))]
+    log: RequestLog | None = access_log
+    for each in parts:
+        log = each.log_before(log)
     async with (
         Keys(installed_kinds(manager)).opened(settings.auth) as keys,
         open_directories(running, parts) as directories,
     ):
         limiters = common or make_limiters(settings.limits)
-        double = Double(access_log) if settings.demo else None
-        shared = SharedParts(keys.ring, limiters, counters, double or access_log, double)
+        by_name = {each.name: each for each in parts}
+        shared = SharedParts(keys.ring, limiters, counters, log, by_name)
         server = HttpServer(make_http(settings, directories.current, shared))
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         operations = ServiceOperations(

@@ -11,5 +11,6 @@ FEATURE = Feature(
         )
     },
     routes="tornado_idv.features.double.routes:make_routes",
+    part="tornado_idv.features.double.state:make_part",
     admin_routes="tornado_idv.features.double.admin:admin_routes",
 )

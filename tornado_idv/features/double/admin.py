@@ -32,7 +32,7 @@ class DoubleHandler(AdminHandler):
 
     @property
     def double(self) -> Double:
-        return cast("Double", self.settings["double"])
+        return cast("Double", self.settings["parts"][Double.name])
 
     def query(self, text: str) -> Query:
         """Return the query in a path or body; raises `AdminError`."""
@@ -143,4 +143,4 @@ async def admin_routes(
     _: Operations, settings: dict[str, Any]
 ) -> AsyncIterator[dict[str, type[DoubleHandler]]]:
     """Yield the routes of the double, if there is one."""
-    yield ROUTES if settings.get("double") else {}
+    yield ROUTES if Double.name in settings.get("parts", ()) else {}

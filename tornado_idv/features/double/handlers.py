@@ -43,7 +43,7 @@ class DoubleHandler(AuthenticatedHandler):
 
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
         """Return the fault of a lookup, which is counted, and the result of it or of a user."""
-        double: Double = self.settings["double"]
+        double: Double = self.settings["parts"][Double.name]
         fault = double.take_fault(query, self.services.directory)
         failure = None if fault is None else await self._fail(fault)
         user = double.users.get(query)

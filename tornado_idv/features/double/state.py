@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, deque
+from typing import Self
 
 from tornado_idv.double.fault import Fault
 from tornado_idv.log_format import format_time
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import ByCard, Query, User
+from tornado_idv.service.part import Part, Running
 from tornado_idv.web.access_log import AccessRecord, RequestLog
 
 MAX_REQUESTS = 1000
@@ -19,7 +21,7 @@ _CLOCK_TOLERANCE = 0.001
 _SEED = 0
 
 
-class Double(RequestLog):
+class Double(RequestLog, Part):
     """Users and faults set at run time, and the journal of requests.
 
     ``users`` and ``faults`` are by query; the fault of all queries has the key ``None``. Both come
@@ -27,9 +29,15 @@ class Double(RequestLog):
     the uses of each fault.
     """
 
-    def __init__(self, access_log: RequestLog | None = None) -> None:
-        self._access_log = access_log
+    name = "test double"
+
+    def __init__(self) -> None:
+        self._access_log: RequestLog | None = None
         self.reset()
+
+    def log_before(self, log: RequestLog | None) -> Self:
+        self._access_log = log
+        return self
 
     def reset(self) -> None:
         """Discard all that was set, counted and recorded; start the random numbers again."""
@@ -97,3 +105,8 @@ class Double(RequestLog):
             # Of a query the log takes the text alone, so that its kind does not matter.
             record.subject = self._access_log.subject_of(ByCard(text)) if text is not None else None
             self._access_log.add(record)
+
+
+def make_part(running: Running) -> Double | None:
+    """Return the test double, in demo mode."""
+    return Double() if running.settings.demo else None
