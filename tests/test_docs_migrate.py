@@ -10,6 +10,7 @@ import json
 import random
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -101,6 +102,7 @@ class _Traffic:
 
     client: Client
     count: int = 0
+    rounds: Counter[int] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -108,6 +110,7 @@ class _Traffic:
         """Look people up, alone and as batches, until stopped."""
         chance = random.Random(seed)
         while not self.stop.wait(0.1):
+            self.rounds[seed] += 1
             chosen = [chance.randrange(-50, len(PEOPLE)) for _ in range(20)]
             asked = {_nickname(number): number for number in (DIFFERS, MISSING, EXTRA, *chosen)}
             try:
@@ -122,6 +125,11 @@ class _Traffic:
         """Wait until so many further people were looked up."""
         target = self.count + count
         eventually(lambda: self.count >= target)
+
+    def settle(self) -> None:
+        """Wait until each lookup that runs now, maybe in the configuration before, has ended."""
+        before = {**self.rounds}
+        eventually(lambda: all(self.rounds[seed] > before[seed] for seed in before))
 
     def _check(self, number: int, user: User | None, error: ClientError | None = None) -> None:
         self.count += 1
@@ -240,6 +248,7 @@ def test_migration(guide: Guide, database: Database) -> None:
             eventually(lambda: guide.status()["users"] >= 1000, 60)
             guide.follow("\n## 5. ")
             guide.follow("\nNo request fails")
+            running.settle()
             crm.down = True  # which no client notices
             running.wait_for(500)
             crm.down = False
@@ -250,5 +259,6 @@ def test_migration(guide: Guide, database: Database) -> None:
             running.wait_for(500)
             crm.down = False
             guide.undo()
+            running.settle()
             database.run("DELETE FROM users")
             running.wait_for(500)

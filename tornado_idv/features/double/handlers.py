@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from tornado_idv.model import Query
 from tornado_idv.units import Rate
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
-from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
+from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import Services, result_of_error
 from tornado_idv.web.response import ECHOED, Result
@@ -96,18 +97,61 @@ class DoubleHandler(AuthenticatedHandler):
         return cast("Exchange", self.request.connection)
 
 
-class DoubleIdentifyHandler(DoubleHandler, IdentifyHandler):
-    """A single lookup."""
+class SingleFaults(DoubleHandler):
+    """Faults of a single lookup."""
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         fault, result = await self.simulate(query)
-        result = result or await super()._look_up(query, limits)
+        result = result or await super()._look_up(query, limits)  # type: ignore[misc]
         return await self.send_in_pieces(result, fault)
 
 
-class DoubleUrlHandler(DoubleIdentifyHandler, IdentifyUrlHandler):
-    """Lookups by nickname or profile URL."""
+class BatchFaults(DoubleHandler):
+    """A ``status`` of 500 or 503 is that of an item; other faults are those of the response."""
+
+    async def _look_up_all(
+        self, parsed: Sequence[Query | Result], limits: KeyLimits | None
+    ) -> Result:
+        results: dict[Query, Result] = {}
+        in_pieces: Fault | None = None
+        for query in dict.fromkeys(each for each in parsed if not isinstance(each, Result)):
+            fault, result = await self.simulate(query)
+            if result is not None:
+                results[query] = result
+                if not result.body.startswith(b"{"):
+                    return result  # none at all, or the page of a proxy
+            if fault is not None and (fault.cut or fault.drip):
+                in_pieces = fault
+        parsed = [each if isinstance(each, Result) else results.get(each, each) for each in parsed]
+        combined: Result = await super()._look_up_all(parsed, limits)  # type: ignore[misc]
+        return await self.send_in_pieces(combined, in_pieces)
 
 
-class DoubleCardHandler(DoubleIdentifyHandler, IdentifyCardHandler):
-    """Lookups by card number."""
+class VerifyFaults(DoubleHandler):
+    """Faults of lookups for proxies, which have no body that could be slow or cut."""
+
+    async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
+        _, simulated = await self.simulate(query)
+        result: Result = simulated or await super()._look_up(query, limits)  # type: ignore[misc]
+        return result
+
+    def respond(self, result: Result) -> None:
+        if result.body.startswith(b"<"):
+            ApiHandler.respond(self, result)  # the page of a proxy has no fields of ours
+        else:
+            super().respond(result)
+
+
+_FAULTS = {
+    "identify/url": SingleFaults,
+    "identify/card": SingleFaults,
+    "identify/batch": BatchFaults,
+    "verify": VerifyFaults,
+}
+"""By the name of the route whose handler fails like this."""
+
+
+def failing(handler: type[ApiHandler]) -> type[ApiHandler]:
+    """Return this handler with the faults of the double, or as it is if it looks nobody up."""
+    faults = _FAULTS.get(handler.route)
+    return handler if faults is None else type(f"Double{handler.__name__}", (faults, handler), {})
