@@ -16,6 +16,7 @@ from tornado_idv import yaml_loader
 from tornado_idv.config.address import Address
 from tornado_idv.config.types import is_host, is_loopback
 from tornado_idv.errors import Problem, SettingError
+from tornado_idv.features import MISSING
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.token import digest, is_token68
 
@@ -35,6 +36,15 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
         if isinstance(shadow := value_at(each, "shadow"), yaml_loader.Mapping)
     ]
     yield from _duplicates(file, _texts(shadows, "state"), "another shadow has this file")
+    shared = value_at(tree, "shared_cache")
+    needed: tuple[tuple[str, str, Any], ...] = (
+        ("shared_cache", "shared_cache", shared),
+        *(("backends.shadow", path, shadow) for path, shadow in shadows),
+    )
+    for setting, path, value in needed:
+        if setting in MISSING and value is not None:
+            mark: yaml_loader.Mark = value.mark
+            yield Problem(file, *mark, path, MISSING[setting])
     yield from _duplicates(file, _texts(keys, "id"), "another key has this id")
     yield from _duplicates(file, _digests(keys), "another key has this token")
     for path, key in keys:

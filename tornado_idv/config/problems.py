@@ -19,6 +19,7 @@ from pydantic_core.core_schema import ErrorType
 
 from tornado_idv import yaml_loader
 from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.features import MISSING
 
 Schema = Mapping[str, Any]
 Steps = tuple[str | int, ...]
@@ -63,12 +64,13 @@ _EXPECTED = {
     "url": "a URL",
     "uuid": "a UUID",
 }
-_REMOVED = {
+_REFUSED = {
+    **MISSING,
     "shared_limits": "removed in 1.0: each machine counts alone; remove this section, and limit "
     "the requests to all of them in their balancer, as by limit_req of nginx or a stick-table of "
     "haproxy",
 }
-"""What to do instead of a removed setting, by its path without indices."""
+"""Why a setting is refused, by its path without indices."""
 
 
 def is_safe_to_print(step: str | int) -> bool:
@@ -109,8 +111,8 @@ def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> It
         if is_unknown:
             value = value.key(steps[-1])
             path = (*path, value) if is_safe_to_print(value) else path
-            removed = _REMOVED.get(".".join(step for step in path if isinstance(step, str)))
-            text = removed or _unknown(value, meant.get(steps), location.known)
+            refused = _REFUSED.get(".".join(step for step in path if isinstance(step, str)))
+            text = refused or _unknown(value, meant.get(steps), location.known)
         elif kind.startswith("union_tag_") and isinstance(value, yaml_loader.Mapping):
             members: dict[Any, Any] = value
             path, value = (*path, location.tag), members.get(location.tag, value)

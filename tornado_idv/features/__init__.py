@@ -5,6 +5,7 @@ To remove a feature, delete its folder and its line here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 
 from tornado_idv.interfaces.feature import Feature
@@ -28,3 +29,18 @@ _NAMES = (
 FEATURES: tuple[Feature, ...] = tuple(
     import_module(f"{__name__}.{name}").FEATURE for name in _NAMES
 )
+
+_SETTINGS = {
+    "backends.shadow": "shadow",
+    "cache.snapshot": "snapshot",
+    "cache.snapshot_interval": "snapshot",
+    "server.docs": "docs",
+    "server.verify": "verify",
+    "shared_cache": "shared_cache",
+}
+MISSING: Mapping[str, str] = {
+    setting: f"needs the feature {name}, which this installation lacks"
+    for setting, name in _SETTINGS.items()
+    if name not in _NAMES
+}
+"""Why a setting is refused, by its path without indices."""

@@ -1,0 +1,100 @@
+"""The sizes of the rooms of this project, which only grow by a commit that says why.
+
+Run `python tests/test_size.py` to see them. After a room has become smaller, lower its number.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tornado_idv"
+FEATURES = PACKAGE / "features"
+BESIDE_THE_CORE = (FEATURES, PACKAGE / "client")
+SIZES = {
+    # Lines of Python, with docstrings and blank lines.
+    "core": 18_650,
+    "client": 864,
+    # Features: what they cost beside the core.
+    "features/batch": 182,
+    "features/docs": 485,
+    "features/double": 645,
+    "features/keys_transfer": 265,
+    "features/reconcile": 810,
+    "features/shadow": 1044,
+    "features/shared_cache": 454,
+    "features/snapshot": 526,
+    "features/status_page": 280,
+    "features/systemd": 65,
+    "features/users": 1368,
+    "features/verify": 116,
+    # Plugins.
+    "plugins/idv_ldap": 1302,
+    "plugins/idv_postgres": 2858,
+    "plugins/idv_redis": 1097,
+    "plugins/idv_sqlite": 1380,
+    "plugins/idv_upstream": 2832,
+    "plugins/idv_yaml": 416,
+    "product": 35_700,
+    "tests": 77_000,
+    # In hundredths of a line.
+    "tests per line of product": 217,
+    # Words of Markdown outside of tests and examples.
+    "words of documents": 53_900,
+}
+"""At most. A commit that raises a number gives its reason here, as a comment."""
+
+
+def lines(paths: Iterable[Path]) -> int:
+    """Return the number of lines of these files."""
+    return sum(each.read_text(encoding="utf-8").count("\n") for each in paths)
+
+
+def python(folder: Path) -> list[Path]:
+    return [*folder.rglob("*.py")]
+
+
+def measured() -> dict[str, int]:
+    """Return the present sizes."""
+    plugins = [each for each in (ROOT / "plugins").iterdir() if (each / "__init__.py").exists()]
+    features = [each for each in FEATURES.iterdir() if (each / "__init__.py").exists()]
+    beside = {path for folder in BESIDE_THE_CORE for path in python(folder)}
+    product = lines(python(PACKAGE)) + sum(lines(python(each)) for each in plugins)
+    tests = lines(path for path in python(ROOT / "tests") if "node_modules" not in path.parts)
+    pages = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    pages += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").rglob("*.md")]
+    pages += PACKAGE.rglob("*.md")
+    return {
+        "core": lines({*python(PACKAGE)} - beside),
+        "client": lines(python(PACKAGE / "client")),
+        **{f"features/{each.name}": lines(python(each)) for each in sorted(features)},
+        **{f"plugins/{each.name}": lines(python(each)) for each in sorted(plugins)},
+        "product": product,
+        "tests": tests,
+        "tests per line of product": tests * 100 // product,
+        "words of documents": sum(
+            len(re.findall(r"\S+", each.read_text(encoding="utf-8"))) for each in pages
+        ),
+    }
+
+
+@pytest.mark.parametrize("room", SIZES)
+def test_room_is_no_larger_than_its_number(room: str) -> None:
+    assert measured().get(room, 0) <= SIZES[room]
+
+
+def test_what_became_smaller_stays_smaller() -> None:
+    """A number is at most a hundredth, or ten, above the size."""
+    loose = {room for room, size in measured().items() if SIZES[room] > size * 1.01 + 10}
+    assert loose == set()
+
+
+if __name__ == "__main__":
+    for room, size in measured().items():
+        print(f"{room:28} {size:>7,} of {SIZES[room]:>7,}")  # noqa: T201
+    sys.exit(any(size > SIZES[room] for room, size in measured().items()))
