@@ -405,7 +405,7 @@ def test_shadows_have_a_card_where_there_are_any(
             assert violations(page, "serious", "critical") == []
         prefer(page, "light")
         resize(page, 1100, 900)
-    open_page(page, service)
+        open_page(page, service)  # the other one is still there: the page asks it each second
 
 
 def test_page_asks_for_a_key_where_one_is_needed(

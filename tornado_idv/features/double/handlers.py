@@ -152,6 +152,6 @@ _FAULTS = {
 
 
 def failing(handler: type[ApiHandler]) -> type[ApiHandler]:
-    """Return this handler with the faults of the double, or as it is if it looks nobody up."""
+    """Return this handler with the faults of the double, or as it is if it looks no user up."""
     faults = _FAULTS.get(handler.route)
     return handler if faults is None else type(f"Double{handler.__name__}", (faults, handler), {})
