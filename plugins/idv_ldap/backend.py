@@ -34,6 +34,7 @@ class LdapBackend(Backend[LdapOptions]):
     """Users in entries of an LDAP directory."""
 
     options_type = LdapOptions
+    can_lose_users = True
 
     def __init__(self, options: LdapOptions) -> None:
         super().__init__(options)

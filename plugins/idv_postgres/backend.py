@@ -45,6 +45,7 @@ class PostgresBackend(Backend[PostgresOptions]):
     """Users in one table or view of a PostgreSQL database, or behind two queries."""
 
     options_type = PostgresOptions
+    can_lose_users = True
     retry_interval: ClassVar[float] = 1.0
     """Seconds between two attempts to connect, and between two probes."""
     check_interval: ClassVar[float] = 10.0

@@ -34,6 +34,7 @@ class RedisBackend(Backend[RedisOptions]):
     """Users in hashes, one for each, with one key more for each card number."""
 
     options_type = RedisOptions
+    can_lose_users = True
 
     def __init__(self, options: RedisOptions) -> None:
         super().__init__(options)

@@ -39,6 +39,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     """
 
     options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
+    can_lose_users = True
     max_age: float | None = None
     """Seconds that a cache on the way may have kept a response; ``None`` for any time."""
 

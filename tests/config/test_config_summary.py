@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import pytest
+
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.shared import SharedCacheOptions
 
 Load = Callable[..., Settings]
@@ -16,8 +19,8 @@ backends: [{name: members, kind: table, path: members.db}]
 """
 
 
-def test_summary_of_a_minimal_file(load_text: Load) -> None:
-    assert summary(load_text(GOOD), NOW) == [
+def test_summary_of_a_minimal_file(load_text: Load, kinds: Kinds) -> None:
+    assert summary(load_text(GOOD), NOW, kinds) == [
         ("listens on", "http://127.0.0.1:8080"),
         ("profile sites", "https://profiles.example"),
         ("keys", "none: every request will be rejected"),
@@ -26,21 +29,21 @@ def test_summary_of_a_minimal_file(load_text: Load) -> None:
     ]
 
 
-def test_summary_shows_the_shared_cache(load_text: Load) -> None:
+def test_summary_shows_the_shared_cache(load_text: Load, kinds: Kinds) -> None:
     options = SharedCacheOptions(kind="redis")
     settings = load_text(GOOD).model_copy(update={"shared_cache": options})
-    assert ("shared cache", "redis, timeout 20ms") in summary(settings, NOW)
+    assert ("shared cache", "redis, timeout 20ms") in summary(settings, NOW, kinds)
 
 
-def test_summary_shows_shadows_apart(load_text: Load) -> None:
+def test_summary_shows_shadows_apart(load_text: Load, kinds: Kinds) -> None:
     shadow = "{name: new, kind: table, path: b, shadow: {sample: 2.5%, hits: true}}"
-    rows = summary(load_text(GOOD.replace("[{", f"[{shadow}, {{")), NOW)
+    rows = summary(load_text(GOOD.replace("[{", f"[{shadow}, {{")), NOW, kinds)
     text = "new (table), compared with 2.5% of lookups, also of cached answers, at most 10/second"
     assert ("shadow", f"{text} in each process") in rows
     assert [label for label, _ in rows if label.startswith("backend")] == ["backend 1"]
 
 
-def test_summary_of_a_large_file(load_text: Load) -> None:
+def test_summary_of_a_large_file(load_text: Load, kinds: Kinds) -> None:
     text = f"""\
 profile_sites: [https://profiles.example, https://old.example]
 server: {{host: "::1", port: 0, base_path: /identity}}
@@ -64,7 +67,7 @@ limits:
 demo: true
 admin: {{port: 9}}
 """
-    assert summary(load_text(text), NOW) == [
+    assert summary(load_text(text), NOW, kinds) == [
         ("listens on", "http://[::1]:any free port/identity"),
         ("admin listener", "http://127.0.0.1:9"),
         ("profile sites", "https://profiles.example, https://old.example"),
@@ -89,10 +92,22 @@ admin: {{port: 9}}
     ]
 
 
-def test_at_most_ten_keys_are_listed(load_text: Load) -> None:
+def test_at_most_ten_keys_are_listed(load_text: Load, kinds: Kinds) -> None:
     def keys(count: int) -> str:
         entries = "".join(f"  - {{id: k{i}, sha256: {i:064}}}\n" for i in range(count))
-        return dict(summary(load_text(f"{GOOD}auth:\n keys:\n{entries}"), NOW))["keys"]
+        return dict(summary(load_text(f"{GOOD}auth:\n keys:\n{entries}"), NOW, kinds))["keys"]
 
     assert keys(10) == "10: k0, k1, k2, k3, k4, k5, k6, k7, k8, k9"
     assert keys(12) == "12: k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, and 2 more"
+
+
+def test_canary_is_recommended_for_a_source_that_can_lose_users(
+    load_text: Load, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = GOOD.replace("[{", "[{name: crm, kind: remote, url: x}, {")
+    assert "recommended" not in dict(summary(load_text(text), NOW, kinds))
+    monkeypatch.setattr(kinds.backends["remote"], "can_lose_users", True)
+    rows = dict(summary(load_text(text), NOW, kinds))
+    assert rows["recommended"] == "a canary, who must be found, for crm"
+    with_canary = text.replace("url: x", "url: x, canary: {nickname: c}")
+    assert "recommended" not in dict(summary(load_text(with_canary), NOW, kinds))

@@ -93,7 +93,7 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
             asyncio.run(result.run(settings, kinds))
     rows = [("not resolved", f"{each.path}: {each.message}") for each in absent]
     if settings is not None:
-        rows = [*summary(settings, datetime.now(UTC)), *result.confirmed, *rows]
+        rows = [*summary(settings, datetime.now(UTC), kinds), *result.confirmed, *rows]
         server = settings.server
         if warning := server.warning(server.addresses):
             result.warn(warning, "server", "listen" if server.listen else "host")

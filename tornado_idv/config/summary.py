@@ -10,15 +10,15 @@ from pydantic import SecretStr
 from tornado_idv.config.address import Address
 from tornado_idv.config.settings import AuthSettings, KeySettings, LimitSettings, Settings
 from tornado_idv.interfaces.backend import BackendOptions, ShadowOptions
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.lookup.cache import CacheLimits
+from tornado_idv.registry import load_class
 from tornado_idv.units import format_duration, format_rate
 
 _MAX_KEYS = 10
-_REMOTE_KINDS = ("ldap", "postgres", "redis", "upstream")
-"""Of sources that may lose their users, or the rights to read them, without an error."""
 
 
-def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
+def summary(settings: Settings, now: datetime, kinds: Kinds) -> list[tuple[str, str]]:
     """Return labels and texts, one line each, none for what is off; ``now`` decides on keys."""
     server, admin, store = settings.server, settings.admin, settings.auth.store
     cache, shared = settings.cache, settings.shared_cache
@@ -30,8 +30,11 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     store_text = str(store or "")
     if isinstance(store, SecretStr):
         store_text = f"{store.get_secret_value().partition('://')[0]}://…"
-    remote = (each for each in settings.backends if each.kind in _REMOTE_KINDS)
-    unguarded = ", ".join(each.name for each in remote if not each.canaries)
+    unguarded = ", ".join(
+        each.name
+        for each in settings.backends
+        if load_class(kinds.backends[each.kind]).can_lose_users and not each.canaries
+    )
     lines = [
         ("listens on", listens),
         ("admin listener", f"http://{Address(admin.host, admin.port)}" if admin else ""),

@@ -177,6 +177,11 @@ class Backend(ABC, Generic[OptionsT]):
 
     options_type: ClassVar[type[BackendOptions]] = BackendOptions
     """The model of this kind's options."""
+    can_lose_users: ClassVar[bool] = False
+    """Whether the source may lose its users, or the right to read them, without an error.
+
+    ``check`` recommends a canary then.
+    """
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
