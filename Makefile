@@ -2,7 +2,7 @@
 # make chain  serve the demo of three backends chained
 # make test   run all tests, in five processes, since tests wait for others (WORKERS=2 in two);
 #             with POSTGRES=18 on PostgreSQL 18 of npm instead of the installed one
-# make test-fast  run the tests for daily work: all but those marked slow, with 10 random examples of 50
+# make test-fast  run the tests for daily work: all but those marked slow, with 10 random examples of 25
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, curl, jq, PostgreSQL, Samba, Go, Chromium, linters, and packages of npm
@@ -14,6 +14,7 @@
 # make lock   renew requirements.lock and deploy/docker/build.lock
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
+# make test-faults  run the fault injection over each engine for some seconds, in five processes
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1),
 #             five minutes for each of ENGINES=files,sqlite,upstream,postgres,redis,ldap,replicas,failover,two
 # Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.
@@ -44,7 +45,7 @@ EXAMPLES ?= 100000
 PORT ?=
 DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-fast coverage test-tools screenshots hard check docs man dist lock bench soak faults clean FORCE
+.PHONY: run chain test test-fast coverage test-tools screenshots hard check docs man dist lock bench soak faults test-faults clean FORCE
 
 run: $(VENV)/.run $(DEMO)
 	$(BIN)/tornado-idv serve --config $(DEMO)
@@ -134,8 +135,11 @@ bench: $(VENV)/.dev $(PEERS)/.installed
 soak: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.soak --seconds $$(($(MINUTES) * 60))
 
+test-faults: $(VENV)/.dev
+	$(PYTEST) soak
+
 faults: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m support.faults.oracle --seconds $(SECONDS_) --engines '$(ENGINES)' $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(BIN)/python -m soak.oracle --seconds $(SECONDS_) --engines '$(ENGINES)' $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(LINTERS) $(MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis

@@ -34,7 +34,7 @@ pytest.register_assert_rewrite(
     "support.databases.user_store_conformance", "support.databases.user_tables"
 )
 
-EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "25"))
 # Without a deadline, since a busy machine is no failure.
 settings.register_profile("steady", deadline=None, max_examples=EXAMPLES)
 _examples = Path(".hypothesis")

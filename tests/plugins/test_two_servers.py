@@ -18,9 +18,9 @@ from support.databases.postgres_server import (
     PostgresServer,
     binaries,
     create_database,
+    running_copy,
     running_server,
 )
-from support.faults.two_servers import running_copy
 from support.http.http_server import until
 from support.http.tcp_relay import Relay, relaying
 from tornado_idv import Backend, ByNickname, Unavailable, User

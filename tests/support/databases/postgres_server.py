@@ -404,3 +404,23 @@ def create_database(server: PostgresServer, name: str) -> Database:
     name = f"{name}_{next(_numbers)}"
     server.run(f'CREATE DATABASE "{name}"')
     return Database(server, name)
+
+
+@contextmanager
+def running_copy(server: PostgresServer) -> Iterator[PostgresServer]:
+    """Run a server over a copy of the files of this one."""
+    folder = Path(tempfile.mkdtemp(prefix="idv-postgres-"))
+    copy = PostgresServer(server.bin, folder)
+    user = server_user()
+    if user is not None:
+        shutil.chown(folder, user)
+    folder.chmod(0o755)
+    server.stop()
+    command("cp", "-a", server.data, copy.data, user=None)
+    server.start()
+    copy.start()
+    try:
+        yield copy
+    finally:
+        copy.stop()
+        shutil.rmtree(folder)

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import aiohttp
 
+from soak.checker import Checker
+from soak.harness import TIMES, Builder, Change, Site
+from soak.postgres import PostgresSource
+from soak.reference import Reference
+from soak.replica_changes import Caller, Edit, Keys, Purge, SharedAnswer, key_store
+from soak.replica_faults import PostgresFaults, cut_off, of_redis
 from support.databases.key_stores import add, create, record
 from support.databases.postgres_cluster import Cluster, running_cluster
 from support.databases.postgres_server import Database, create_database
 from support.databases.redis_server import RedisServer
 from support.databases.redis_server import running_server as running_redis
-from support.faults.checker import Checker
 from support.faults.client import SITE
-from support.faults.harness import TIMES, Builder, Change, Site
-from support.faults.postgres import PostgresSource
-from support.faults.reference import Reference
-from support.faults.replica_changes import Caller, Edit, Keys, Purge, SharedAnswer, key_store
-from support.faults.replica_faults import PostgresFaults, cut_off, of_redis
 from support.http.tcp_relay import Relay, relaying
 from support.processes.process import ServiceProcess
 from support.processes.service import KEY

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
+from soak.fault_catalogue import Inject, Scenario
+from soak.reference import Source
+from soak.replica_changes import Edit
 from support.faults.client import Person
-from support.faults.fault_catalogue import Inject, Scenario
-from support.faults.reference import Source
-from support.faults.replica_changes import Edit
 
 LIMITS = "timeout: 800ms, breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
 """A timeout that a busy machine does not reach, since a 503 is wrong while there is no fault."""

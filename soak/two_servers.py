@@ -7,34 +7,30 @@ other one has must not make its "not found" believed.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from random import Random
 from urllib.parse import unquote
 
+from soak.checker import Checker
+from soak.directories import CANARY, RestDirectory
+from soak.fault_catalogue import Scenario
+from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.ldap_users import dn_of, entry_of
+from soak.postgres import row_of
+from soak.reference import Reference, Source
 from support.databases.ldap_server import ADMIN, INDEX, PASSWORD, PEOPLE, LdapServer, person
 from support.databases.postgres_server import (
     Database,
-    PostgresServer,
-    command,
     create_database,
+    running_copy,
     running_server,
-    server_user,
 )
-from support.faults.checker import Checker
 from support.faults.client import Person
-from support.faults.directories import CANARY, RestDirectory
-from support.faults.fault_catalogue import Scenario
-from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
-from support.faults.ldap_users import dn_of, entry_of
-from support.faults.postgres import row_of
-from support.faults.reference import Reference, Source
 from support.http.scripted_server import a_request
 from support.http.tcp_relay import Relay, relaying
 from support.processes.service import KEY
@@ -250,26 +246,6 @@ async def running_two_postgres_servers(
             f" pool: {{max: 5}},\n     {_BACKEND}}}\n"
         )
         yield [await _site(Builder(folder, max_seconds, stack), "postgres", copies, backend)]
-
-
-@contextmanager
-def running_copy(server: PostgresServer) -> Iterator[PostgresServer]:
-    """Run a server over a copy of the files of this one."""
-    folder = Path(tempfile.mkdtemp(prefix="idv-postgres-"))
-    copy = PostgresServer(server.bin, folder)
-    user = server_user()
-    if user is not None:
-        shutil.chown(folder, user)
-    folder.chmod(0o755)
-    server.stop()
-    command("cp", "-a", server.data, copy.data, user=None)
-    server.start()
-    copy.start()
-    try:
-        yield copy
-    finally:
-        copy.stop()
-        shutil.rmtree(folder)
 
 
 @asynccontextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from soak.fault_catalogue import Inject, Scenario, injected, within
+from soak.postgres import PostgresSource
 from support.databases.postgres_cluster import Cluster
 from support.databases.redis_server import RedisServer
-from support.faults.fault_catalogue import Inject, Scenario, injected, within
-from support.faults.postgres import PostgresSource
 from support.http.tcp_relay import Relay
 
 _WITHOUT_REDIS = ("edit", "keys")

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from soak.failover_edits import LockedSource, edited
+from soak.fault_catalogue import Scenario, injected
+from soak.postgres import PostgresSource
+from soak.reference import Reference
+from soak.replica_changes import Edit
 from support.databases.postgres_cluster import Cluster
 from support.databases.postgres_server import create_database
 from support.faults.client import Person
-from support.faults.failover_edits import LockedSource, edited
-from support.faults.fault_catalogue import Scenario, injected
-from support.faults.postgres import PostgresSource
-from support.faults.reference import Reference
-from support.faults.replica_changes import Edit
 
 MAX_LAG = 1.0
 """Seconds for which a standby may be behind and still answer "not found"."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from support.faults.checker import Checker, Episode, Tally, Times
+from soak.checker import Checker, Episode, Tally, Times
+from soak.fault_catalogue import Scenario, of_database, of_fixture, of_upstream
+from soak.reference import FileSource, Reference, Source, SqliteSource, YamlSource
 from support.faults.client import FORGETFUL, SITE
-from support.faults.fault_catalogue import Scenario, of_database, of_fixture, of_upstream
 from support.faults.proxy import proxying
-from support.faults.reference import FileSource, Reference, Source, SqliteSource, YamlSource
 from support.processes.process import ServiceProcess, running
 from support.processes.service import KEY
 

@@ -26,26 +26,26 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
-from support.databases.ldap_server import SEARCH_PATH
-from support.databases.postgres_server import binaries
-from support.faults.checker import Episode, Outcome, Request, Response
-from support.faults.client import SITE, Person
-from support.faults.directories import running_directory_sites
-from support.faults.failover_postgres import running_postgres_failover
-from support.faults.failover_redis import running_redis_failover
-from support.faults.fault_catalogue import Scenario
-from support.faults.harness import QUIET, Change, Site, running_sites
-from support.faults.ldap_users import running_ldap_sites
-from support.faults.postgres import running_postgres_sites
-from support.faults.redis_users import running_redis_sites
-from support.faults.reference import Source
-from support.faults.replicas import running_replicas
-from support.faults.sqlite_tables import running_sqlite_sites
-from support.faults.two_servers import (
+from soak.checker import Episode, Outcome, Request, Response
+from soak.directories import running_directory_sites
+from soak.failover_postgres import running_postgres_failover
+from soak.failover_redis import running_redis_failover
+from soak.fault_catalogue import Scenario
+from soak.harness import QUIET, Change, Site, running_sites
+from soak.ldap_users import running_ldap_sites
+from soak.postgres import running_postgres_sites
+from soak.redis_users import running_redis_sites
+from soak.reference import Source
+from soak.replicas import running_replicas
+from soak.sqlite_tables import running_sqlite_sites
+from soak.two_servers import (
     running_two_ldap_servers,
     running_two_postgres_servers,
     running_two_upstreams,
 )
+from support.databases.ldap_server import SEARCH_PATH
+from support.databases.postgres_server import binaries
+from support.faults.client import SITE, Person
 from support.processes.proxies import not_installed
 from support.processes.service import KEY
 

@@ -11,10 +11,10 @@ import aiohttp
 from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
+from soak.postgres import PostgresSource
+from soak.reference import Source
 from support.databases.key_stores import open_store, record
 from support.databases.postgres_server import Database
-from support.faults.postgres import PostgresSource
-from support.faults.reference import Source
 from support.processes.process import ServiceProcess
 from support.processes.service import KEY
 from tornado_idv.keys.token import issue

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
-from support.faults.checker import Checker
+from soak.checker import Checker
+from soak.fault_catalogue import Scenario, injected
+from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.reference import Reference, Source
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario, injected
-from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
-from support.faults.reference import Reference, Source
 from support.http.scripted_server import a_request, http
 
 Respond = Callable[[list[Person]], bytes]

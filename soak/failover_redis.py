@@ -26,14 +26,14 @@ from random import Random
 
 import aiohttp
 
+from soak.checker import Checker
+from soak.failover_edits import LIMITS, LockedSource, edited, editing, settle
+from soak.fault_catalogue import Inject, Scenario
+from soak.harness import CONFIG, TIMES, Builder, Site
+from soak.redis_users import RedisSource
+from soak.reference import Reference
+from soak.replica_changes import Caller, Edit
 from support.databases.redis_partitions import SERVICE, Node, SentinelGroup, running_group
-from support.faults.checker import Checker
-from support.faults.failover_edits import LIMITS, LockedSource, edited, editing, settle
-from support.faults.fault_catalogue import Inject, Scenario
-from support.faults.harness import CONFIG, TIMES, Builder, Site
-from support.faults.redis_users import RedisSource
-from support.faults.reference import Reference
-from support.faults.replica_changes import Caller, Edit
 
 _TIMES = replace(TIMES, negative_ttl=0.0, lag=2.0)
 """A service asks the Sentinels once a second, and a purge reaches it within another second."""

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from support.faults.harness import Site
-from support.faults.oracle import ENGINES, Harness, run_in_order
+from soak.harness import Site
+from soak.oracle import ENGINES, Harness, run_in_order
 from support.processes.proxies import not_installed
 
 

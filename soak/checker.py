@@ -9,9 +9,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
+from soak.fault_catalogue import Scenario
+from soak.reference import Reference
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario
-from support.faults.reference import Reference
 
 Outcome = Literal["fresh", "stale", "404", "503", "422", "wrong"]
 

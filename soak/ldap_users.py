@@ -9,12 +9,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from soak.checker import Checker
+from soak.fault_catalogue import Scenario, injected
+from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.reference import Reference, Source
 from support.databases.ldap_server import ADMIN, INDEX, PASSWORD, PEOPLE, SUFFIX, LdapServer
-from support.faults.checker import Checker
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario, injected
-from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
-from support.faults.reference import Reference, Source
 
 _SERVICE = f"cn=idv,{SUFFIX}"
 _ACCOUNT = f"dn: {_SERVICE}\nobjectClass: person\ncn: idv\nsn: idv\nuserPassword: {PASSWORD}\n\n"

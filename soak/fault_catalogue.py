@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from soak.reference import FileSource, Source
 from support.faults.client import Person
 from support.faults.file_faults import (
     BOMBS,
@@ -42,7 +43,6 @@ from support.faults.proxy import (
     refusing,
     resetting,
 )
-from support.faults.reference import FileSource, Source
 from support.processes.process import ServiceProcess
 
 Inject = Callable[[], AbstractAsyncContextManager[None]]

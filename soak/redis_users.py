@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from soak.checker import Checker
+from soak.fault_catalogue import Scenario, injected
+from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.reference import Reference, Source
 from support.databases.redis_server import RedisServer, running_server
-from support.faults.checker import Checker
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario, injected
-from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
-from support.faults.reference import Reference, Source
 
 _RIGHTS = ("~user:*", "~card:*", "~ready", "+hgetall", "+get", "+exists", "+info", "+select")
 _LOGIN = ("on", ">secret-of-the-service")

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import aiohttp
 
+from soak.checker import Checker
+from soak.failover_edits import LIMITS, editing
+from soak.failover_postgres_faults import MAX_LAG, ClusterFaults, ClusterSource
+from soak.harness import CONFIG, TIMES, Builder, Change, Site
+from soak.reference import Reference
+from soak.replica_changes import Caller, Edit
 from support.databases.pgbouncer import PGBOUNCER, running_pooler
 from support.databases.postgres_cluster import Cluster, running_cluster
-from support.faults.checker import Checker
-from support.faults.failover_edits import LIMITS, editing
-from support.faults.failover_postgres_faults import MAX_LAG, ClusterFaults, ClusterSource
-from support.faults.harness import CONFIG, TIMES, Builder, Change, Site
-from support.faults.reference import Reference
-from support.faults.replica_changes import Caller, Edit
 
 _TIMES = replace(TIMES, ttl=0.5, negative_ttl=0.5, lag=MAX_LAG + 1)
 _NOTIFIED = "negative_ttl: 6s, notify: {}"

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from idv_postgres.options import PostgresOptions
 from idv_postgres.schema import script
+from soak.checker import Checker
+from soak.fault_catalogue import Scenario, injected, repeated
+from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.reference import Reference, Source
 from support.databases.postgres_server import (
     Database,
     PostgresServer,
     create_database,
     running_server,
 )
-from support.faults.checker import Checker
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario, injected, repeated
-from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
-from support.faults.reference import Reference, Source
 
 
 class PostgresSource(Source):

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
-from support.faults.checker import Checker
+from soak.checker import Checker
+from soak.fault_catalogue import Scenario, injected, of_database
+from soak.harness import CONFIG, TIMES, Builder, Site, reads
+from soak.reference import FileSource, Reference, SqliteSource
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario, injected, of_database
 from support.faults.file_faults import execute
-from support.faults.harness import CONFIG, TIMES, Builder, Site, reads
-from support.faults.reference import FileSource, Reference, SqliteSource
 
 _INDEXED = """
     CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT, profile_url TEXT);

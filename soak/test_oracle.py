@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import pytest
 
-from support.faults.checker import Checker, Episode, Outcome, Request, Response, Times
+from soak.checker import Checker, Episode, Outcome, Request, Response, Times
+from soak.fault_catalogue import Scenario, of_database
+from soak.harness import QUIET
+from soak.oracle import ENGINES, Harness, rows, run
+from soak.postgres import running_postgres_sites
+from soak.reference import Reference, SqliteSource
 from support.faults.client import Person
-from support.faults.fault_catalogue import Scenario, of_database
-from support.faults.harness import QUIET
-from support.faults.oracle import ENGINES, Harness, rows, run
-from support.faults.postgres import running_postgres_sites
-from support.faults.reference import Reference, SqliteSource
 from support.processes.proxies import not_installed
 
 TIMES = Times(ttl=1, negative_ttl=1, stale=10, timeout=1, lag=1)

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
+from soak.harness import QUIET
+from soak.oracle import rows, run_in_order
+from soak.replicas import running_replicas
 from support.databases.postgres_server import binaries
-from support.faults.harness import QUIET
-from support.faults.oracle import rows, run_in_order
-from support.faults.replicas import running_replicas
 from support.processes.proxies import find_tool, not_installed
 
 WITHOUT = ["PostgreSQL failed over"]
