@@ -56,7 +56,7 @@ class Resolved:
         return copy
 
     def _text(self, text: yaml_loader.Text, path: Steps) -> yaml_loader.Text:
-        is_resolved, safe_path = True, dotted(takewhile(is_safe_to_print, path))
+        is_resolved = True
 
         def replace(match: re.Match[str]) -> str:
             nonlocal is_resolved
@@ -65,7 +65,8 @@ class Resolved:
             except ValueError as error:
                 is_resolved = False
                 problems = self.absent if isinstance(error, _AbsentError) else self.invalid
-                problems.append(Problem(self._file, *text.mark, safe_path, str(error)))
+                place = dotted(takewhile(is_safe_to_print, path))
+                problems.append(Problem(self._file, *text.mark, place, str(error)))
                 return ""
 
         whole = _REFERENCE.fullmatch(text)
