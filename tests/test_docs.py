@@ -38,6 +38,7 @@ from tornado_idv.admin.handlers import ROUTES as OF_CORE
 from tornado_idv.cli import main
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.load import load_without_references
+from tornado_idv.features import FEATURES
 from tornado_idv.features.status_page.handlers import ROUTES as OF_PAGE
 from tornado_idv.http.connection_table import State
 from tornado_idv.interfaces import hookspecs
@@ -109,6 +110,13 @@ def test_every_option_is_documented_in_its_plugins_readme() -> None:
 
 
 HEADINGS = ["Name", "Description", "Options", "Failures", "Examples"]
+
+
+@pytest.mark.parametrize("feature", [each.name for each in FEATURES])
+def test_readme_of_a_feature_names_its_modules(feature: str) -> None:
+    folder = ROOT / "tornado_idv" / "features" / feature
+    named = set(re.findall(r"^\| `(\w+\.py)` ", (folder / "README.md").read_text(), re.MULTILINE))
+    assert named == {each.name for each in folder.glob("*.py")} - {"__init__.py"}
 
 
 def test_every_error_code_is_documented_with_its_status() -> None:

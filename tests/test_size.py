@@ -46,7 +46,7 @@ SIZES = {
     # In hundredths of a line.
     "tests per line of product": 206,
     # Words of Markdown outside of tests and examples.
-    "words of documents": 53_900,
+    "words of documents": 54_900,  # + 1,300 for a README in each feature
 }
 """At most. A commit that raises a number gives its reason here, as a comment."""
 
