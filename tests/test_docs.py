@@ -33,7 +33,7 @@ from support.processes.process import Invoke, command, running
 from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from support.processes.shell_commands import shell_commands
-from tornado_idv import BackendOptions, testing
+from tornado_idv import BackendOptions
 from tornado_idv.admin.handlers import ROUTES as OF_CORE
 from tornado_idv.cli import main
 from tornado_idv.config.kinds import settings_type
@@ -42,6 +42,7 @@ from tornado_idv.features import FEATURES
 from tornado_idv.features.status_page.handlers import ROUTES as OF_PAGE
 from tornado_idv.http.connection_table import State
 from tornado_idv.interfaces import hookspecs
+from tornado_idv.kit import testing
 from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname

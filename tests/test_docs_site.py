@@ -21,9 +21,9 @@ import yaml
 
 import tornado_idv
 from support.processes.proxies import find_tool
-from tornado_idv import testing
 from tornado_idv.cli import main
 from tornado_idv.interfaces import hookspecs
+from tornado_idv.kit import testing
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -187,9 +187,10 @@ def test_site_shows_every_public_name_with_its_signature_and_docstring(site: Pat
     texts = (unescape(re.sub(r"<[^>]+>", "", each)) for each in sections[1::2])
     shown = dict(zip(sections[::2], texts, strict=True))
     hooks = [name for name in vars(hookspecs) if name.startswith("idv_")]
-    public = {name: getattr(tornado_idv, name) for name in tornado_idv.__all__}
+    public = {"kit.mapping": tornado_idv.mapping}
+    public |= {name: getattr(tornado_idv, name) for name in {*tornado_idv.__all__} - {"mapping"}}
     public |= {f"interfaces.hookspecs.{name}": getattr(hookspecs, name) for name in hooks}
-    public |= {f"testing.{name}": getattr(testing, name) for name in testing.__all__}
+    public |= {f"kit.testing.{name}": getattr(testing, name) for name in testing.__all__}
     assert {*public} - {*shown} == set()
     for name, value in public.items():
         if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):

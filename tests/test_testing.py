@@ -12,9 +12,9 @@ import pytest
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.errors import Broken, StartError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
+from tornado_idv.kit.testing import ALICE, BackendConformance, MakeBackend, make_backend
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, Step, User
 from tornado_idv.options import ConfigPath
-from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 
 SUITE = BackendConformance()
 QUERIES: Sequence[Query] = BackendConformance.test_an_absent_user_is_not_known_here.pytestmark[  # type: ignore[attr-defined]

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tornado_idv import mapping as mapping
     from tornado_idv import strict_json as strict_json
     from tornado_idv import trace_context as trace_context
     from tornado_idv import yaml_loader as yaml_loader
@@ -44,7 +43,8 @@ if TYPE_CHECKING:
     from tornado_idv.interfaces.user_store import UserStore as UserStore
     from tornado_idv.interfaces.user_store import UserTransaction as UserTransaction
     from tornado_idv.keys.store_location import KeyStoreLocation as KeyStoreLocation
-    from tornado_idv.masking import Masker as Masker
+    from tornado_idv.kit import mapping as mapping
+    from tornado_idv.kit.masking import Masker as Masker
     from tornado_idv.model import Answer as Answer
     from tornado_idv.model import BackendResult as BackendResult
     from tornado_idv.model import ByCard as ByCard
@@ -77,14 +77,16 @@ _NAMES = {
     "interfaces.shared": "Purge SharedCache SharedCacheOptions SharedResult",
     "interfaces.user_store": "StoredRow UserStore UserTransaction",
     "keys.store_location": "KeyStoreLocation",
-    "masking": "Masker",
+    "kit.masking": "Masker",
     "model": "Answer BackendResult ByCard ByNickname Query SharedAnswer Step User",
     "options": "ConfigPath Duration Options Password Pattern Percentage Secret SecretUrl Size "
     "WholeNumber",
-    "": "mapping strict_json trace_context yaml_loader",
 }
-"""The public names of each module, and those of modules; type checkers read the imports above."""
-_MODULES = dict(sorted((each, module) for module in _NAMES for each in _NAMES[module].split()))
+"""The public names of each module; type checkers read the imports above."""
+_SUBMODULES = ("kit.mapping", "strict_json", "trace_context", "yaml_loader")
+_BY_NAME = {each: module for module, names in _NAMES.items() for each in names.split()}
+_BY_NAME |= {each.rpartition(".")[2]: each for each in _SUBMODULES}
+_MODULES = dict(sorted(_BY_NAME.items()))
 
 if not TYPE_CHECKING:  # for a type checker it would make every name valid
     __all__ = list(_MODULES)
@@ -92,6 +94,7 @@ if not TYPE_CHECKING:  # for a type checker it would make every name valid
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = import_module(f"{__name__}.{_MODULES[name] or name}")
-        value = globals()[name] = getattr(module, name) if _MODULES[name] else module
+        module = import_module(f"{__name__}.{_MODULES[name]}")
+        value = module if _MODULES[name] in _SUBMODULES else getattr(module, name)
+        globals()[name] = value
         return value

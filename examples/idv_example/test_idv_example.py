@@ -3,7 +3,7 @@ import csv
 import pytest
 
 from idv_example import CsvBackend
-from tornado_idv.testing import BackendConformance, make_backend
+from tornado_idv.kit.testing import BackendConformance, make_backend
 
 
 class TestCsv(BackendConformance):

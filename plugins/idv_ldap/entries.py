@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from idv_ldap.errors import ldap
 from idv_ldap.options import LdapOptions
 from tornado_idv import Broken, StartError, Step, User
-from tornado_idv.mapping import Expression, MappedField, is_falsy
+from tornado_idv.kit.mapping import Expression, MappedField, is_falsy
 
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 _ASSERTION = re.compile(r"\(\s*([^\s()=~<>:]+)[^()=]*=[^()]*\{[a-z_]+\}[^()]*\)")

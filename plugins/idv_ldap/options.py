@@ -21,7 +21,7 @@ from tornado_idv import (
     Query,
     strict_json,
 )
-from tornado_idv.mapping import ExpressionText, FieldSource
+from tornado_idv.kit.mapping import ExpressionText, FieldSource
 
 NOT_INSTALLED = (
     "python-ldap is not installed; install it with: "

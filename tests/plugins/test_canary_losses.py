@@ -26,9 +26,9 @@ from support.databases.redis_server import RedisServer
 from support.http.scripted_server import a_request, http
 from tornado_idv import BackendResult, ByCard, ByNickname, LookupFailed, Query, User
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 

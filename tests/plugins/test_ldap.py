@@ -38,8 +38,8 @@ from tornado_idv import ByCard, ByNickname, Query, StartError, Unavailable, User
 from tornado_idv.config.load import load
 from tornado_idv.files import FileSecret
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import build_backends, installed_kinds, open_backends, plugin_manager
-from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 require()
 
@@ -374,7 +374,7 @@ async def test_surroundings_change_nothing(
     program = (
         "import asyncio, sys; from pathlib import Path;"
         "from idv_ldap.backend import LdapBackend;"
-        "from tornado_idv.testing import make_backend;"
+        "from tornado_idv.kit.testing import make_backend;"
         "from tornado_idv import ByCard, ByNickname\n"
         "async def main(options):\n"
         "    backend = make_backend(LdapBackend, Path(), **options)\n"

@@ -33,8 +33,8 @@ from support.processes.ports import free_port
 from support.processes.process import Invoke, ServiceProcess, eventually, running
 from support.processes.service import CONFIG, Client
 from tornado_idv import ByCard, ByNickname, User, yaml_loader
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 require()
 

@@ -13,8 +13,8 @@ from support.databases.ldap_proxy import ldap_proxy, replacing
 from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person, require
 from support.fakes.outcomes import outcome
 from tornado_idv import Broken, ByNickname, User
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 require()
 

@@ -27,8 +27,8 @@ from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from support.http.tcp_relay import Relay, relaying
 from tornado_idv import ByNickname
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 require()
 

@@ -23,7 +23,7 @@ from support.processes.process import Invoke
 from support.processes.service import CONFIG
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Step, User
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
+from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from idv_postgres.standby import Result
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable
-from tornado_idv.testing import make_backend
+from tornado_idv.kit.testing import make_backend
 
 ROW = ("Free", "1", "alice", None)
 REFUSED = ConnectionRefusedError(111, "Connection refused")

@@ -22,7 +22,7 @@ from idv_postgres.database import Connector, Database
 from idv_postgres.lookups import Lookups
 from idv_postgres.options import PostgresOptions
 from tornado_idv import Broken
-from tornado_idv.testing import make_backend
+from tornado_idv.kit.testing import make_backend
 
 DSN = "postgresql://idv:canary@a,b,c/idv"
 

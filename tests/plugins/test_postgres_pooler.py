@@ -22,8 +22,8 @@ from support.databases.postgres_server import (
     Database,
 )
 from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, StartError
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 

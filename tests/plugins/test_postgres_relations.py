@@ -16,8 +16,8 @@ from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Datab
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import Broken, ByCard, ByNickname, StartError
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 

@@ -41,8 +41,8 @@ from tornado_idv import (
     yaml_loader,
 )
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 pytestmark = pytest.mark.slow
 

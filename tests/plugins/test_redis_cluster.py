@@ -17,8 +17,8 @@ from support.databases.redis_server import RedisServer, running_server
 from support.fakes.outcomes import outcome
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv import ByCard, ByNickname, StartError, User
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 

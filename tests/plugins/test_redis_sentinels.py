@@ -17,8 +17,8 @@ from support.databases.redis_sentinels import Watched, until_true, watched
 from support.databases.redis_server import ALICE, BOB, RedisServer, running_sentinel
 from support.fakes.outcomes import outcome
 from tornado_idv import ByNickname, User
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 

@@ -30,8 +30,8 @@ from support.databases.sqlite_databases import (
 from support.processes.permissions import public_directory, unprivileged
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User, yaml_loader
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 README = Path(idv_sqlite.__file__).with_name("README.md").read_text(encoding="utf-8")
 

@@ -26,7 +26,7 @@ from support.databases.sqlite_databases import (
     write,
 )
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
-from tornado_idv.testing import make_backend
+from tornado_idv.kit.testing import make_backend
 
 pytestmark = pytest.mark.slow
 

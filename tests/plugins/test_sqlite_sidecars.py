@@ -14,7 +14,7 @@ from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.openfile import OpenFile, State
 from support.databases.sqlite_databases import ALICE, BOB, insert, run, serving, start_error, write
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable
-from tornado_idv.testing import make_backend
+from tornado_idv.kit.testing import make_backend
 
 ABSENT = ByNickname("absent")
 UNINDEXED = """

@@ -24,9 +24,9 @@ from support.databases.postgres_server import (
 from support.http.http_server import until
 from support.http.tcp_relay import Relay, relaying
 from tornado_idv import Backend, ByNickname, Unavailable, User
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 ALICE, BIRD = User("Pro", "4000123412341234", "alice"), User("Free", "9001", "idv-canary")

@@ -17,8 +17,8 @@ from support.http.scripted_server import OWN_ID, header, http, serving
 from support.processes.ports import free_port
 from tornado_idv import ByCard, ByNickname, Query, Unavailable, User
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import ALICE, BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 
 TOKEN = "idv_shop_Zm9v+/=="
 ECHO = f"X-IDV-Request-ID: {OWN_ID.decode()}"

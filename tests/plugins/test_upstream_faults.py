@@ -15,9 +15,9 @@ from support.http.scripted_server import http, serving
 from support.processes.loggers import log_everything
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 NICKNAME, CARD, TOKEN = "magpie-nick", "40009998887776", "magpie-token+/="
 PRIVATE = (NICKNAME, CARD, TOKEN, "magpie")

@@ -17,7 +17,7 @@ from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
-from tornado_idv.mapping import AllFunctions, Expression
+from tornado_idv.kit.mapping import AllFunctions, Expression
 
 PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
 RECORD = {"plan": "Free", "card": "0012", "login": "alice", "id": 7}

@@ -21,7 +21,7 @@ from idv_upstream.transport.credentials import Credential, LoginRequest
 from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
 from tornado_idv.config.load import load
-from tornado_idv.mapping import FieldOptions
+from tornado_idv.kit.mapping import FieldOptions
 from tornado_idv.registry import installed_kinds, open_backends, plugin_manager
 
 README = (Path(idv_upstream.__file__).parent / "README.md").read_text(encoding="utf-8")

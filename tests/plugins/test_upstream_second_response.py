@@ -16,8 +16,8 @@ from idv_upstream.options import UpstreamOptions
 from support.http.scripted_server import a_request, chunked, header, http
 from tornado_idv import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 SITE = "https://profiles.example/m/"
 NOBODY = {"status": "error", "code": "not_found"}

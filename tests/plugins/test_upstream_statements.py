@@ -32,8 +32,8 @@ from tornado_idv import (
     User,
     yaml_loader,
 )
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
 RECORD = {"plan": "Free", "card": "0012", "login": "alice", "id": 7}

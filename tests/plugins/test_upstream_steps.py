@@ -21,7 +21,7 @@ from support.http.scripted_server import Said, serving
 from support.http.threaded_server import serving_in_thread
 from tornado_idv import ByNickname, Step
 from tornado_idv.cli import main
-from tornado_idv.testing import make_backend
+from tornado_idv.kit.testing import make_backend
 
 CANARY = "canary-0123456789"
 CONFIG = """\

@@ -25,8 +25,8 @@ from support.processes.service import CONFIG
 from tornado_idv import BackendResult, Broken, ByCard, ByNickname, User
 from tornado_idv.cli import main
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 OPTIONS: dict[str, Any] = {
     "by_card": {"url": "/cards/{card_number}", "then": {"url": "/users/{id}"}},

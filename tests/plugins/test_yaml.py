@@ -14,8 +14,8 @@ from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 ALICE = User("Free", "4000123412341234", "alice")
 BOB = User("Pro", "0012345670", "bob")

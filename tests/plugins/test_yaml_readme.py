@@ -8,8 +8,8 @@ import pytest
 import idv_yaml
 from idv_yaml.backend import YamlBackend
 from tornado_idv import ByNickname, User, yaml_loader
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 README = Path(idv_yaml.__file__).with_name("README.md")
 ALICE = User("Free", "4000123412341234", "alice")

@@ -14,8 +14,8 @@ from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from tornado_idv import ByNickname, FileSignature
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 AwaitUser = Callable[[str], Awaitable[None]]
 

@@ -11,9 +11,9 @@ from support.fakes.clock_and_backends import Ticker
 from tornado_idv.http.errors import HttpError
 from tornado_idv.http.head import RequestHead, parse_head
 from tornado_idv.trace_context import parse_trace
-from tornado_idv.web import head_template
 from tornado_idv.web.auth import credentials
-from tornado_idv.web.head_template import (
+from tornado_idv.web.fast_path import head_template
+from tornado_idv.web.fast_path.head_template import (
     SIGNIFICANT,
     HeadTemplate,
     HeadTemplates,

@@ -13,9 +13,10 @@ from tornado_idv import model
 from tornado_idv.http import connection
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.serving import Serving
-from tornado_idv.web import known_heads, lookups
+from tornado_idv.web import lookups
 from tornado_idv.web.app import make_api
-from tornado_idv.web.known_heads import KnownHeads
+from tornado_idv.web.fast_path import known_heads
+from tornado_idv.web.fast_path.known_heads import KnownHeads
 
 ALICE = ask_for("alice")
 

@@ -18,7 +18,7 @@ from support.http.in_process import (
 from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import ByNickname, Query, User
-from tornado_idv.web import head_template
+from tornado_idv.web.fast_path import head_template
 
 OTHER_WAYS = {
     "an expectation": ask_for("alice", b"Expect: 100-continue"),

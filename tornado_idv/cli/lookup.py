@@ -33,9 +33,9 @@ from tornado_idv.config.load import reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidFormat, LookupFailed
 from tornado_idv.interfaces.command_tools import Exit
+from tornado_idv.kit.masking import Masker
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.chain import Explanation
-from tornado_idv.masking import Masker
 from tornado_idv.model import Query, Step
 from tornado_idv.service.directories import open_directory
 

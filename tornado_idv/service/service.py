@@ -41,7 +41,7 @@ from tornado_idv.service.reload import (
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets, tls_context
 from tornado_idv.web.access_log import AccessLog, RequestLog
 from tornado_idv.web.app import OWN_ROUTES, all_routes, make_api, make_reject
-from tornado_idv.web.known_heads import KnownHeads
+from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
 
 _MIN_DRAIN = 0.1

@@ -14,7 +14,7 @@ from tornado_idv.model import Query
 from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.content_negotiation import check_media_types
-from tornado_idv.web.known_heads import KnownHeads
+from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.lookups import (
     IDENTIFY_CARD,
     IDENTIFY_URL,

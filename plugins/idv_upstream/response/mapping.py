@@ -12,7 +12,7 @@ from typing import Any
 
 from idv_upstream.response.options import ResponseOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, Step, Unavailable, User
-from tornado_idv.mapping import ROOT, Expression, MappedField, has_path, is_falsy, json_type
+from tornado_idv.kit.mapping import ROOT, Expression, MappedField, has_path, is_falsy, json_type
 
 _NICKNAME = re.compile("[!-~]+")
 _CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")

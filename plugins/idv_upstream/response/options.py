@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
 from tornado_idv import Broken, Options, WholeNumber
-from tornado_idv.mapping import (
+from tornado_idv.kit.mapping import (
     Expression,
     ExpressionText,
     FieldSource,

@@ -23,7 +23,7 @@ from tornado_idv import (
     User,
     printable,
 )
-from tornado_idv.mapping import Expression
+from tornado_idv.kit.mapping import Expression
 
 _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",;]*)))?', re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)

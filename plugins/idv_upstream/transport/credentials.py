@@ -20,7 +20,7 @@ from idv_upstream.request.encoding import is_reserved
 from idv_upstream.request.template import Request
 from idv_upstream.request.url import origin_of
 from tornado_idv import Broken, Options, Secret
-from tornado_idv.mapping import ExpressionText
+from tornado_idv.kit.mapping import ExpressionText
 
 
 class _Format(NamedTuple):

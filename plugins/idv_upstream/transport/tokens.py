@@ -16,7 +16,7 @@ from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, decode_json, re
 from idv_upstream.transport.client import Client
 from idv_upstream.transport.credentials import TOKEN, IssuedToken
 from tornado_idv import Broken, LookupFailed, Unavailable
-from tornado_idv.mapping import Expression, json_type
+from tornado_idv.kit.mapping import Expression, json_type
 
 # Seconds.
 _RENEW_BEFORE = 30.0

@@ -12,8 +12,8 @@ import pytest
 from idv_sqlite.backend import SqliteBackend
 from tornado_idv import StartError, User
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
-from tornado_idv.testing import make_backend
 
 ALICE = User("Free", "4000123412341234", "alice")
 BOB = User("Pro", "0012345670", "bob", "https://elsewhere.example/bob")

@@ -40,8 +40,8 @@ from tornado_idv.registry import plugin_manager
 from tornado_idv.units import parse_rate
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import API, OWN_ROUTES, Route, make_api, make_reject
+from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.json_body import encode_user
-from tornado_idv.web.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
 
 HIGH_WATER = 16 * 1024

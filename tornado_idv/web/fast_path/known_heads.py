@@ -28,7 +28,7 @@ from tornado_idv.keys.token import MAX_LENGTH
 from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import Trace, valid_state
 from tornado_idv.web.access_log import Request, record_response
-from tornado_idv.web.head_template import HeadTemplate, HeadTemplates
+from tornado_idv.web.fast_path.head_template import HeadTemplate, HeadTemplates
 from tornado_idv.web.lookups import Lookup, Operation, Services, answer
 from tornado_idv.web.response import ECHOED, Result, build_response, new_request_id
 

@@ -1,0 +1,1 @@
+"""The fast path: requests of clients that were seen before, past the handlers."""
