@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
+from support.processes.proxies import not_installed
+
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-AXE = Path(__file__).parents[2] / "browser" / "node_modules" / "axe-core" / "axe.min.js"
+_AXE = Path(__file__).parents[2] / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -69,6 +72,13 @@ def wait_until_narrow(driver: Chrome, width: int) -> None:
     """Wait until the page, which lays itself out again after it was resized, fits the width."""
     measure = "return document.documentElement.scrollWidth"
     wait_for(lambda: driver.execute_script(measure) <= width)
+
+
+def load_axe(driver: Chrome) -> None:
+    """Load what `violations` runs into the page; skips the test where it is not installed."""
+    if not _AXE.exists():
+        pytest.skip(not_installed("axe-core"))
+    driver.execute_script(_AXE.read_text(encoding="utf-8"))
 
 
 def violations(driver: Chrome, *impacts: str) -> list[tuple[str, list[str]]]:

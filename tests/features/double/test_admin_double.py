@@ -354,7 +354,7 @@ def test_no_endpoint_exists_without_demo(tmp_path: Path) -> None:
 
 
 def test_every_member_endpoint_and_field_is_documented(double: Double) -> None:
-    page = Path(__file__).parents[2] / "docs" / "reference" / "double.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "double.md"
     cells = re.findall(r"^\| (`[^|]+`) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
     documented = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     double.statuses("@alice")
@@ -370,7 +370,7 @@ def test_every_member_endpoint_and_field_is_documented(double: Double) -> None:
 
 
 def test_fixture_of_the_page_is_served(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "reference" / "double.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "double.md"
     (block,) = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "users.yaml").write_text(block, encoding="utf-8")
     with serving(DEMO, tmp_path) as service:

@@ -17,9 +17,9 @@ from selenium.webdriver.common.by import By
 from support.databases.key_stores import make_store
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN, ask_admin
 from support.processes.browser import (
-    AXE,
     CHROMIUM,
     DRIVER,
+    load_axe,
     prefer,
     resize,
     violations,
@@ -364,12 +364,10 @@ def test_explain_form_suggests_the_at_sign(page: Chrome) -> None:
 
 def test_page_is_accessible(failing_page: Chrome) -> None:
     """With problems and a hint; also readable on a phone without scrolling to the side."""
-    if not AXE.exists():
-        pytest.skip(not_installed("axe-core"))
     page = failing_page
     page.find_element(By.ID, "input").send_keys("alice")
     assert shown(page, "#hint")
-    page.execute_script(AXE.read_text(encoding="utf-8"))
+    load_axe(page)
     for scheme, width in (("light", 1100), ("dark", 360)):
         prefer(page, scheme)
         resize(page, width, 900)
@@ -397,7 +395,7 @@ def test_shadows_have_a_card_where_there_are_any(
         wait_for(lambda: text(page, "#shadows [data-column=Match]").split()[-1:] == ["1"])
         assert text(page, "#shadows [data-column=Differs]").split() == ["2", "plan"]
         assert text(page, "#shadows [data-column=Shadow]").split() == ["new", "yaml"]
-        page.execute_script(AXE.read_text(encoding="utf-8"))
+        load_axe(page)
         for scheme, width in (("light", 1100), ("dark", 360)):
             prefer(page, scheme)
             resize(page, width, 900)

@@ -22,7 +22,7 @@ from tornado_idv.features.status_page.history import History, Sample, percentile
 from tornado_idv.metrics.counters import BOUNDS
 from tornado_idv.service.service import Service
 
-STATIC = Path(__file__).parents[2] / "tornado_idv" / "features" / "status_page" / "static"
+STATIC = Path(__file__).parents[3] / "tornado_idv" / "features" / "status_page" / "static"
 
 
 def test_page_runs_only_its_own_scripts_and_styles(service: Service) -> None:

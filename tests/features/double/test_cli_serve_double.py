@@ -39,17 +39,19 @@ class Announced:
 
 
 def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path: Path) -> None:
-    (tmp_path / "it's ${here}.yaml").write_text(USERS, encoding="utf-8")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    (folder / "it's ${here}.yaml").write_text(USERS, encoding="utf-8")
     reading, writing = os.pipe()
     arguments = ["serve", "--demo", "it's ${here}.yaml", "--port", "0", "--ready-fd", str(writing)]
     arguments += ["--ready-file", "ready.json"]
     with subprocess.Popen(
         [*COMMAND, *arguments],
-        cwd=tmp_path,
+        cwd=folder,
         pass_fds=[writing],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(folder)},
     ) as process:
         os.close(writing)
         with os.fdopen(reading) as pipe:
@@ -58,13 +60,13 @@ def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path
         assert service.pid == process.pid
         assert service.status_of("@alice") == 200
         assert ask_admin(service, "/double").json == {"users": [], "faults": {}}
-        ready = tmp_path / "ready.json"
+        ready = folder / "ready.json"
         eventually(ready.exists)
         assert ready.read_text(encoding="utf-8") == line
         assert stat.S_IMODE(ready.stat().st_mode) == 0o600
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 0
-    assert {each.name for each in tmp_path.iterdir()} == {"it's ${here}.yaml", "ready.json"}
+    assert {each.name for each in folder.iterdir()} == {"it's ${here}.yaml", "ready.json"}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
 from tornado_idv.web.errors import REASONS, ApiError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 YAML_BACKEND = "  - {name: users, kind: yaml, path: users.yaml}\n"
 SETTINGS = {
     "defaults": "",

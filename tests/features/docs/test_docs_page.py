@@ -13,9 +13,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from support.processes.browser import (
-    AXE,
     CHROMIUM,
     DRIVER,
+    load_axe,
     prefer,
     resize,
     violations,
@@ -199,10 +199,8 @@ def test_code_shows_the_edited_body_and_is_copied(page: Chrome) -> None:
 
 def test_page_is_accessible(page: Chrome) -> None:
     """With a response shown, and on a phone without scrolling to the side."""
-    if not AXE.exists():
-        pytest.skip(not_installed("axe-core"))
     send(page, '{"input": "alice"}')
-    page.execute_script(AXE.read_text(encoding="utf-8"))
+    load_axe(page)
     for scheme, width in (("light", 1000), ("dark", 390)):
         prefer(page, scheme)
         resize(page, width, 900)
