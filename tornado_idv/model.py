@@ -126,7 +126,8 @@ class Step(Struct, frozen=True):
     """A step of a lookup, for the operator: what was sent, what came back, what was made of it.
 
     ``result`` is JSON or bytes; of anything else the ``repr`` is shown. ``expression`` is what
-    gave the result. A terminal shows ``shown`` characters of a result without one.
+    gave the result, and ``missing`` are the members that it reads and its input lacks. A terminal
+    shows ``shown`` characters of a result without one.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Step(Struct, frozen=True):
     expression: str = ""
     note: str = ""
     shown: int = 4096
+    missing: tuple[str, ...] = ()
 
     def masked(self, mask: Callable[[Any], Any]) -> Step:
         """Return the step without secrets; ``mask`` is a `Masker`."""

@@ -261,3 +261,22 @@ def test_canary_is_folded_as_a_nickname(invoke: Invoke, config: Config, folder: 
     sqlite_databases.write(folder / "people.db", User("Free", "9001", "IDV-Canary"))
     file = config(PEOPLE.replace("@idv", "@IDV") % "", more="identifiers: {nickname_case: fold}\n")
     assert invoke("check", "-c", file).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("condition", "canary", "missing"),
+    [
+        ("code == 'not_found'", "", None),
+        ("code == 'not_found' || plan == 'Disabled'", "", None),
+        ("code == 'not_found' || plann == 'Disabled'", "", "plann"),
+        ("code == 'not_found' || plann == 'Disabled'", ", absent: '@nobody'", None),
+    ],
+)
+def test_check_warns_of_a_condition_whose_members_nothing_has(
+    invoke: Invoke, config: Config, condition: str, canary: str, missing: str | None
+) -> None:
+    with live_directory(BIRD) as directory:
+        upstream = (UPSTREAM % (directory.url, "plan")).replace("code == 'not_found'", condition)
+        done = invoke("check", "-c", config(upstream.replace("'9001'", f"'9001'{canary}")))
+    text = f"not_known_when reads what the canary's record lacks ({missing})"
+    assert (done.exit_code, text in done.stderr) == (0, missing is not None)

@@ -43,7 +43,7 @@ from tornado_idv.keys.store_file import locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.canary import KINDS, absent_canaries_of, canaries_of
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.model import BackendResult, Query
+from tornado_idv.model import BackendResult, Query, Step
 from tornado_idv.registry import (
     build_backends,
     installed_kinds,
@@ -185,6 +185,29 @@ class DryRun:
                 found.append(self._problem(str(error), steps))
             else:
                 self._confirm(backend, f"{name} {'not found' if name in absent else 'found'}")
+        if by_name and not absent:
+            await self._warn_of_condition(backend, settings, *steps)
+
+    async def _warn_of_condition(
+        self, backend: AnyBackend, settings: Settings, *steps: int | str
+    ) -> None:
+        """Warn of a condition for disabled users that reads members which nothing has.
+
+        They may be misspelt, or hidden by access rights: it would be false for everybody. A
+        response to a made-up user counts, too: the condition may be about its error code.
+        """
+        queries = (*canaries_of(backend.options).values(), *_made_up_users(settings))
+        canary, made_up = (
+            next((each for each in some if type(each) in backend.serves), None)
+            for some in (queries, queries[::-1])
+        )
+        missing = await _unread(backend, canary)
+        if missing:
+            of_error = await _unread(backend, made_up)
+            missing = missing if of_error is None else missing & of_error
+        if missing:
+            text = f"not_known_when reads what the canary's record lacks ({', '.join(missing)})"
+            self.warn(f"{text}; canary.absent, a disabled user, tests the condition", *steps)
 
     def _try_key_store(self, settings: Settings, setting: Path | SecretStr, kinds: Kinds) -> None:
         with self._problems_at("auth", "store"):
@@ -222,6 +245,20 @@ def _made_up_users(settings: Settings) -> Iterator[Query]:
     for text in (f"@x{secrets.token_hex(8)}", digits):
         with suppress(IdvError):  # identifiers.nickname_pattern may be any
             yield settings.make_identifiers().parse_any(text)
+
+
+async def _unread(backend: AnyBackend, query: Query | None) -> set[str] | None:
+    """Return the members that ``not_known_when`` reads and no response to the query has.
+
+    ``None`` if the condition was not evaluated.
+    """
+    steps: list[Step] = []
+    if query is not None:
+        with suppress(IdvError, TimeoutError), _logged_warnings():
+            async with asyncio.timeout(backend.options.timeout):
+                await backend.explain(query, steps)
+    missing = [{*each.missing} for each in steps if each.name == "not_known_when"]
+    return set.intersection(*missing) if missing else None
 
 
 async def _check_absent(backend: AnyBackend, query: Query) -> None:

@@ -159,9 +159,13 @@ class Expression:
             result = self.evaluate(value)
         except Broken as error:
             return Step(name, None, self.text, error.reason)
-        paths = self.paths if result is None else []
-        missing = ", ".join(".".join(each) for each in paths if not has_path(value, each))
-        return Step(name, result, self.text, f"missing: {missing}" if missing else "")
+        missing = tuple(".".join(each) for each in self.paths if not has_path(value, each))
+        note = f"missing: {', '.join(missing)}" if result is None and missing else ""
+        return Step(name, result, self.text, note, missing=missing)
+
+    def reads(self, value: Any) -> bool:
+        """Return whether ``value`` has a member that it reads."""
+        return any(has_path(value, each) for each in self.paths)
 
 
 def is_falsy(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from idv_upstream.response.options import ResponseOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, Step, Unavailable, User
-from tornado_idv.kit.mapping import ROOT, Expression, MappedField, has_path, is_falsy, json_type
+from tornado_idv.kit.mapping import ROOT, Expression, MappedField, is_falsy, json_type
 
 _NICKNAME = re.compile("[!-~]+")
 _CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")
@@ -37,6 +37,12 @@ class _Recorded(Expression):
         if sum(each.name == self._name for each in of_response) < _MAX_RESULTS:
             self._steps.append(self._plain.step(self._name, value))
         return self._plain.evaluate(value)
+
+    def reads(self, value: Any) -> bool:
+        reads = self._plain.reads(value)
+        if not reads:  # it is not evaluated then
+            self._steps.append(self._plain.step(self._name, value))
+        return reads
 
 
 class ResponseMapper:
@@ -172,8 +178,7 @@ class ResponseMapper:
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
         """Return whether ``not_known_when`` reads any of its members, and is true for it."""
         condition = self._expressions.get("not_known_when")
-        paths = [] if condition is None else condition.paths
-        if condition is None or not any(has_path(record, each) for each in paths):
+        if condition is None or not condition.reads(record):
             return False
         if is_falsy(condition.evaluate(record)):
             return False
