@@ -36,7 +36,7 @@ async def missed_find(plan: Plan) -> list[Figure]:
         hook, deadline = _hook_of(guard), asyncio.get_running_loop().time() + 3600
 
         async def by_hook(query: Query) -> Answer | None:
-            (call,) = hook(query=query, deadline=deadline)
+            ((_, call),) = hook(query=query, deadline=deadline)
             return await call
 
         async def guarded() -> Timing:

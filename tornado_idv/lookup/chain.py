@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import pluggy
+from pluggy import HookImpl
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.interfaces import hookspecs
+from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.cache import AnswerCache
-from tornado_idv.lookup.guard import BackendCall, Guard, outcome_of
+from tornado_idv.lookup.guard import BackendCall, Call, Guard, NamedCall, outcome_of
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.plugin_calls import is_cancelled
 
 _log = logging.getLogger(__name__)
-_Call = Coroutine[Any, Any, Answer | None]
-_Observe = Callable[[str, _Call], _Call]
+_Observe = Callable[[str, Call], Call]
 
 
 class Explanation(NamedTuple):
@@ -37,8 +38,8 @@ class Explanation(NamedTuple):
 class Chain:
     """Dispatches lookups by the hook ``idv_identify``: to the guards in order, then to plugins.
 
-    For that it has a manager of its own, with the loaded ``plugins`` and the guards. Other
-    parameters as of `Directory`.
+    For that it has a manager of its own, with the guards and what the loaded ``plugins`` offer.
+    Other parameters as of `Directory`.
     """
 
     def __init__(
@@ -55,22 +56,17 @@ class Chain:
         self._timer = cache.timer
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
-        for name, plugin in plugins.list_name_plugin():
-            manager.register(plugin, name)
-        for guard in reversed(guards):  # pluggy calls the last one first
-            manager.register(guard)
+        of_plugins = map(_PluginDispatch, plugins.hook.idv_identify.get_hookimpls())
+        for each in (*of_plugins, *reversed(guards)):  # pluggy calls the last one first
+            manager.register(each)
         self._hook = manager.hook.idv_identify
-        hooks = plugins.hook.idv_identify.get_hookimpls()
-        self._plugins = [each.plugin_name for each in reversed(hooks)]
         default = cache.limits.negative_ttl
-        self._guards: dict[type[Query], list[str]] = {}
         self._negative_ttls: dict[type[Query], float] = {}
         for kind in get_args(Query):
             backends = [each.backend for each in guards if kind in each.backend.serves]
             own = [each.options.negative_ttl for each in backends]
             ttls = (default if ttl is None else ttl for ttl in own)
             self._negative_ttls[kind] = min(ttls, default=default)
-            self._guards[kind] = [each.name for each in backends]
         self._canaries = {each.name: each.canaries for each in guards}
 
     async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
@@ -81,15 +77,15 @@ class Chain:
         them allows. ``observe`` is called with the name and the call of each that is called.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
-        calls: list[_Call] = self._hook(query=query, deadline=deadline)
+        calls: list[NamedCall] = self._hook(query=query, deadline=deadline)
         if not calls:
             raise Unavailable(f"no backend answers {type(query).__name__}")
         skipped: LookupFailed | None = None
         ttl, storable = self._negative_ttls[type(query)], True
         try:
-            for index, call in enumerate(calls):
+            for name, call in calls:
                 try:
-                    answer = await self._bounded(query, index, call, deadline, observe)
+                    answer = await (call if observe is None else observe(name, call))
                 except LookupFailed as error:
                     if not error.continues:
                         raise
@@ -107,8 +103,8 @@ class Chain:
                     raise skipped
                 answer = Answer(None, ttl=ttl, storable=storable)
         finally:
-            for each in calls:
-                each.close()
+            for _, call in calls:
+                call.close()
         return Answer(
             answer.user,
             answer.backend,
@@ -119,23 +115,11 @@ class Chain:
             storable=storable,
         )
 
-    def _bounded(
-        self, query: Query, index: int, call: _Call, deadline: float, observe: _Observe | None
-    ) -> _Call:
-        """Return the call at this place, of a guard or of a plugin, as one that ends in time."""
-        names = self._guards[type(query)]
-        if index < len(names):
-            name = names[index]
-        else:
-            name = self._plugins[index - len(names)]
-            call = _of_plugin(name, call, deadline)
-        return call if observe is None else observe(name, call)
-
     async def explain(self, query: Query) -> Explanation:
         """Look up as `find` does, and return how each call ended."""
         calls: list[BackendCall] = []
 
-        async def observe(name: str, call: _Call) -> Answer | None:
+        async def observe(name: str, call: Call) -> Answer | None:
             started = self._timer()
             end: Answer | LookupFailed | None
             try:
@@ -157,20 +141,34 @@ class Chain:
             return Explanation(error, calls)
 
 
-async def _of_plugin(name: str, call: _Call, deadline: float) -> Answer | None:
-    """Return the answer of a plugin, which no guard bounds or validates."""
-    try:
-        async with asyncio.timeout_at(deadline) as timeout:
-            answer = await call
-    except LookupFailed:
-        raise
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
-        if timeout.expired():
-            raise Unavailable("no answer within the request's time") from None
-        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+class _PluginDispatch:
+    """A plugin's ``idv_identify``, which no guard bounds or validates."""
+
+    def __init__(self, implementation: HookImpl) -> None:
+        self.name = implementation.plugin_name
+        self._function: Callable[..., Any] = implementation.function
+        self._parameters = implementation.argnames
+
+    @hookimpl
+    def idv_identify(self, query: Query, deadline: float) -> NamedCall:
+        given = {"query": query, "deadline": deadline}
+        return self.name, self._find(deadline, {each: given[each] for each in self._parameters})
+
+    async def _find(self, deadline: float, arguments: dict[str, Any]) -> Answer | None:
+        name = self.name
+        try:
+            async with asyncio.timeout_at(deadline) as timeout:
+                answer = await self._function(**arguments)
+        except LookupFailed:
             raise
-        _log.error("plugin %s: idv_identify failed:\n%s", name, format_traceback(error))
-        raise Broken(f"plugin {name}: idv_identify failed with {type(error).__name__}") from error
-    if answer is not None and not isinstance(answer, Answer):
-        raise Broken(f"plugin {name}: idv_identify returned something other than an Answer")
-    return answer
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if timeout.expired():
+                raise Unavailable("no answer within the request's time") from None
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            _log.error("plugin %s: idv_identify failed:\n%s", name, format_traceback(error))
+            reason = f"plugin {name}: idv_identify failed with {type(error).__name__}"
+            raise Broken(reason) from error
+        if answer is not None and not isinstance(answer, Answer):
+            raise Broken(f"plugin {name}: idv_identify returned something other than an Answer")
+        return answer

@@ -37,6 +37,9 @@ from tornado_idv.options import compile_pattern
 from tornado_idv.plugin_calls import is_cancelled
 
 _log = logging.getLogger(__name__)
+Call = Coroutine[Any, Any, Answer | None]
+NamedCall = tuple[str, Call]
+"""A call that has not begun, with the name of its backend or plugin."""
 _MIN_TIME_LEFT = 0.05
 """Seconds: with less of the request's time left the backend is not called."""
 _RECOVERY_INTERVAL = 10.0
@@ -146,15 +149,13 @@ class Guard:
         """Return whether the backend itself is called for this query."""
         return type(query) in self._serves and (self._match is None or self._match(query.text))
 
-    @hookimpl(tryfirst=True)
-    def idv_identify(
-        self, query: Query, deadline: float
-    ) -> Coroutine[Any, Any, Answer | None] | None:
+    @hookimpl
+    def idv_identify(self, query: Query, deadline: float) -> NamedCall | None:
         """Return the call of `find`, ``None`` for a kind of query that the backend does not serve.
 
-        It comes before plugins with ``tryfirst``: these look up users that no backend knows.
+        It has the name of the backend, for all calls of a lookup are in one list.
         """
-        return self.find(query, deadline) if self.serves(query) else None
+        return (self.name, self.find(query, deadline)) if self.serves(query) else None
 
     async def find(self, query: Query, deadline: float, *, canary: bool = False) -> Answer | None:
         """Look the query up in the backend, by ``deadline`` (seconds of the loop's clock)."""
