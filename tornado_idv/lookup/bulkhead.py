@@ -1,11 +1,11 @@
-"""A concurrency limit with a wait queue that is bounded by time.
+"""A concurrency limit with a wait queue, bounded by time.
 
-Like `asyncio.Semaphore`, but with deadlines, and without a coroutine call in the usual case,
-where nothing has to wait.
+Like `asyncio.Semaphore`, but with deadlines. The usual case, with a free permit, needs no
+coroutine call.
 
-The queue is first come, first served while that is in time for all. Else each would be served
-when it has little time left, and most too late. So the newest come first once one has waited for
-half of its time ("adaptive LIFO"), and the rest waits in case that the load decreases.
+The queue is first come, first served until a waiter has used half of its time. From then on the
+newest waiters come first ("adaptive LIFO"): in the old order all of them would get their permits
+late, and most too late. The older ones keep waiting for a decrease of the load.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Bulkhead:
         self._limit = limit
         self._free = limit
         self._queue: deque[tuple[float, _Permit]] = deque()
-        """Waiters, each with the time at which it has waited too long, the oldest first."""
+        """Waiters, the oldest first, each with the time at which half of its wait is over."""
         self._deadlines = DeadlineQueue(_refuse)
 
     @property
     def in_use(self) -> int:
-        """The number of permits that are taken."""
+        """The number of permits in use."""
         return self._limit - self._free
 
     @property
@@ -42,7 +42,7 @@ class Bulkhead:
         return len(self._queue) < MAX_WAITING
 
     def try_acquire(self) -> bool:
-        """Take a permit, if one is free."""
+        """Take a free permit; return whether there was one."""
         if not self._free:
             return False
         self._free -= 1
@@ -72,7 +72,7 @@ class Bulkhead:
                 self._queue.popleft()
 
     def release(self) -> None:
-        """Give a permit back, to the next that waits."""
+        """Give a permit back: to the next waiter, or to the pool."""
         queue = self._queue
         while queue:
             is_late = queue[0][0] <= asyncio.get_running_loop().time()

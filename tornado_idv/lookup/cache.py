@@ -30,13 +30,13 @@ _LRU_TOUCH_INTERVAL = 10.0
 
 
 CacheState = Literal["found", "not_found", "stale", "failure", "absent"]
-"""What is cached for a query; ``stale`` is served only if the lookup fails."""
+"""The cached state of a query. A ``stale`` answer is served only after a failed lookup."""
 
 
 class CacheLimits(Options):
     """The cache of answers; times are in seconds.
 
-    "Not found" answers are limited separately, so that guessing cannot evict users.
+    "Not found" answers have their own limit: guesses cannot evict users.
     """
 
     ttl: Duration = 300.0
@@ -48,18 +48,18 @@ class CacheLimits(Options):
     max_negative_entries: _Count = 20_000
     """The maximum number of "not found" answers."""
     jitter: _Fraction = 0.1
-    """The fraction of a TTL that is taken off at random, so that entries expire apart."""
+    """The largest random reduction of a TTL, as a fraction; it spreads the expiry of entries."""
     stale_if_error: Duration = 3600.0
     """How long after its TTL a found user is still served while backends are unavailable."""
     refresh_ahead: _Fraction = 0.8
-    """The fraction of the TTL after which a hit starts a refresh in the background."""
+    """The fraction of the TTL. Later hits start a refresh in the background."""
     degraded_ttl: Duration = 30.0
-    """How long a user is cached who was found after an unavailable backend was skipped."""
+    """The maximum TTL of a user found after an unavailable backend was skipped."""
     failure_memo: Duration = 2.0
     """How long a failed lookup is answered 503 without querying the backends again."""
 
     def of_answers(self) -> dict[str, object]:
-        """Return the settings that decide on answers, without defaults and those of features."""
+        """Return the settings with an influence on answers, without defaults and features."""
         return self.model_dump(include=set(CacheLimits.model_fields), exclude_defaults=True)
 
 
@@ -85,11 +85,11 @@ class AnswerCache:
         self._failures = Failures(limits.max_negative_entries, limits.failure_memo, timer)
         self._epochs: defaultdict[str | None, Epoch] = defaultdict(Epoch)
         self.on_late_hit: Callable[[Query], object] = lambda _: None
-        """Called with the query of an entry that is to be refreshed, once for each entry."""
+        """Called with the query of an entry due for a refresh, once for each entry."""
         self.on_purge: Callable[[], object] = lambda: None
         """Called after each purge."""
         self.persisted: set[str] = set()
-        """What finds the users in a snapshot. If one is not found, `on_purge` is called, too."""
+        """Queries for the users in a snapshot, as text. "Not found" for one calls `on_purge`."""
         self.purges = 0
         """The number of purges so far."""
 
@@ -99,7 +99,7 @@ class AnswerCache:
         return {"found": len(self._found), "negative": len(self._negative)}
 
     def get(self, query: Query) -> Answer | None:
-        """Return the cached answer if it is fresh. No I/O, no waiting, no task."""
+        """Return the fresh cached answer or ``None``. No I/O, no waiting, no task."""
         text = query.text
         entry = self._found.find(text) or self._negative.find(text)
         if entry is None or entry.epoch.expired:
@@ -112,11 +112,11 @@ class AnswerCache:
         return entry.answer
 
     def get_failure(self, query: Query) -> LookupFailed | None:
-        """Return why the last lookup failed, if that was not long ago."""
+        """Return the recent failure of a lookup or ``None``."""
         return self._failures.find(query.text)
 
     def get_stale(self, query: Query) -> Answer | None:
-        """Return a found answer that may be served while the backends fail, if there is one."""
+        """Return the found answer to serve during a failure of the backends, or ``None``."""
         entry = self._found.get(query.text)
         if entry is None or entry.epoch.expired:
             return None
@@ -142,7 +142,7 @@ class AnswerCache:
     def found_entries(self) -> Iterator[tuple[str, Entry]]:
         """Yield the entries of found users by the text of their query.
 
-        Other lookups may go on meanwhile: what is removed is left out, and what is added may be.
+        Lookups continue between two entries. Removed entries are left out; new ones may be.
         """
         for text in list(self._found):
             entry = self._found.find(text)
@@ -170,7 +170,7 @@ class AnswerCache:
                 epoch.expired = True
 
     def describe(self, query: Query) -> CacheState:
-        """Return what is cached for a query, and whether it would be served."""
+        """Return the cached state of a query."""
         text, now = query.text, self.timer()
         entry = self._found.find(text) or self._negative.find(text)
         if entry is not None and not entry.epoch.expired:
@@ -185,7 +185,7 @@ class AnswerCache:
         self._failures[query.text] = error.copy()  # without the frames of its traceback
 
     def store(self, query: Query, answer: Answer) -> None:
-        """Keep the answer of a lookup, if it may be stored."""
+        """Store the answer of a lookup, unless it must not be stored."""
         text, limits, now = query.text, self.limits, self.timer()
         if not (answer.found and answer.storable):
             # What was cached before is out of date, and must not be served stale either. `get`

@@ -1,6 +1,6 @@
-"""Canaries: users who must be found before "not known here" of their backend is believed.
+"""Canaries: users known to exist. "Not known here" of their backend needs their confirmation.
 
-A source that lost its users, or the right to read them, finds no user, and seems to work.
+A source without its users, or without the right to read them, seems to work and finds no user.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 30.0
-"""Seconds after which a canary is looked up without traffic."""
+"""Seconds between two lookups of a canary without traffic."""
 _Outcome = LookupFailed | Collection[str | None]
-"""The servers that found the canaries, or why "not found" is not to be believed."""
+"""The servers with all canaries, or the reason to distrust "not found"."""
 KINDS: Mapping[type[Query], str] = {ByNickname: "nickname", ByCard: "card_number"}
-"""The kinds of query that a canary may protect, as options and metrics name them."""
+"""The protected kinds of query by their names in options and metrics."""
 
 
 def canaries_of(options: BackendOptions) -> dict[str, Query]:
@@ -43,7 +43,7 @@ def canaries_of(options: BackendOptions) -> dict[str, Query]:
 
 
 def absent_canaries_of(options: BackendOptions) -> dict[str, Query]:
-    """Return the queries for users who must not be found, as `canaries_of`."""
+    """Return the queries for users expected to be "not found", named as in `canaries_of`."""
     found: dict[str, Query] = {}
     for number, each in enumerate(options.canaries, start=1):
         if (text := each.absent or "").startswith("@"):
@@ -62,11 +62,11 @@ async def keep_checking(canaries: Callable[[], Iterable[Canary]]) -> None:
 
 
 class Canary:
-    """The canaries of one backend for one ``kind`` of query, all of which must be found.
+    """The canaries of one backend for one ``kind`` of query. All of them must be found.
 
-    Those that are ``absent``, the same for each kind, must not be found. ``look_up`` queries the
+    The ``absent`` users, the same for each kind, must not be found. ``look_up`` queries the
     backend until a deadline; ``timer`` gives seconds. At most one lookup of the canaries runs at a
-    time, in ``task``: all who wait share it, or the one that follows.
+    time, in ``task``. Waiting lookups share it, or the next one.
     """
 
     def __init__(
@@ -86,40 +86,40 @@ class Canary:
         self._plans = {f"@{each.nickname}": each.plan for each in with_plan}
         self._plans |= {each.card_number or "": each.plan for each in with_plan}
         self.judges_found = any(each.plan or each.absent for each in options.canaries)
-        """Whether users who are found are believed no more than "not known here"."""
+        """Whether "found", too, needs the confirmation of the canaries."""
         self._success = ", ".join(self.queries) + (" confirmed" if self.judges_found else " found")
         self._max_age = min(each.max_age for each in options.canaries)
         self._look_up = look_up
         self._timer = timer
         self.problem: str | None = None
-        """That one of them is not found, as of the last lookup that did not fail."""
+        """The missing canary of the last successful lookup, as a phrase, or ``None``."""
         self.task: asyncio.Task[None] | None = None
         self._found: dict[str | None, tuple[float, float]] = {}
-        """When the last lookup that found them began and ended, by server."""
+        """Start and end of the last confirmation, by server."""
         self._began = -inf
         self._running: asyncio.Future[_Outcome] | None = None
         self._next: asyncio.Future[_Outcome] | None = None
 
     def share_state_of(self, other: Canary) -> None:
-        """Continue with what is known of the same canaries."""
+        """Continue with the confirmations of an equal canary."""
         self.problem, self._began, self._found = other.problem, other._began, other._found
 
     @property
     def found(self) -> bool:
-        """Return whether they were found when that could last be determined."""
+        """Return whether the last successful lookup found them."""
         return bool(self._found)
 
     @property
     def summary(self) -> str:
-        """The canaries that were found, for the operator."""
+        """The confirmed canaries and the age of the confirmation, for the operator."""
         found_at = max((began for began, _ in self._found.values()), default=-inf)
         return f"{self._success} {self._timer() - found_at:.1f} s ago"
 
     def is_fresh(self, ended: float, began: float = inf, server: str | None = None) -> bool:
-        """Return whether they were found in time for a lookup that ended then, before it began.
+        """Return whether a confirmation covers a lookup with this start and end.
 
-        Otherwise the source may have been empty when the lookup began, for whatever time. What
-        another server than that of the lookup found does not count.
+        It must have ended before the lookup began: the source may have been empty before it. Only
+        confirmations by the server of the lookup count.
         """
         found_at, found_by = self._found.get(server, (-inf, inf))
         return found_by <= began and self._covers(found_at, ended)
@@ -127,10 +127,10 @@ class Canary:
     async def confirm(
         self, ended: float, deadline: float, server: str | None = None
     ) -> Collection[str | None]:
-        """Have the canaries found for a lookup of this server that ended then.
+        """Return the servers with all canaries, for a lookup with this end on this server.
 
-        Returns the servers that found them, which may be other ones. Raises `Unavailable`. Waits
-        until ``deadline``, of the running loop's clock.
+        The servers may be others than that of the lookup. Waits until ``deadline`` of the running
+        loop's clock. Raises `Unavailable`.
         """
         if self.is_fresh(ended, server=server):
             return {server}
@@ -146,7 +146,7 @@ class Canary:
         return outcome
 
     async def look_up(self, name: str) -> str | None:
-        """Return the server that finds one of them as it must be; raises `LookupFailed`."""
+        """Look one canary up and return its server; raises `LookupFailed` for a lost one."""
         # It may wait for a place in the bulkhead as long as it may take.
         deadline = asyncio.get_running_loop().time() + 2 * self._options.timeout
         try:
@@ -166,16 +166,16 @@ class Canary:
         return None if answer is None else answer.server
 
     def check(self) -> None:
-        """Look the canaries up, unless that was done a short time ago."""
+        """Look the canaries up, unless their last lookup is recent."""
         if self._timer() - self._began >= _CHECK_INTERVAL and self.task is None:
             self._start()
 
     def _covers(self, began: float, ended: float) -> bool:
-        # With 0, only one that is started afterwards, also if the clock shows the same time.
+        # With 0 only a later lookup counts. The clock may show the same time for both.
         return self._max_age > 0 and ended - began <= self._max_age
 
     def _start(self) -> asyncio.Future[_Outcome]:
-        """Return the next lookup, which begins now or after the one that is running."""
+        """Return the next lookup. It begins now, or after the running one."""
         loop = asyncio.get_running_loop()
         if self._next is None:
             self._next = loop.create_future()
@@ -184,7 +184,7 @@ class Canary:
         return self._next
 
     async def _run(self) -> None:
-        """Look the canaries up, again and again while a lookup waits for that."""
+        """Look the canaries up, repeatedly while lookups wait for them."""
         try:
             while self._next is not None:
                 self._running, self._next = self._next, None
@@ -194,7 +194,7 @@ class Canary:
             self._running = self._next = self.task = None
 
     async def _find_all(self) -> _Outcome:
-        """Return the servers that found them, or why "not known here" is not to be believed."""
+        """Return the servers with all canaries, or the reason to distrust "not known here"."""
         servers = set[str | None]()
         for name in self.queries:
             try:
@@ -209,7 +209,7 @@ class Canary:
         if self.problem is not None:
             _log.info("backend %s: %s again", self._options.name, self._success)
         fresh = {k: v for k, v in self._found.items() if self._covers(v[0], self._timer())}
-        # Each server has found all of them only if they had the same one.
+        # Two servers in one round: neither of them has confirmed all canaries.
         found = dict.fromkeys(servers, (self._began, self._timer())) if len(servers) == 1 else {}
         self.problem, self._found = None, {**fresh, **found}
         return servers

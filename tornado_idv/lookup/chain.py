@@ -38,8 +38,8 @@ class Explanation(NamedTuple):
 class Chain:
     """Dispatches lookups by the hook ``idv_identify``: to the guards in order, then to plugins.
 
-    For that it has a manager of its own, with the guards and what the loaded ``plugins`` offer.
-    Other parameters as of `Directory`.
+    It has a private plugin manager with the guards and the implementations of ``plugins``. Other
+    parameters are those of `Directory`.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Chain:
     async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
         """Return the answer for the cache and the response; raises `Unavailable` or `Broken`.
 
-        *Not found* only if every backend serving the query said "not known here": one that was
-        skipped as unavailable might know the user. It is cached for the shortest time that one of
-        them allows. ``observe`` is called with the name and the call of each that is called.
+        *Not found* needs "not known here" from every backend serving the query: a skipped one
+        might know the user. Its TTL is the shortest of these backends. ``observe`` gets the name
+        and the call of each backend before it is called.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
         calls: list[NamedCall] = self._hook(query=query, deadline=deadline)
@@ -142,7 +142,7 @@ class Chain:
 
 
 class _PluginDispatch:
-    """A plugin's ``idv_identify``, which no guard bounds or validates."""
+    """The ``idv_identify`` of a plugin. It has no guard, only the deadline."""
 
     def __init__(self, implementation: HookImpl) -> None:
         self.name = implementation.plugin_name

@@ -1,8 +1,8 @@
-"""A circuit breaker: calls to a backend that keeps failing are rejected for a while.
+"""A circuit breaker: after repeated failures, calls to a backend are rejected for a while.
 
-After a number of failures in a row the circuit *opens* and rejects every call. When its time
-is over, one call at a time is let through as a probe: a success closes the circuit, a failure
-opens it again for twice as long. The caller reports how its call ended.
+Consecutive failures *open* the circuit. It then rejects every call. After its time one call is
+permitted as a probe. A success closes the circuit; a failure opens it for twice the time.
+Callers report the end of each call.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class CircuitBreaker:
         self._timer = timer
         self._chance = chance
         self.failures = 0
-        """Failures in a row, up to the one that opened the circuit."""
+        """Consecutive failures, including the one behind the open circuit."""
         self._period = options.open_for
         self._open_until: float | None = None
         self._probing = False
 
     @property
     def state(self) -> BreakerState:
-        """Calls that are let through: all, a probe, or none."""
+        """The permitted calls: all, a probe, or none."""
         if self._open_until is None:
             return "closed"
         return "open" if self.next_probe else "half_open"
@@ -67,10 +67,10 @@ class CircuitBreaker:
         return Permit.PROBE
 
     def succeeded(self, permit: Permit) -> None:
-        """Report that the backend responded, with whatever result."""
+        """Report a response of the backend, with any result."""
         if permit is Permit.PROBE:
             self.close()
-        # A regular call that began before the circuit opened does not close it.
+        # A regular call may have begun before the circuit opened: only a probe closes it.
         elif self._open_until is None:
             self.failures = 0
 
@@ -101,6 +101,6 @@ class CircuitBreaker:
             self._open_until = self._timer()
 
     def abandoned(self, permit: Permit) -> None:
-        """Report that nothing was learned: the caller left, or the backend was not called."""
+        """Report a call without a result: the caller left, or the backend was not called."""
         if permit is Permit.PROBE:
             self._probing = False

@@ -19,8 +19,7 @@ ComparisonResult = Literal[
 class Comparison(Struct, frozen=True):
     """The result for one query.
 
-    ``fields`` are those of a user who ``differs``. ``user`` is that of the source, or of the
-    target if only that found one.
+    ``fields`` are the differing fields. ``user`` is the user in the source, else in the target.
     """
 
     result: ComparisonResult
@@ -33,10 +32,10 @@ def compare(
     target: User | LookupFailed | None,
     differences: Callable[[User, User], Sequence[str]],
 ) -> Comparison:
-    """Compare the outcomes of two lookups, of which ``None`` is "not found".
+    """Compare the outcomes of two lookups. ``None`` is "not found".
 
-    A failure outranks `Untrusted`, and that outranks a difference. ``differences`` gives the fields
-    in which two users differ.
+    A failure outranks `Untrusted`, and `Untrusted` outranks a difference. ``differences`` returns
+    the differing fields of two users.
     """
     user = source if isinstance(source, User) else target if isinstance(target, User) else None
     result: ComparisonResult

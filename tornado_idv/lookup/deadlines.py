@@ -1,7 +1,7 @@
 """Many deadlines on one event-loop timer, and a timeout for a block of code.
 
-Each lookup that misses the cache sets two deadlines and rarely reaches one. One timer handle
-each, or `asyncio.timeout`, would take 10 to 25 % of the lookup (benchmarks/dispatch.py).
+Each lookup past the cache sets two deadlines and rarely reaches one. A timer handle for each, or
+`asyncio.timeout`, would take 10 to 25 % of the lookup (benchmarks/dispatch.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RESOLUTION = 0.005
 
 
 class DeadlineQueue(Generic[Key]):
-    """Keys with a deadline, in one event loop; ``on_expired`` is called with each that expires.
+    """Keys with a deadline, in one event loop. ``on_expired`` is called with each expired key.
 
     Times are those of the loop's clock, in seconds.
     """
@@ -31,14 +31,14 @@ class DeadlineQueue(Generic[Key]):
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, key: Key, when: float) -> None:
-        """Set the deadline of a key, to be discarded if it is met."""
+        """Set the deadline of a key. Call `discard` when the key has met it."""
         self._deadlines[key] = when
         if when < self._next_scan:
             self._schedule(when)
 
     def discard(self, key: Key) -> None:
-        """Remove a key, if it has not expired."""
-        # The timer stays as it is: most deadlines are met, and a scan that finds nothing
+        """Remove a key. An expired one is no error."""
+        # The timer is not changed: most deadlines are met, and a scan without a result
         # costs less than rescheduling for each of them.
         self._deadlines.pop(key, None)
 
@@ -60,7 +60,7 @@ class DeadlineQueue(Generic[Key]):
 
 
 class Timeout:
-    """Cancel the block at ``deadline`` (the loop's clock), which then raises `TimeoutError`.
+    """Cancel the block at ``deadline`` (the loop's clock). The block then raises `TimeoutError`.
 
     As with `asyncio.timeout_at`, a cancellation from elsewhere stays one. ``queue`` is a
     `DeadlineQueue` of `Timeout.expire`.

@@ -26,14 +26,14 @@ Observer = Callable[..., object]
 
 
 class Layer(Protocol):
-    """Answers that the lookups of one directory get in place of those of the backends."""
+    """A layer between the cache of one directory and its backends, such as a shared cache."""
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
         """Return an answer as `LookUp` does, of ``proceed`` if there is none here."""
         ...
 
     def purge(self, purge: Purge) -> None:
-        """Purge what is kept here, as the cache of the directory was purged."""
+        """Purge the answers of this layer, after the cache of the directory."""
         ...
 
     def follow(self) -> None:
@@ -44,12 +44,11 @@ class Layer(Protocol):
 class Directory:
     """Looks users up in the cache, the configured backends and the ``idv_identify`` hook.
 
-    ``manager`` has the hooks of plugins. ``encode`` gives the response body for
-    a user, or for ``None``, "not found"; ``accepts`` says whether a record can be sent in a
-    response. ``timeout`` bounds one lookup, in seconds. ``on_backend_result``, if given,
-    is called with every call of a backend. ``previous`` is the directory that this one is to
-    `replace`: a backend of both keeps its circuit breaker and its running calls. ``layers`` are
-    passed in this order before the backends are called.
+    ``manager`` has the hooks of plugins. ``encode`` returns the response body for a user, and for
+    ``None``, "not found". ``accepts`` checks the record of a user before it is sent. ``timeout``
+    bounds one lookup, in seconds. ``on_backend_result`` is called with every call of a backend.
+    ``previous`` is the directory to `replace`: a backend of both keeps its circuit breaker and its
+    running calls. Lookups pass the ``layers`` in this order, then the backends.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Directory:
         self.batch_slots = Bulkhead(max(1, most // 2))
         """Lookups of batches at a time: single lookups find a free slot at each backend."""
         self.batch_turn = asyncio.Lock()
-        """Held by a batch that begins a lookup, until other events of the loop were handled."""
+        """Held by a batch at the start of a lookup, until other events of the loop were handled."""
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()
@@ -94,14 +93,14 @@ class Directory:
         self.observe((), ())
 
     async def find(self, query: Query) -> Answer:
-        """Return the answer to a query; raises `Unavailable` or `Broken` if there is none.
+        """Return the answer to a query; raises `Unavailable` or `Broken`.
 
-        *Not found* means that every backend serving the query said "not known here".
+        *Not found* is "not known here" from every backend serving the query.
         """
         return self.get_cached(query) or await self.start(query)
 
     def get_cached(self, query: Query) -> Answer | None:
-        """Return the cached answer if it is fresh, without I/O."""
+        """Return the fresh cached answer or ``None``, without I/O."""
         answer = self.cache.get(query)
         if answer is not None and self._of_hits:
             _notify(self._of_hits, query, answer, cached=True)
@@ -116,10 +115,10 @@ class Directory:
         return await self._chain.explain(query)
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
-        """Take the place of ``previous``, at once.
+        """Replace ``previous``.
 
-        Of the found answers in its cache those of the backends ``kept`` are still right.
-        Lookups that are running there end there, and are not cached here.
+        Found answers of the backends ``kept`` stay in the cache. Running lookups of the previous
+        directory end there. Their answers are not cached here.
         """
         if kept:
             self.cache.take_found_answers(previous.cache, kept, previous._single_flight.queries)
@@ -127,7 +126,7 @@ class Directory:
         previous.stop_refreshing()
 
     def stop_refreshing(self) -> None:
-        """Start no refresh that waits for others."""
+        """Cancel the waiting refreshes."""
         self._single_flight.stop_refreshing()
 
     async def join(self) -> None:
@@ -140,7 +139,7 @@ class Directory:
             await asyncio.wait(tasks)
 
     def observe(self, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
-        """Call these beside plugins with lookups past the cache, and with answers of the cache."""
+        """Call these with lookups past the cache, and with answers of the cache, like plugins."""
         self._of_lookups, self._of_hits = [*self._plugins, *lookups], [*self._plugins, *hits]
 
     def purge(self, purge: Purge) -> None:
@@ -156,9 +155,9 @@ class Directory:
             each.follow()
 
     def _purge_from(self, changed: str, *queries: Query) -> None:
-        """Purge cached answers of this backend and of every later one, which it may pre-empt.
+        """Purge cached answers of this backend, and of all later ones: it may pre-empt them.
 
-        With ``queries`` only those of the users that they name, by whichever backend.
+        With ``queries`` only the answers for these users are purged, those of all backends.
         """
         names = [guard.name for guard in self.guards]
         later = () if queries else names[names.index(changed) :]
@@ -179,9 +178,9 @@ def _notify(
 
 
 def _observers(manager: pluggy.PluginManager) -> list[Observer]:
-    """Return one caller of ``idv_lookup_finished`` for each plugin that implements it.
+    """Return a caller of ``idv_lookup_finished`` for each plugin with this hook.
 
-    A call for all of them would end at the first that raises.
+    One call for all plugins would end at the first exception.
     """
     hook, plugins = manager.hook.idv_lookup_finished, manager.get_plugins()
     return [

@@ -13,7 +13,7 @@ from tornado_idv.model import Answer
 
 
 class Epoch(Struct, eq=False, gc=False):
-    """The time between two purges of one backend: expiring it drops all its entries at once."""
+    """The time between two purges of one backend. Its expiry drops all entries of that time."""
 
     expired: bool = False
 
@@ -85,7 +85,7 @@ class Entries(LRUCache[str, Entry]):
         return super().popitem()
 
     def find(self, text: str) -> Entry | None:
-        """Return the entry, if there is one, without updating its LRU position."""
+        """Return the entry or ``None``, without an update of its LRU position."""
         return Cache.__getitem__(self, text) if text in self else None
 
     def touch(self, text: str) -> None:
@@ -111,7 +111,7 @@ class Failures(TTLCache[str, LookupFailed | None]):
     """Recent failures by the text of their query."""
 
     def find(self, text: str) -> LookupFailed | None:
-        """Return a recent failure; mostly there is none, which `get` finds out by an exception."""
+        """Return the recent failure or ``None``. `get` would usually raise an exception."""
         return self[text] if Cache.__contains__(self, text) else None
 
     def __missing__(self, key: str) -> None:

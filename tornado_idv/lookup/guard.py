@@ -39,28 +39,28 @@ from tornado_idv.plugin_calls import is_cancelled
 _log = logging.getLogger(__name__)
 Call = Coroutine[Any, Any, Answer | None]
 NamedCall = tuple[str, Call]
-"""A call that has not begun, with the name of its backend or plugin."""
+"""A call before its start, with the name of its backend or plugin."""
 _MIN_TIME_LEFT = 0.05
 """Seconds: with less of the request's time left the backend is not called."""
 _RECOVERY_INTERVAL = 10.0
-"""Seconds in which a backend that fails now and then is logged as available at most once."""
+"""Seconds between two log lines "available again" of a backend with occasional failures."""
 _MAX_TRIES = 4
 """Lookups of a user and then of the canary, until one server has found the latter."""
 _OPEN = "circuit breaker open"
 _EXCLUDED = Answer(None)
-"""The end of a call for a query that ``match`` excludes."""
+"""The answer to a query excluded by ``match``."""
 
 
 CallResult = Literal[
     "found", "not_found", "unavailable", "broken", "rejected", "cancelled", "verified"
 ]
-"""How a call ended; ``rejected`` if the backend was not called.
+"""The end of a call. ``rejected``: the backend was not called.
 
-``verified`` is no call: the backend itself has made sure that lookups succeed."""
+``verified`` is no call: the backend itself has confirmed its source."""
 
 
 class NotCalled(Unavailable):
-    """The guard rejected the call, which says nothing of the backend."""
+    """The guard rejected the call. The state of the backend is unknown."""
 
 
 class BackendCall(Struct, frozen=True):
@@ -77,9 +77,9 @@ class Guard:
 
     Whatever the backend does, its lookups end within its ``timeout`` with the requested
     `User`, with "not known here", or with `Unavailable` or `Broken` in the backend's name.
-    ``accepts`` says whether a record can be sent in a response; ``on_result``, if given, is
-    called with every `BackendCall`. ``ttl`` is the configured time to live of users without
-    ``cache_ttl``; ``timer`` gives seconds. Of several guards of a backend one ``listens`` to it.
+    ``accepts`` checks the record of a user before it is sent. ``on_result`` is called with every
+    `BackendCall`. ``ttl`` is the configured time to live of users without ``cache_ttl``; ``timer``
+    gives seconds. One of several guards of a backend ``listens`` to it.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Guard:
             for kind in KINDS
             if kind in self._serves and (absent or kind in map(type, queries.values()))
         }
-        """The canaries by the kind of query that they protect."""
+        """The canaries by their kind of query."""
         self._judges_found = any(each.judges_found for each in self.canaries.values())
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
@@ -138,7 +138,7 @@ class Guard:
         return self._bulkhead.in_use
 
     def record_steps(self) -> list[Step]:
-        """Return a list that gets the steps of all lookups from now on."""
+        """Record the steps of all later lookups in the returned list."""
         self._steps = []
         return self._steps
 
@@ -151,9 +151,9 @@ class Guard:
 
     @hookimpl
     def idv_identify(self, query: Query, deadline: float) -> NamedCall | None:
-        """Return the call of `find`, ``None`` for a kind of query that the backend does not serve.
+        """Return the call of `find`, ``None`` for an unserved kind of query.
 
-        It has the name of the backend, for all calls of a lookup are in one list.
+        The calls of all backends are in one list, so each has its name.
         """
         return (self.name, self.find(query, deadline)) if self.serves(query) else None
 
@@ -190,9 +190,9 @@ class Guard:
     async def _trusted(
         self, query: Query, answer: Answer | None, started: float, deadline: float
     ) -> Answer | None:
-        """Return the answer if its server finds the canaries of the kind of query.
+        """Return the answer after its server has found the canaries; raises `Unavailable`.
 
-        Called without a place in the bulkhead, which their lookup needs.
+        Called without a permit of the bulkhead: the lookup of the canaries needs one.
         """
         canary = self.canaries.get(type(query))
         if canary is None or (answer is not None and answer.found and not canary.judges_found):
@@ -241,7 +241,7 @@ class Guard:
             report = self.breaker.succeeded
         except LookupFailed as error:
             if error.counts_against_breaker:
-                # A backend that is broken has responded: it is not overloaded or down.
+                # A broken backend has responded: it is neither overloaded nor down.
                 down = isinstance(error, Unavailable)
                 report = self._record_failure if down else self.breaker.succeeded
             raise
@@ -328,7 +328,7 @@ class Guard:
             _log.warning(text, self.name, _OPEN, self.breaker.failures, self.breaker.next_probe)
 
     def _log_failure(self, error: LookupFailed) -> None:
-        # Repeated lines are folded if their text is the same: that of an open circuit has a time.
+        # Only equal lines are folded, and the text of an open circuit contains a time.
         reason = _OPEN if error.reason.startswith(_OPEN) else error.reason
         where = f"\n{format_traceback(error.__cause__)}" if error.__cause__ else ""
         level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR
@@ -337,7 +337,7 @@ class Guard:
 
 
 def check_text(user: User) -> None:
-    """Raise `Broken` for a plan or a profile URL that no response may have."""
+    """Raise `Broken` for an invalid plan or profile URL."""
     if not is_plan(user.plan):
         raise Broken(f"returned a user whose plan is not {PLAN_FORMAT}")
     if user.profile_url is not None and not is_profile_url(user.profile_url):

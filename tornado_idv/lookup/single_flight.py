@@ -1,7 +1,7 @@
 """Lookups past the cache: concurrent callers with one query share one running lookup.
 
-A lookup runs in a task of its own, so that it goes on when the caller that started it leaves.
-Each caller has its own future.
+A lookup runs in its own task: it continues after its first caller has left. Each caller has its
+own future.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tornado_idv.model import Answer, Query
 _MAX_REFRESHES = 4
 _MAX_WAITING_REFRESHES = 1000
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
-"""Return an answer that is fresh for longer than so many seconds; raises `LookupFailed`."""
+"""Return an answer with more than this rest of its TTL, in seconds; raises `LookupFailed`."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One running lookup and its callers; ``purges`` are those of the cache before it.
+    """One running lookup and its callers. ``purges`` is the number of purges before it.
 
-    ``min_ttl``, in seconds, is that of a refresh.
+    ``min_ttl``, in seconds, marks a refresh.
     """
 
     query: Query
@@ -58,7 +58,7 @@ class SingleFlight:
         self._timeout = timeout
         self._on_outcome = on_outcome
         self._calls: dict[str, _Call] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # also of calls that are not current
+        self._tasks: set[asyncio.Task[None]] = set()  # including those of outdated calls
         self._refreshes: set[asyncio.Task[None]] = set()
         self._refresh_slots = asyncio.Semaphore(_MAX_REFRESHES)
         self._deadlines = DeadlineQueue(self._time_out)
@@ -94,7 +94,7 @@ class SingleFlight:
                 await asyncio.wait([call.task], timeout=self._timeout)
 
     def stop_refreshing(self) -> None:
-        """Start none of the refreshes that wait."""
+        """Cancel the waiting refreshes."""
         for task in self._refreshes:
             task.cancel()
 
@@ -104,13 +104,13 @@ class SingleFlight:
         return [call.query for call in self._calls.values()]
 
     async def join(self) -> None:
-        """Wait until no lookup is running, also none that is not current."""
+        """Wait for the end of all running lookups, including outdated ones."""
         while self._tasks:
             done, _ = await asyncio.wait(self._tasks)
-            self._tasks -= done  # those that were cancelled before they began
+            self._tasks -= done  # cancelled before they began
 
     def _find(self, query: Query) -> _Call | None:
-        """Return the current call: none that began before a purge, or that took too long."""
+        """Return the current call. After a purge or a timeout there is none."""
         call = self._calls.get(query.text)
         return call if call is not None and call.purges == self._cache.purges else None
 

@@ -1,4 +1,4 @@
-"""The identity of a source of users, by which answers of different sources are never mixed up."""
+"""The identity of a source of users. It keeps answers of different sources apart."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 
 def identity_of(*parts: object) -> bytes:
-    """Return a digest of options, but of no password: the same after one is rotated.
+    """Return a digest of options without passwords: a rotated password does not change it.
 
-    Other secrets count, since they may select whose data a source returns: store it as `sealed`
-    alone. An option that a later version adds does not change it.
+    Other secrets may select the data of a source, so they count. Store the digest only as
+    `sealed`. New options of later versions do not change it.
     """
     return hashlib.sha256(json.dumps(parts, default=_plain).encode()).digest()
 
 
 @lru_cache(maxsize=16)
 def sealed(identity: bytes) -> str:
-    """Return what may be stored of an identity; it takes 50 ms, as does each guess of a secret."""
+    """Return an identity for storage. It takes 50 ms, like each guess of a secret."""
     return hashlib.scrypt(identity, salt=b"tornado-idv", n=2**14, r=8, p=1, dklen=32).hex()
 
 
