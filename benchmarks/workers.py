@@ -39,7 +39,7 @@ async def workers(plan: Plan) -> list[Figure]:
     if plan.skip("workers", wrk.missing()):
         return []
     one, two = (f"{count} of our processes" for count in _COUNTS)
-    service = partial(OurService, plan.folder, over_yaml(plan), packet_cache=False)
+    service = partial(OurService, plan.folder, over_yaml(plan), fast_path=False)
     sides = {
         name: Contender(_OnAllCores(service(workers=count)))
         for name, count in zip((one, two), _COUNTS, strict=True)

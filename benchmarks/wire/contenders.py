@@ -83,7 +83,7 @@ def ours(plan: Plan) -> dict[str, Contender]:
     """Return this service over a fixture, with the fast path and without."""
     return {
         OURS: Contender(OurService(plan.folder, over_yaml(plan))),
-        WITHOUT_FAST_PATH: Contender(OurService(plan.folder, over_yaml(plan), packet_cache=False)),
+        WITHOUT_FAST_PATH: Contender(OurService(plan.folder, over_yaml(plan), fast_path=False)),
     }
 
 

@@ -14,7 +14,7 @@ from benchmarks.wire.traffic import KEY
 
 _CONFIG = """\
 profile_sites: [{site}]
-server: {{port: {port}, workers: {workers}, packet_cache: {packet_cache}, request_timeout: 10s}}
+server: {{port: {port}, workers: {workers}, fast_path: {fast_path}, request_timeout: 10s}}
 auth: {{keys: [{{id: measured, sha256: {digest}}}]}}
 {more}
 {shared_cache}
@@ -33,7 +33,7 @@ class OurService:
 
     folder: Path
     backend: str
-    packet_cache: bool = True
+    fast_path: bool = True
     uncached: bool = False
     cache: str = ""
     limits: str = "{}"
@@ -46,7 +46,7 @@ class OurService:
             site=dataset.SITE,
             port=port,
             workers=self.workers,
-            packet_cache="on" if self.packet_cache else "off",
+            fast_path="on" if self.fast_path else "off",
             digest=hashlib.sha256(KEY.encode()).hexdigest(),
             more=_UNCACHED if self.uncached else self.cache,
             shared_cache=self.shared_cache,

@@ -27,10 +27,10 @@ pytestmark = pytest.mark.slow
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-@pytest.mark.parametrize("packet_cache", ["true", "false"])
-def test_responses_are_counted_by_operation_and_code(tmp_path: Path, packet_cache: str) -> None:
+@pytest.mark.parametrize("fast_path", ["true", "false"])
+def test_responses_are_counted_by_operation_and_code(tmp_path: Path, fast_path: str) -> None:
     """Also those of the fast path, and those that no handler sees."""
-    config = WITH_ADMIN.replace("port: 0,", f"port: 0, packet_cache: {packet_cache},", 1)
+    config = WITH_ADMIN.replace("port: 0,", f"port: 0, fast_path: {fast_path},", 1)
     with serving(config, tmp_path) as service:
         client = Client(service.port)
         for _ in range(5):

@@ -37,7 +37,7 @@ server:
   body_timeout: 2.5s
   request_timeout: 250ms
   max_connections: 17
-  packet_cache: no
+  fast_path: no
   trusted_proxies: [10.0.0.1, 10.1.0.0/16, "::1", "FD00::/8"]
   drain: {{delay: 3s, timeout: 1h}}
 auth:
@@ -86,7 +86,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "body_timeout": 5.0,
             "request_timeout": 2.0,
             "max_connections": 4000,
-            "packet_cache": True,
+            "fast_path": True,
             "trusted_proxies": (),
             "tls": None,
             "drain": {"delay": 0.0, "timeout": 15.0},
@@ -130,7 +130,7 @@ def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
     assert (settings.admin.host, settings.admin.port) == ("::1", 9)
     assert server.health_path == "/healthz"
     assert (server.max_body, server.max_connections) == (65536, 17)
-    assert not server.packet_cache
+    assert not server.fast_path
     assert server.trusted_proxies == ("10.0.0.1", "10.1.0.0/16", "::1", "FD00::/8")
     assert (server.idle_timeout, server.body_timeout, server.request_timeout) == (60, 2.5, 0.25)
     assert (server.drain.delay, server.drain.timeout) == (3, 3600)
@@ -278,3 +278,7 @@ def test_a_host_that_cannot_be_resolved_is_rejected(load_text: Load, host: str) 
 def test_invalid_health_path_is_rejected(load_text: Load, path: str) -> None:
     with pytest.raises(ConfigError, match="must be like /healthz, and not a path of the API"):
         load_text(f"{GOOD}server: {{health_path: '{path}'}}")
+
+
+def test_old_name_of_the_fast_path_still_works(load_text: Load) -> None:
+    assert not load_text(GOOD + "server: {packet_cache: no}\n").server.fast_path

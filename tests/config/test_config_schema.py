@@ -59,7 +59,7 @@ def test_the_schema_is_a_valid_schema(kinds: Kinds) -> None:
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["title"] == "tornado-idv configuration"
-    assert schema["description"] == "Everything that `config.yaml` may contain."
+    assert schema["description"] == "The contents of `config.yaml`."
 
 
 def test_a_good_configuration_passes(kinds: Kinds, load_text: Callable[..., Settings]) -> None:

@@ -40,7 +40,7 @@ CALLER = {
 
 
 async def forwarded(
-    folder: Path, forward: list[str], *requests: dict[str, str], packet_cache: bool = True
+    folder: Path, forward: list[str], *requests: dict[str, str], fast_path: bool = True
 ) -> list[bytes]:
     """Send requests, each for another user, and return those that the upstream got for them."""
     async with serving(NOT_FOUND) as directory:
@@ -50,7 +50,7 @@ async def forwarded(
             "base_url": directory.address,
             "forward": forward,
         }
-        server = f"server: {{host: 127.0.0.1, port: 0, packet_cache: {json.dumps(packet_cache)}}}\n"
+        server = f"server: {{host: 127.0.0.1, port: 0, fast_path: {json.dumps(fast_path)}}}\n"
         config = re.sub("server: .*\n", "", CONFIG) + f"  - {json.dumps(backend)}\n{server}"
         async with serving_here(config, folder) as service:
             client = Client(service.port)
@@ -62,17 +62,15 @@ async def forwarded(
     return directory.requests
 
 
-@pytest.mark.parametrize("packet_cache", [True, False])
-async def test_traceparent_and_request_id_are_forwarded(
-    tmp_path: Path, *, packet_cache: bool
-) -> None:
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_traceparent_and_request_id_are_forwarded(tmp_path: Path, *, fast_path: bool) -> None:
     traces = [f"{number:032x}" for number in range(1, 7)]
     callers = [
         {**CALLER, "traceparent": f"00-{trace}-{SPAN}-01", "X-Request-ID": f"request-{trace}"}
         for trace in traces
     ]
     both = ["traceparent", "x-request-id"]
-    got = await forwarded(tmp_path, both, *callers, packet_cache=packet_cache)
+    got = await forwarded(tmp_path, both, *callers, fast_path=fast_path)
     spans = set()
     for trace, request in zip(traces, got, strict=True):
         assert header(request, "X-Request-ID") == f"request-{trace}"
@@ -86,13 +84,13 @@ async def test_traceparent_and_request_id_are_forwarded(
     assert SPAN not in spans
 
 
-@pytest.mark.parametrize("packet_cache", [True, False])
+@pytest.mark.parametrize("fast_path", [True, False])
 @pytest.mark.parametrize("forward", [[], ["traceparent"], ["x-request-id"]])
 async def test_no_other_header_is_forwarded(
-    tmp_path: Path, forward: list[str], *, packet_cache: bool
+    tmp_path: Path, forward: list[str], *, fast_path: bool
 ) -> None:
     caller = {**CALLER, "traceparent": f"00-{TRACE}-{SPAN}-01"}
-    for request in await forwarded(tmp_path, forward, *[caller] * 4, packet_cache=packet_cache):
+    for request in await forwarded(tmp_path, forward, *[caller] * 4, fast_path=fast_path):
         assert (TRACE.encode() in request) == (forward == ["traceparent"])
         assert (b"caller-request" in request) == (forward == ["x-request-id"])
         hidden = request.replace(b"caller-request", b"").replace(b"caller-state", b"")

@@ -155,7 +155,7 @@ def test_a_request_without_end_is_given_up(tmp_path: Path, asked: socket.socket)
     assert "Traceback" not in service.read_log()
 
 
-@pytest.mark.parametrize("server", ["", "packet_cache: false", "workers: 2"])
+@pytest.mark.parametrize("server", ["", "fast_path: false", "workers: 2"])
 def test_load_balancer_learns_of_a_stop_while_the_drain_is_delayed(
     tmp_path: Path, server: str
 ) -> None:

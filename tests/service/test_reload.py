@@ -58,11 +58,11 @@ async def test_verify_is_switched(tmp_path: Path) -> None:
 
 async def test_limits_of_the_listener_are_switched_on_an_open_connection(tmp_path: Path) -> None:
     """Also for a head that was parsed before."""
-    async with reloadable(tmp_path, config(server="packet_cache: false")) as harness:
+    async with reloadable(tmp_path, config(server="fast_path: false")) as harness:
         async with harness.connected() as client:
             long = "@" + "a" * 50
             assert (await client.ask(long)).status == 200
-            await harness.reload(config(server="packet_cache: false, max_body: 40B"))
+            await harness.reload(config(server="fast_path: false, max_body: 40B"))
             assert (await client.ask(long)).status == 413
         assert (await harness.ask("@alice")).status == 200
 

@@ -1,4 +1,4 @@
-"""The addresses on which the service listens."""
+"""Addresses of listening sockets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Return the address that is written so; raises `ValueError`."""
+        """Parse an address; raises `ValueError`."""
         if text.startswith(UNIX) and text != UNIX:
             return cls(path=Path(text.removeprefix(UNIX)))
         match = _TCP.fullmatch(text)
@@ -60,7 +60,7 @@ class Address:
 
     @classmethod
     def of(cls, sock: socket.socket) -> Address:
-        """Return the address that a socket is bound to."""
+        """Return the address of a bound socket."""
         name = sock.getsockname()
         if sock.family == socket.AF_UNIX:
             return cls(path=Path(os.fsdecode(name).replace("\0", "@")))

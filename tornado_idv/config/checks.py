@@ -1,7 +1,7 @@
-"""Checks that compare several settings, on the tree of the file.
+"""Checks of several settings together, on the tree of the file.
 
-They run beside the settings model, not after it, so that all problems are reported at
-once. Malformed values are left to the model.
+They run in addition to the settings model, not after it: all problems are in one report. The model
+reports malformed values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tornado_idv.keys.token import digest, is_token68
 
 _Entry = tuple[str, yaml_loader.Mapping]
 _Value = tuple[str, yaml_loader.Mark, str]
-"""A value with its path and position, in canonical form where it must be unique."""
+"""A value with its path and position. Unique values have their canonical form."""
 
 
 def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def _listener_checks(tree: Any, file: str, keys: Iterable[_Entry]) -> Iterator[P
         section = [("server", value_at(tree, "server"))]
         for path, mark, _ in (*_texts(section, "host"), *_texts(section, "port")):
             yield Problem(file, *mark, path, "server.listen takes its place; leave this out")
-    # A host or address that is malformed is reported itself.
+    # The model reports a malformed host or address.
     is_exposed = isinstance(host, yaml_loader.Text) and is_host(host) and not is_loopback(host)
     for each in listen if isinstance(listen, yaml_loader.Items) else ():
         with suppress(ValueError):
@@ -85,7 +85,7 @@ def _listener_checks(tree: Any, file: str, keys: Iterable[_Entry]) -> Iterator[P
 
 
 def value_at(tree: Any, *steps: str) -> Any:
-    """Return the value at a path, ``None`` if it is not there."""
+    """Return the value at a path, ``None`` for a missing one."""
     for step in steps:
         tree = tree.get(step) if isinstance(tree, dict) else None
     return tree
@@ -123,7 +123,7 @@ def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[P
 
 
 def is_demo(tree: Any) -> bool:
-    """Return whether ``demo`` is on; a malformed value is reported itself, not with every key."""
+    """Return whether ``demo`` is on. The model reports a malformed value, once for all keys."""
     value = value_at(tree, "demo")
     try:
         return value is not None and TypeAdapter(bool).validate_python(value)
@@ -134,7 +134,7 @@ def is_demo(tree: Any) -> bool:
 def key_conflicts(
     configured: Sequence[ApiKey], stored: Iterable[ApiKey], name: str
 ) -> Iterator[SettingError]:
-    """Yield an error for each configured key whose id or token the store ``name`` has, too."""
+    """Yield an error for each configured key with an id or token of the store ``name``."""
     by_digest = {key.digest: key.id for key in stored}
     ids = set(by_digest.values())
     for i, key in enumerate(configured):

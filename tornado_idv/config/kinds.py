@@ -30,10 +30,10 @@ from tornado_idv.options import Options
 from tornado_idv.registry import load_class
 
 _Choices = tuple[tuple[str, type[Options] | None], ...]
-"""The options model of each kind; ``None`` if it is not to be imported."""
+"""The options model of each kind; ``None`` for one left out of the imports."""
 
 _NO_DOCSTRINGS = {"use_attribute_docstrings": False}
-"""For models that are made here, which have no source: to search for it takes 20 ms each."""
+"""For models made here. They have no source, and a search for it takes 20 ms each."""
 
 
 def settings_type(kinds: Kinds, used: Container[str] | None = None) -> type[Settings]:
@@ -63,7 +63,7 @@ def _choices(
 
 
 def _options_type(kind: str, offered: Any, base: type[Options]) -> type[Options]:
-    """Return the options model of a class that a plugin offers; raises `StartError`."""
+    """Return the options model of a plugin's class; raises `StartError`."""
     options_type = getattr(offered, "options_type", None)
     if not (isclass(offered) and isclass(options_type) and issubclass(options_type, base)):
         text = f"must be a class whose options_type is a subclass of {base.__name__}"
@@ -92,7 +92,7 @@ def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings
 
 
 def _section(name: str) -> tuple[type[Options], FieldInfo]:
-    """Return a section of the configuration with the settings that features add to it."""
+    """Return a section of the configuration with the settings of features."""
     field = copy(Settings.model_fields[name])
     base: Any = field.annotation
     added = [resolve_name(each.options[name]) for each in FEATURES if name in each.options]
@@ -111,8 +111,8 @@ def _section(name: str) -> tuple[type[Options], FieldInfo]:
 def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
     """Return the type of a section with a ``kind``: the options type of that kind.
 
-    Not an annotated union: Python reduces a union of one type to the type, and then an
-    unknown kind would be reported as many unknown options.
+    Not an annotated union: Python reduces a union of one type to the type. The report of an
+    unknown kind would then be a list of unknown options.
     """
     if not choices:
 

@@ -1,4 +1,4 @@
-"""Loads a configuration file and reports everything that is wrong with it at once."""
+"""Loads a configuration file, and reports all of its problems together."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from tornado_idv.interfaces.hookspecs import Kinds
 class ConfigFile:
     """One reading of a configuration file: settings and positions are of the same content.
 
-    ``signature`` is that of the file before it was read. ``port`` is that of the command line, if
-    given, in place of ``server.port`` and ``server.listen``. `load` adds the signatures of the
-    files that it names to ``named``: those of references, and the certificate's, which are read
-    after that.
+    ``signature`` was taken before the file was read. ``port``, from the command line, replaces
+    ``server.port`` and ``server.listen``. `load` adds the signatures of the files named in the
+    configuration to ``named``: those of references and of the certificate. They are read later.
     """
 
     path: Path
@@ -42,7 +41,7 @@ class ConfigFile:
 
     @classmethod
     def read(cls, path: Path, port: int | None = None) -> ConfigFile:
-        """Read the file at ``path``; raises `StartError` if that is not possible."""
+        """Read the file at ``path``; raises `StartError` for an unreadable one."""
         try:
             signature = FileSignature.of(path)
         except OSError as error:
@@ -51,15 +50,15 @@ class ConfigFile:
         return cls(path, require_file(path), signature, port)
 
     def addresses_for(self, settings: Settings) -> tuple[Address, ...]:
-        """Return where the service listens with these settings of the file."""
+        """Return the addresses of the service with these settings of the file."""
         server = settings.server
         return server.addresses if self.port is None else (Address(server.host, self.port),)
 
     def load(self, kinds: Kinds, environ: Mapping[str, str]) -> Settings:
         """Return the settings.
 
-        ``kinds`` are the installed kinds of backend, ``environ`` is what ``${env:NAME}``
-        refers to. Raises `ConfigError` with every problem in the order of the file.
+        ``kinds`` are the installed kinds of backend, ``environ`` has the variables of
+        ``${env:NAME}``. Raises `ConfigError` with every problem in the order of the file.
         """
         settings, absent, found = _validate(self, kinds, environ)
         if absent or found or settings is None:
@@ -89,10 +88,10 @@ def load(path: Path, kinds: Kinds, environ: Mapping[str, str]) -> Settings:
 def load_without_references(
     path: Path, kinds: Kinds, environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem]]:
-    """Load a file where the secrets that it refers to may be missing.
+    """Load a file whether or not its secrets are on this machine.
 
-    Returns the settings, or ``None`` if they need a missing reference, and the missing
-    references. Raises `ConfigError` with every other problem, and `StartError`.
+    Returns the settings, or ``None`` without a needed reference, and the missing references.
+    Raises `ConfigError` with every other problem, and `StartError`.
     """
     settings, absent, found = _validate(ConfigFile.read(path), kinds, environ)
     if found:
@@ -101,9 +100,9 @@ def load_without_references(
 
 
 def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
-    """Return what ``${env:NAME}`` and ``${file:path}`` in the file at ``path`` refer to.
+    """Return the values of ``${env:NAME}`` and ``${file:path}`` in the file at ``path``.
 
-    Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
+    Raises `StartError` and `ConfigError` as `load` does for an unreadable file.
     """
     return frozenset(Resolved(ConfigFile.read(path).tree(), path, environ).values)
 
@@ -111,7 +110,7 @@ def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
 def _validate(
     source: ConfigFile, kinds: Kinds, environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
-    """Return the settings, if they are valid, the missing references and all other problems."""
+    """Return the valid settings or ``None``, the missing references and all other problems."""
     resolved = Resolved(source.tree(), source.path, environ)
     source.named.update(resolved.files)
     tree, file = resolved.tree, str(source.path)
@@ -135,16 +134,16 @@ def _validate(
     if settings is not None and (tls := settings.server.tls) is not None:
         certificate = (tls.cert_file, tls.key_file)
         source.named.update({each: FileSignature.find(each) for each in certificate})
-    # A value whose reference is not resolved is not known, so nothing can be wrong with it.
+    # The value of an unresolved reference is unknown: problems there are none of the file.
     unknown = {(each.line, each.column) for each in resolved.absent + resolved.invalid}
     known = [each for each in found if (each.line, each.column) not in unknown]
     return settings, resolved.absent, resolved.invalid + known
 
 
 def _first_site(tree: Any) -> str:
-    """The profile site of responses, for backends that query by profile URL.
+    """The profile site of responses, for backends with queries by profile URL.
 
-    Empty if it is missing or invalid, which the settings model reports.
+    Empty for a missing or invalid one: the settings model reports it.
     """
     try:
         return ProfileSite.parse(tree["profile_sites"][0]).prefix

@@ -1,7 +1,7 @@
-"""Parts of `config.yaml` for commands that need no more, whether or not the rest of it is right.
+"""Parts of `config.yaml` for single commands. The rest of the file may be wrong.
 
-The rest may refer to secrets that the operator does not have, or is being edited while a command
-asks the running service.
+It may refer to secrets of the service that the operator cannot read, or be in the middle of an edit
+while a command queries the running service.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Key(BaseModel):
 
     @property
     def digest(self) -> bytes | None:
-        """The digest of the token; ``None`` where it refers to what this user cannot read."""
+        """The digest of the token; ``None`` for a reference unreadable by this user."""
         if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
             return bytes.fromhex(self.sha256)
         return digest(self.token) if is_token68(self.token) else None
@@ -58,7 +58,7 @@ class _Logging(BaseModel):
 
 
 class Parts(BaseModel):
-    """The settings that commands read without the others."""
+    """The settings read by single commands."""
 
     admin: AdminSettings | None = None
     auth: _Auth = _Auth()
@@ -69,8 +69,8 @@ class Parts(BaseModel):
 def load_parts(path: Path, environ: Mapping[str, str], *names: str) -> Parts:
     """Return the settings with these names of the file at ``path``; others have their defaults.
 
-    Raises `ConfigError` if the file is not YAML, or ``auth.store`` is one of them and refers to
-    what is missing, and `StartError` if it cannot be read or these settings are not valid.
+    Raises `ConfigError` if the file is not YAML, and for a missing reference of ``auth.store``.
+    Raises `StartError` if the file cannot be read or these settings are not valid.
     """
     resolved = Resolved(yaml_loader.read(require_file(path), str(path)), path, environ)
     if "auth" in names:

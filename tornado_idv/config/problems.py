@@ -1,9 +1,9 @@
 """Turns validation errors into problems with their positions in the file.
 
-pydantic's locations contain the tags of unions, which are not in the file. Following a
-location through the JSON Schema and the file at the same time leaves them out.
+pydantic's locations contain the tags of unions. These are not in the file. Following a location
+through the JSON Schema and the file at the same time leaves them out.
 
-No message repeats a value, which may be a secret.
+No message repeats a value: it may be a secret.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> Iterator[Problem]:
-    """Yield a problem for every error that pydantic found in ``tree``."""
+    """Yield a problem for every error of pydantic in ``tree``."""
     details = error.errors(include_url=False, include_input=False)
     unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
     meant = {
@@ -150,7 +150,7 @@ def _unknown(name: str, meant: str | None, known: Sequence[str]) -> str:
 
 
 def _suggest(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that was probably meant."""
+    """Return the most similar known name."""
     start, colon, _ = name.partition(":")
     if colon and start in known:
         return start
@@ -174,9 +174,9 @@ def _expected(kind: str, value: Any) -> str:
 class Location(NamedTuple):
     """A location in the file, as far as it exists there.
 
-    ``path`` ends before the first name that must not be printed. ``value`` is the value
-    there, or for a missing one, the value that contains it. ``known`` are the settings known
-    in it, ``choices`` the values of its member ``tag`` that select a variant.
+    ``path`` ends before the first unprintable name. ``value`` is the value there; for a missing
+    one, the mapping or list around it. ``known`` are its known settings, ``choices`` the values of
+    its member ``tag``. They select a variant.
     """
 
     path: Steps
@@ -194,7 +194,7 @@ def _locate(schema: Schema, tree: Any, steps: Steps, *, missing: bool = False) -
     for step in steps:
         tags = [each["discriminator"]["mapping"] for each in schemas if "discriminator" in each]
         chosen = [] if chosen else [{"$ref": each[step]} for each in tags if step in each]
-        if chosen:  # the variant that pydantic names by its tag, which is not in the file
+        if chosen:  # the variant: its tag is in the location, and not in the file
             schemas = chosen
         elif _contains(value, step):  # or else it names a type of a union
             variants = _variants(schema, schemas)

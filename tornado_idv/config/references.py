@@ -1,4 +1,4 @@
-"""Replaces ``${env:NAME}`` and ``${file:path}`` in values by what they refer to.
+"""Replaces ``${env:NAME}`` and ``${file:path}`` in values.
 
 ``$${`` stands for a plain ``${``. Names of settings are not changed.
 """
@@ -20,17 +20,17 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})
 
 
 class _AbsentError(ValueError):
-    """A reference to something that is missing on this machine."""
+    """A reference to a file or variable missing on this machine."""
 
 
 class Resolved:
-    """``tree`` is a copy in which references are replaced, unless a value has one that cannot be.
+    """``tree`` is a copy with the values of all valid references.
 
     Relative paths are relative to ``base_dir``, the folder of the configuration at ``path``; one
     newline at the end of a file is dropped.
-    ``absent`` are references to unset variables and unreadable files, ``invalid`` are those
-    that are wrong on every machine. ``values`` are what the others refer to: mostly secrets.
-    ``files`` are those that are named, with their signatures before they were read.
+    ``absent`` are references to unset variables and unreadable files; ``invalid`` are wrong on
+    every machine. ``values`` are the values of the others: mostly secrets. ``files`` are the named
+    files with their signatures, taken before the files were read.
     """
 
     def __init__(self, tree: Any, path: Path, environ: Mapping[str, str]) -> None:

@@ -1,8 +1,8 @@
 """The JSON Schema of `config.yaml`, for editors and for locating validation errors.
 
-An editor types a scalar by its spelling where we read it as text: to it ``port: "8080"`` is a
-string and ``id: 12`` a number; both are right. A reference such as ``${env:PORT}`` may stand in
-place of any scalar.
+We read all scalars as text; an editor types them by their spelling. To it ``port: "8080"`` is a
+string and ``id: 12`` a number; both are right. A reference such as ``${env:PORT}`` may replace any
+scalar.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPELLINGS = {
     "boolean": ("true", "false"),
     "null": ("",),
 }
-"""Texts that an editor takes for another type than string."""
+"""Texts without the type string in an editor."""
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -40,7 +40,7 @@ _BOUNDS = {
 
 
 class _Generator(GenerateJsonSchema):
-    """Describes the file; pydantic by itself describes the values that it is parsed to."""
+    """Describes the file; pydantic's own schema describes the parsed values."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         # An unused setting is omitted; null would be read as text.
@@ -58,12 +58,12 @@ class _Generator(GenerateJsonSchema):
         return {**described, "default": default}
 
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
-        # For types that parse text, pydantic leaves its own names of bounds in the schema.
+        # pydantic leaves its own names of bounds in the schema of types parsed from text.
         described = super().generate_inner(schema)
         return {_BOUNDS.get(word, word): each for word, each in described.items()}
 
     def handle_invalid_for_json_schema(self, *_: Any, **__: Any) -> JsonSchemaValue:
-        # An option that JSON Schema cannot describe accepts anything.
+        # JSON Schema cannot describe this option: anything is accepted.
         return {}
 
 
@@ -83,7 +83,7 @@ def schema_of(model: type[Settings]) -> Schema:
 
 
 def _for_editors(node: Any) -> Any:
-    """Return a copy of a schema that accepts every spelling of the same text."""
+    """Return a copy of a schema for every spelling of the same text."""
     if isinstance(node, list):
         return [_for_editors(each) for each in node]
     if not isinstance(node, dict):
@@ -97,7 +97,7 @@ def _for_editors(node: Any) -> Any:
 
 
 def _with_spellings(schema: Schema) -> Schema:
-    """The schema of a scalar, widened; any other, and a mapping of names to schemas, as it is."""
+    """Return the schema of a scalar, widened. Others, and mappings of schemas, are not changed."""
     kind = schema.get("type")
     if isinstance(schema.get("enum"), list) or isinstance(schema.get("format"), str):
         words = {name: schema.pop(name) for name in ("enum", "format", "type") if name in schema}

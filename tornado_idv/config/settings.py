@@ -1,4 +1,4 @@
-"""The settings: everything that `config.yaml` may contain, with defaults and descriptions."""
+"""The settings: the contents of `config.yaml`, with defaults and descriptions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from math import inf
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from tornado_idv.config.address import Address, ListenAddress
 from tornado_idv.config.parts import AdminSettings
@@ -56,7 +63,7 @@ class DrainSettings(Options):
     delay: Duration = 0.0
     """How long new connections are still accepted after the signal to stop."""
     timeout: Duration = 15.0
-    """How long requests in flight may take to finish after that."""
+    """How long requests in flight may take to finish after the delay."""
 
 
 class TlsSettings(Options):
@@ -117,29 +124,31 @@ class ServerSettings(Options):
     """How long a lookup may take in all backends together."""
     max_connections: Annotated[Count, APPLIED] = 4000
     """The maximum number of open connections."""
-    packet_cache: Annotated[bool, APPLIED] = True
-    """Whether requests whose head is like an earlier one skip parsing; affects speed only."""
+    fast_path: Annotated[
+        bool, Field(validation_alias=AliasChoices("fast_path", "packet_cache")), APPLIED
+    ] = True
+    """Whether requests of known clients skip the parser; affects speed only."""
     trusted_proxies: Annotated[tuple[Network, ...], APPLIED] = ()
-    """The addresses, networks or ``unix:`` of the proxies whose ``X-Forwarded-For`` is used."""
+    """The proxies with a trusted ``X-Forwarded-For``: addresses, networks or ``unix:``."""
     tls: TlsSettings | None = None
     """The certificate for HTTPS; without it, the service speaks plain HTTP."""
     drain: Annotated[DrainSettings, APPLIED] = DrainSettings()
     """How the service stops."""
     watch_config: Annotated[bool, APPLIED] = False
-    """Whether the configuration is reloaded when this file, or one that it names, changes."""
+    """Whether a change of this file, or of one named in it, reloads the configuration."""
 
     @property
     def scheme(self) -> str:
-        """That of its URLs."""
+        """The scheme of its URLs."""
         return "https" if self.tls else "http"
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The addresses that it listens on."""
+        """The addresses to listen on."""
         return self.listen or (Address(self.host, self.port),)
 
     def warning(self, addresses: Sequence[Address]) -> str | None:
-        """Return a warning of keys that cross a network in plain text to these addresses."""
+        """Return a warning of keys in plain text on the networks of these addresses."""
         exposed = [each.host for each in addresses if not each.is_local]
         if not exposed or self.tls or {*self.trusted_proxies} - {UNIX}:
             return None
@@ -169,7 +178,7 @@ class MissLimitSettings(Options):
 
 
 class KeyLimitSettings(Options):
-    """The limits of a key, each of which is used instead of the general one."""
+    """The limits of a key. Each replaces the general limit."""
 
     requests: RateLimit | None = None
     """How many requests are allowed."""
@@ -200,15 +209,15 @@ class KeySettings(Options):
     ) = None
     """The token itself; only with ``demo: true`` or when listening on loopback."""
     owner: str = ""
-    """Who uses the key."""
+    """The user of the key."""
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
-    """What the key permits."""
+    """The permissions of the key."""
     not_before: Moment | None = None
-    """The time from which the key is valid."""
+    """The start of the key's validity."""
     expires: Annotated[Moment | None, AfterValidator(check_order)] = None
-    """The time at which the key expires."""
+    """The end of the key's validity."""
     limits: KeyLimitSettings = KeyLimitSettings()
-    """The limits of the key, each of which is used instead of the general one."""
+    """The limits of the key. Each replaces the general limit."""
 
     @property
     def api_key(self) -> ApiKey:
@@ -233,14 +242,14 @@ class AuthSettings(Options):
     keys: tuple[KeySettings, ...] = ()
     """The API keys."""
     store: KeyStoreAddress | None = None
-    """The key store that ``tornado-idv keys`` creates and changes: a file, or ``postgresql://…``."""
+    """The key store of ``tornado-idv keys``: a file, or ``postgresql://…``."""
 
 
 class IdentifierSettings(Options):
     """The valid forms of nicknames and card numbers."""
 
     nickname_pattern: Pattern = "[A-Za-z0-9_.-]{1,64}"
-    """The regular expression that a whole nickname must match; non-ASCII text never does."""
+    """The regular expression for a whole nickname. Non-ASCII text never matches."""
     nickname_case: Literal["preserve", "fold"] = "preserve"
     """Whether nicknames are case-sensitive (preserve) or compared in lower case (fold)."""
     card_length: tuple[CardDigits, CardDigits] = (1, 32)
@@ -258,17 +267,17 @@ class LoggingSettings(Options):
     """Logging."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The minimum level that is logged."""
+    """The minimum level of logged lines."""
     format: Literal["auto", "console", "json"] = "auto"
     """The format of a line; auto is console on a terminal and json elsewhere."""
     health_checks: Annotated[bool, APPLIED] = True
     """Whether successful requests for ``server.health_path`` are in the access log."""
     ids: Literal["none", "hash", "full"] = "none"
-    """How the access log names the user that was asked for: not, as a keyed hash, or in full."""
+    """How the access log names the requested user: not, as a keyed hash, or in full."""
 
 
 class Settings(Options):
-    """Everything that `config.yaml` may contain."""
+    """The contents of `config.yaml`."""
 
     profile_sites: Annotated[tuple[Site, ...], Field(min_length=1), APPLIED]
     """The sites of profile URLs; responses use the first."""
@@ -283,7 +292,7 @@ class Settings(Options):
     cache: Annotated[CacheLimits, APPLIED] = CacheLimits()
     """The cache of answers."""
     shared_cache: SharedCacheOptions | None = None
-    """The cache of answers that processes share, behind ``cache``; without it, there is none."""
+    """The shared cache of several processes, behind ``cache``; without it, there is none."""
     identifiers: Annotated[IdentifierSettings, APPLIED] = IdentifierSettings()
     """The valid forms of nicknames and card numbers."""
     backends: Annotated[tuple[BackendOptions, ...], Field(min_length=1), APPLIED]
@@ -291,16 +300,16 @@ class Settings(Options):
     logging: LoggingSettings = LoggingSettings()
     """Logging."""
     demo: bool = False
-    """Whether this is a demonstration, in which the file may contain plain tokens."""
+    """Whether this is a demonstration. Its file may contain plain tokens."""
 
     @property
     def served(self) -> tuple[BackendOptions, ...]:
-        """The backends that answer, in order."""
+        """The answering backends, in order."""
         return tuple(each for each in self.backends if each.shadow is None)
 
     @property
     def shadows(self) -> tuple[BackendOptions, ...]:
-        """The backends that never answer, and are only compared with those that do."""
+        """The backends without answers, only compared with the others."""
         return tuple(each for each in self.backends if each.shadow is not None)
 
     @field_validator("backends")

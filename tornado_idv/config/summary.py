@@ -1,4 +1,4 @@
-"""The settings that matter most, on one screen."""
+"""The most important settings, on one screen."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Types of single settings, beside those that plugins share.
+"""Types of single settings, in addition to those shared with plugins.
 
-No message repeats a value, which may be a secret.
+No message repeats a value: it may be a secret.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_host(text: str) -> bool:
 
 
 def accepted_by(accepts: Callable[[Any], object], message: str) -> AfterValidator:
-    """Leave a value as it is, if it is accepted, or else report ``message``."""
+    """Return a validator without conversion: a rejected value is reported by ``message``."""
 
     def check(value: Any) -> None:
         if not accepts(value):
@@ -80,7 +80,7 @@ def _workers(value: object) -> object:
 
 
 def _moment(value: object) -> object:
-    # pydantic by itself would read 2027 and "2027" as seconds after 1970.
+    # pydantic would read 2027 and "2027" as seconds after 1970.
     if not isinstance(value, str | float | int):
         return value
     try:

@@ -1,1 +1,1 @@
-"""Interfaces that plugins implement: backends, commands, hooks, shared caches, user stores."""
+"""Interfaces for plugins: backends, commands, hooks, shared caches, user stores."""

@@ -1,4 +1,4 @@
-"""The contract that a plugin fulfils: one configured source of users."""
+"""The contract of a plugin: one configured source of users."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BreakerOptions(Options):
     """The circuit breaker of a backend."""
 
     failures: Annotated[WholeNumber, Field(ge=1)] = 5
-    """The number of consecutive failures that open the circuit."""
+    """The number of consecutive failures before the circuit opens."""
     open_for: Annotated[Duration, Field(gt=0)] = 5.0
     """How long the circuit is open at first, ± 20 %; it doubles after each failed probe."""
     open_max: Annotated[Duration, Field(gt=0)] = 60.0
@@ -44,10 +44,11 @@ class BreakerOptions(Options):
 
 
 class CanaryOptions(Options):
-    """A user who must always be found, for each kind of query that is to be protected.
+    """A user expected to be found, for each protected kind of query.
 
-    Otherwise "not found" is not believed: the source lost its users, or the rights to read them.
-    With ``plan`` or ``absent`` nothing is: conditions read members that may be hidden or misspelt.
+    Without this user "not found" is not believed: the source lost its users, or the rights to read
+    them. With ``plan`` or ``absent`` "found" is not believed either: conditions may read hidden or
+    misspelt members.
     """
 
     nickname: str | None = None
@@ -55,13 +56,14 @@ class CanaryOptions(Options):
     card_number: str | None = None
     """The card number; protects lookups by card number."""
     plan: Annotated[str, Field(min_length=1)] | None = None
-    """The plan that this user must have."""
+    """The expected plan of this user."""
     absent: str | None = None
-    """A disabled user who must not be found, as @nickname or the digits of a card."""
+    """A disabled user expected to be "not found", as @nickname or the digits of a card."""
     max_age: Duration = 5.0
-    """How long before the end of a lookup that finds no user the canary may have been looked up.
+    """The maximum age of a canary's lookup at the end of a lookup without a user.
 
-    With 0s it is looked up after each of them. Of several canaries the shortest time counts."""
+    With 0s the canary is looked up after each of them. The shortest time of several canaries
+    counts."""
 
     @field_validator("nickname", "card_number", "absent")
     @classmethod
@@ -91,19 +93,19 @@ _Canary = Annotated[
 
 
 class ShadowOptions(Options):
-    """The comparison of a backend that never answers with those that do.
+    """The comparison of a backend without traffic with those that answer.
 
-    A sample of real lookups is put to it as well, after their responses.
+    A sample of real lookups is repeated there, after their responses.
     """
 
     sample: Percentage
-    """The percentage of lookups past the cache that are compared, such as 5%."""
+    """The percentage of compared lookups past the cache, such as 5%."""
     hits: bool = False
-    """Whether lookups that the cache answers are compared, too; for each, the source is asked."""
+    """Whether answers of the cache are compared, too. Each costs a lookup in the source."""
     rate: RateLimit = Rate(10, 1.0)
     """How many lookups each process compares at most; more are counted as skipped."""
     state: ConfigPath | None = None
-    """The file that keeps which users were compared, for ``tornado-idv migrate``."""
+    """The file with the compared users, for ``tornado-idv migrate``."""
 
 
 class BackendOptions(Options):
@@ -120,27 +122,27 @@ class BackendOptions(Options):
     timeout: Annotated[Duration, Field(gt=0)] = 0.8
     """How long one lookup may take."""
     on_unavailable: Literal["fail", "continue"] = "fail"
-    """Whether a lookup fails or continues with the next backend while this one is unavailable.
+    """While this backend is unavailable, a lookup fails or continues with the next one.
 
-    With continue, a user that no later backend knows is still answered 503, never 404."""
+    With continue, a user unknown to all later backends still gets 503, never 404."""
     match: Pattern | None = None
-    """A regular expression that a whole query must match, as @nickname or the digits of a card.
+    """A regular expression for the whole query, as @nickname or the digits of a card.
 
     Other queries are not sent to this backend: they are "not known here"."""
     max_concurrent: Annotated[WholeNumber, Field(ge=1)] = 64
     """The maximum number of concurrent lookups.
 
-    Further ones wait for up to half of the time that they have left, and are then unavailable."""
+    Further ones wait for up to half of their remaining time. Then the backend is unavailable."""
     breaker: BreakerOptions = BreakerOptions()
     """The circuit breaker of this backend."""
     cache_ttl: Duration | None = None
     """How long a user found here is served from the cache."""
     negative_ttl: Duration | None = None
-    """How long "not found" is served from the cache, if this backend was queried."""
+    """How long "not found" of this backend is served from the cache."""
     canary: _Canary | None = None
-    """A user, or a list of up to five, who must be found for "not found" to be believed."""
+    """A user, or a list of up to five, who confirm "not found" of this backend."""
     shadow: ShadowOptions | None = None
-    """What makes this backend a shadow: it never answers, and is compared with those that do."""
+    """Makes this backend a shadow: it never answers, and is compared with the others."""
     _folds_nicknames: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
@@ -151,7 +153,7 @@ class BackendOptions(Options):
 
     @property
     def canaries(self) -> tuple[CanaryOptions, ...]:
-        """The canaries, of which there may be none."""
+        """The configured canaries."""
         given = self.canary or ()
         return given if isinstance(given, tuple) else (given,)
 
@@ -159,8 +161,7 @@ class BackendOptions(Options):
     def folds_nicknames(self) -> bool:
         """Return whether ``identifiers.nickname_case`` is ``fold``.
 
-        The backend is then asked for nicknames in lower case, and finds those that are
-        stored in another case too.
+        The backend then gets nicknames in lower case. It also finds those stored in another case.
         """
         return self._folds_nicknames
 
@@ -172,7 +173,7 @@ class Backend(ABC, Generic[OptionsT]):
     """One configured source of users.
 
     `open` is called once before the first `find`, `close` once after the last;
-    all three run on the event loop, so anything that blocks belongs in a thread.
+    all three run on the event loop, so blocking calls belong in a thread.
     """
 
     options_type: ClassVar[type[BackendOptions]] = BackendOptions
@@ -199,12 +200,12 @@ class Backend(ABC, Generic[OptionsT]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query that this backend can answer; of others it is not asked."""
+        """The kinds of query for this backend; it gets no others."""
         return frozenset({ByNickname, ByCard})
 
     @property
     def user_count(self) -> int | None:
-        """The number of users, for the metrics; ``None`` where only the source knows.
+        """The number of users, for the metrics; ``None`` if unknown.
 
         Read while the backend is open, on the event loop: it must not block.
         """
@@ -220,80 +221,77 @@ class Backend(ABC, Generic[OptionsT]):
 
     @property
     def revision(self) -> str | None:
-        """Identity of the content that answers come from, also in another process.
+        """Identity of the content, equal in all processes; ``None`` if unknown.
 
-        Answers from before a restart are dropped if it is another one after that, and kept if it
-        is ``None`` then. It must not change before `notify_changed` was called. Read as
-        `user_count`.
+        After a restart with another identity, the answers from before are dropped. With ``None``
+        they are kept. It must not change before the call of `notify_changed`. Read as `user_count`.
         """
         return None
 
     @property
     def servers(self) -> Collection[tuple[str, str]]:
-        """The servers that lookups use: of each its address, and its role, such as ``standby``.
+        """The servers in use: address and role of each, such as ``standby``.
 
-        For a source that may fail over. Read as `user_count`.
+        For a source with failover. Read as `user_count`.
         """
         return ()
 
     async def open(self) -> None:
-        """Makes ready for lookups.
+        """Prepare for lookups.
 
-        Raises `StartError`, which says what the operator can do, if that cannot be.
+        Raises `StartError` with advice for the operator if the backend cannot be opened.
         """
 
     @abstractmethod
     async def find(self, query: Query) -> User | BackendResult | None:
         """Look a user up; ``None`` means "not known here" and nothing else.
 
-        A `BackendResult` says the same with a shorter time to live, or that it must not be
-        cached. Raises `Unavailable` if the source cannot be reached now, and `Broken` if what
-        it holds or returns cannot be right. It need not bound its time: the guard cancels it
-        after ``timeout``.
+        A `BackendResult` adds a shorter time to live, or forbids caching. Raises `Unavailable` if
+        the source cannot be reached now, and `Broken` for wrong data of the source. It need not
+        bound its time: the guard cancels it after ``timeout``.
         """
 
     async def find_canary(self, query: Query) -> User | BackendResult | None:
         """Look a canary up as `find` does, but past every cache on the way to the source.
 
-        A backend that names its servers in `BackendResult.server` does so here, too.
+        A backend with servers in `BackendResult.server` names them here, too.
         """
         return await self.find(query)
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:  # noqa: ARG002 for subclasses
         """Look a user up as `find` does, for ``tornado-idv lookup --steps``.
 
-        A backend that has more to show than the result adds it to ``steps``, also before it raises.
-        Its own secrets must be masked (`Masker`); values of ``${env:…}`` and ``${file:…}`` in the
-        configuration are.
+        A backend adds its steps to ``steps``, also before it raises. It must mask its own secrets
+        (`Masker`), but no values of ``${env:…}`` and ``${file:…}`` in the configuration.
         """
         return await self.find(query)
 
     async def close(self) -> None:
-        """Gives back what `open` took."""
+        """Release the resources of `open`."""
 
     def on_change(self, listener: Callable[..., None]) -> None:
-        """Set the function that `notify_changed` calls, with the same arguments."""
+        """Set the listener of `notify_changed`; it gets the same arguments."""
         self._on_change = listener
 
     def notify_changed(self, *queries: Query) -> None:
-        """Drop what the cache holds of this backend; for a backend that sees its data change.
+        """Drop the cached answers of this backend after a change of its data.
 
-        With ``queries`` only what it holds of the users they name is dropped, and every "not
-        found": report users that change together in one call. Must be called on the event loop.
+        With ``queries`` only the answers for these users are dropped, and every "not found":
+        report users with one change in one call. Must be called on the event loop.
         """
         if self._on_change is not None:
             self._on_change(*queries)
 
     def on_available(self, listener: Callable[[bool], None]) -> None:
-        """Set the function that `notify_available` calls, with ``verified``."""
+        """Set the listener of `notify_available`; it gets ``verified``."""
         self._on_available = listener
 
     def notify_available(self, *, verified: bool = False) -> None:
         """Let the next lookup probe an open circuit breaker.
 
-        For a backend that sees its source respond again. With ``verified`` the backend has made
-        sure that lookups succeed: the circuit breaker closes, and the service is no longer
-        degraded by failures of before. Must be called on the event loop.
+        Called when the source responds again. With ``verified`` the backend has tried a lookup
+        with success: the circuit breaker closes, and earlier failures no longer degrade the
+        service. Must be called on the event loop.
         """
         if self._on_available is not None:
             self._on_available(verified)

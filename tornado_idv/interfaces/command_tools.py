@@ -1,4 +1,4 @@
-"""Tools for the commands that plugins add to ``tornado-idv``."""
+"""Tools for the commands of plugins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # it needs pydantic and msgspec, which `--help` does not
+if TYPE_CHECKING:  # it imports pydantic and msgspec, and `--help` is to start without them
     from tornado_idv.interfaces.backend import BackendOptions
 
 
@@ -24,9 +24,9 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class CommandTools:
-    """Common parts of all commands, so that those of plugins behave like ours.
+    """Common parts of all commands: those of plugins behave like ours.
 
-    ``config_option`` and ``json_option`` are decorators that add the parameters ``config_path``
+    ``config_option`` and ``json_option`` are decorators. They add the parameters ``config_path``
     and ``as_json``. ``read_backends`` returns the options of the backends in a configuration
     file, in order; it raises `StartError`.
     ``exit_on_error(code, as_json=False)`` prints an error of ours, raised within, and exits.
@@ -39,9 +39,9 @@ class CommandTools:
 
 
 def printable(line: str) -> str:
-    """Escape what a terminal cannot show in a line, or would obey: control characters.
+    """Escape control characters: a terminal cannot show them in a line, or would obey them.
 
-    For a line break within a value too, so that no value can look like a line of its own.
+    Line breaks are escaped, too: no value can look like a separate line.
     """
     shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
     return shown.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""A feature: what the service can do without, in a folder of its own below ``features/``."""
+"""A feature: an optional part of the service, in its folder below ``features/``."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ class Feature:
     key_commands: Sequence[str] = ()
     """The places of commands of ``tornado-idv keys``."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Settings by the section of the configuration that they belong to, such as ``server``: the
-    place of a model with these fields."""
+    """Settings by their section of the configuration, such as ``server``: the place of a model with
+    these fields."""
     routes: str | None = None
-    """The place of a function that returns the `Route`s of some `Settings`. Its second argument are
-    the routes of the core and of the features before."""
+    """The place of a function. It returns the `Route`s for some `Settings`. Its second argument are
+    the routes of the core and of earlier features."""
     admin_routes: str | None = None
-    """The place of an asynchronous context manager, open while the admin listener is. Of the
-    `Operations` and the settings of its application it yields handlers by path, which may replace
-    those of the core."""
+    """The place of an asynchronous context manager, open while the admin listener is open. Its
+    arguments are the `Operations` and the settings of the application. It yields handlers by path.
+    They may replace handlers of the core."""
     events: str | None = None
-    """The place of a function that returns the `Listener` of an environment."""
+    """The place of a function. It returns the `Listener` of an environment."""
     part: str | None = None
-    """The place of a function that returns the `Part` of a `Running` service, or ``None`` if its
-    settings need none."""
+    """The place of a function. It returns the `Part` of a `Running` service, or ``None`` for
+    settings without this feature."""
     status: str | None = None
-    """The place of a function that returns the members of ``/status.json`` for a `Report`."""
+    """The place of a function. It returns the members of ``/status.json`` for a `Report`."""
     metrics: str | None = None
-    """The place of a function that returns the metrics for a `Report`."""
+    """The place of a function. It returns the metrics for a `Report`."""
     users_changed: str | None = None
-    """The place of a function that is called before and after ``tornado-idv users import`` changes
-    the users of a backend with its `BackendOptions`; it may refuse that by `StartError`."""
+    """The place of a function, called before and after ``tornado-idv users import`` changes users.
+    Its argument are the `BackendOptions`. It may refuse the change by `StartError`."""
     announce: str | None = None
-    """The place of a function that returns lines for the operator about a `ListeningService` with
+    """The place of a function. It returns lines for the operator about a `ListeningService` with
     some `Settings`; both are its arguments."""

@@ -1,4 +1,4 @@
-"""The hooks that plugins implement, and the marker of implementations, `hookimpl`."""
+"""The hooks of plugins, and the marker of implementations, `hookimpl`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True)
 class Kinds:
-    """Classes that a plugin provides, each by the name that a configuration selects it by.
+    """Classes of a plugin by their names in the configuration.
 
-    Each is a class, or where to import it from when it is used: ``"package.module:Class"``.
+    Each is a class, or the place of one, imported on first use: ``"package.module:Class"``.
     """
 
     backends: Classes[Backend[Any]] = field(default_factory=dict)
     """By ``kind`` in ``backends``."""
     key_stores: Classes[Any] = field(default_factory=dict)
-    """By the scheme of the URL in ``auth.store``: each a `KeyStoreLocation`, which takes the URL
-    in a `pydantic.SecretStr`."""
+    """By the scheme of the URL in ``auth.store``: each a `KeyStoreLocation`. Its argument is the
+    URL, in a `pydantic.SecretStr`."""
     shared_caches: Classes[SharedCache[Any]] = field(default_factory=dict)
     """By ``shared_cache.kind``."""
 
@@ -47,27 +47,26 @@ def idv_kinds() -> Kinds:  # type: ignore[empty-body]
 
 @hookspec
 def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignore[empty-body]
-    """Return the commands that this plugin adds to ``tornado-idv``, built with ``tools``."""
+    """Return the commands of this plugin for ``tornado-idv``, built with ``tools``."""
 
 
 @hookspec
 def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
-    """Look a user up; each lookup that the cache does not answer is dispatched by this hook.
+    """Look a user up. This hook dispatches each lookup past the cache.
 
-    A configured backend implements it by its guard. A plugin's implementation is ``async def``,
-    and is awaited after all of them, if none found the user. It returns the found `Answer`,
-    ``None`` for "not known here" (or an `Answer` without a user, to limit for how long that is
-    cached), by ``deadline`` (seconds of the event loop's clock), and raises `Unavailable` or
-    `Broken` if that cannot be determined.
+    A configured backend implements it by its guard. A plugin's implementation is ``async def``. It
+    is awaited last, for users unknown to all backends. By ``deadline`` (seconds of the event loop's
+    clock) it returns the found `Answer`, or ``None`` for "not known here". An `Answer` without a
+    user is the same, with a limited time in the cache. It raises `Unavailable` or `Broken` if the
+    result cannot be determined.
     """
 
 
 @hookspec
 def idv_lookup_finished(query: Query, outcome: Answer | LookupFailed, cached: bool) -> None:  # noqa: FBT001
-    """Called once for every lookup past the cache, and for every answer that is ``cached``.
+    """Called once for every lookup past the cache, and for every ``cached`` answer.
 
-    Callers with one query at one time share a lookup. It is called after they got their answers:
-    of a lookup that failed they may have got a stale one. A failure that is remembered for
-    ``cache.failure_memo`` is no lookup. An observer that raises is logged, and never fails a
-    lookup.
+    Concurrent callers with one query share a lookup. The call comes after their answers; after a
+    failed lookup these may have been stale ones. A failure from ``cache.failure_memo`` is no
+    lookup. An exception of an observer is logged, and never fails a lookup.
     """

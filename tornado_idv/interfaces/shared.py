@@ -32,10 +32,10 @@ class Purge(NamedTuple):
 
 
 class SharedResult(NamedTuple):
-    """Stored answer to a query, if any, and the generation at that time.
+    """The stored answer to a query or ``None``, and the present generation.
 
-    The generation changes with each purge: an answer that is stored with an earlier one is never
-    returned if the purge names it. Only the cache that returned it knows what it means.
+    The generation changes with each purge. An answer stored with an earlier generation is never
+    returned after a purge of it. The value has a meaning for its cache alone.
     """
 
     generation: str
@@ -48,9 +48,9 @@ OptionsT = TypeVar("OptionsT", bound=SharedCacheOptions)
 class SharedCache(ABC, Generic[OptionsT]):
     """A shared cache; all methods run on the event loop.
 
-    What `get`, `put` and `purge` raise is logged, and counts for a circuit breaker: it never
-    fails a lookup. They need not bound their time. ``scope`` differs between configurations whose
-    answers must not be mixed up.
+    Exceptions of `get`, `put` and `purge` are logged and count for a circuit breaker: they never
+    fail a lookup. The methods need not bound their time. ``scope`` keeps the answers of different
+    configurations apart.
     """
 
     options_type: ClassVar[type[SharedCacheOptions]] = SharedCacheOptions
@@ -61,32 +61,32 @@ class SharedCache(ABC, Generic[OptionsT]):
         self._on_purge: Callable[[Purge], None] | None = None
 
     async def open(self) -> None:
-        """Make ready; a cache that cannot be reached now is no reason not to start."""
+        """Prepare for lookups. An unreachable cache does not prevent the start."""
 
     @abstractmethod
     async def get(self, scope: str, query: Query) -> SharedResult:
-        """Return what is stored for the query; it must be authentic."""
+        """Return the stored answer to the query; it must be authentic."""
 
     @abstractmethod
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
-        """Store an answer, with the generation that `get` returned before it was looked up."""
+        """Store an answer with the generation returned by `get` before its lookup."""
 
     @abstractmethod
     async def purge(self, purge: Purge) -> None:
-        """Begin a new generation, and have every other process call `purged`.
+        """Begin a new generation, and make every other process call `purged`.
 
-        If it raises it is called again: with the same object, or with another that names more.
+        After an exception it is called again: with the same object, or with a larger one.
         """
 
     async def close(self) -> None:
-        """Give back what `open` took."""
+        """Release the resources of `open`."""
 
     def on_purge(self, listener: Callable[[Purge], None]) -> None:
-        """Set the function that `purged` calls."""
+        """Set the listener of `purged`."""
         self._on_purge = listener
 
     def purged(self, purge: Purge) -> None:
-        """Purge the answers that this process has cached."""
+        """Purge the answers in the cache of this process."""
         if self._on_purge is not None:
             self._on_purge(purge)
 

@@ -1,6 +1,6 @@
-"""Access to all users of a backend at once, for the commands ``tornado-idv users``.
+"""Access to all users of a backend, for the commands ``tornado-idv users``.
 
-Lookups do not use it: a kind of backend offers it with `Backend.user_store`, if it can.
+Lookups do not use it. A kind of backend may offer it with `Backend.user_store`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ StoredRow = tuple[object, ...]
 
 
 class UserTransaction(ABC):
-    """A change of users that becomes visible as a whole, with `commit`, or not at all.
+    """A change of users. `commit` makes all of it visible; without it nothing is changed.
 
-    Other writers wait for its end. Fields are nickname, card_number, plan and, unless the list
-    does not have it, profile_url; other columns are not written. `delete`, `update` and `insert`
-    return the number of rows.
+    Other writers wait for its end. Fields are nickname, card_number, plan and, except for lists
+    without it, profile_url; other columns are not written. `delete`, `update` and `insert` return
+    the number of rows.
     """
 
     has_profile_url: bool
@@ -29,7 +29,7 @@ class UserTransaction(ABC):
 
     @abstractmethod
     def stored(self) -> Iterator[StoredRow]:
-        """Yield all rows with all four fields, of which any may be ``None``."""
+        """Yield all rows with all four fields; any of them may be ``None``."""
 
     @abstractmethod
     def delete(self, keys: Iterable[object]) -> int:
@@ -37,7 +37,7 @@ class UserTransaction(ABC):
 
     @abstractmethod
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
-        """Set the fields of the rows with these keys, which other tables may refer to."""
+        """Set the fields of the rows with these keys. Other tables may refer to the rows."""
 
     @abstractmethod
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
@@ -47,27 +47,26 @@ class UserTransaction(ABC):
     def commit(self) -> None:
         """Make the changes visible.
 
-        Raises `Unavailable`, with a reason that says so, if it could not be determined whether
-        they are.
+        Raises `Unavailable` with an explanation if the result could not be determined.
         """
 
 
 class UserStore(ABC):
-    """The users of one configured source, which is opened by each method.
+    """The users of one configured source. Each method opens it.
 
     All methods block. They raise `Unavailable` if the source cannot be reached now, and `Broken`
-    for data that cannot be served.
+    for wrong data.
     """
 
     max_removed: str = "2%"
-    """The share of the users that an import may remove."""
+    """The largest share of the users removed by one import."""
 
     @staticmethod
     def ignore_signals() -> None:
         """Ignore SIGINT and SIGTERM up to the end of the command, in the main thread.
 
-        A `UserTransaction` calls it when its commit cannot be undone any more, so that a signal
-        does not hide from the user that it is done.
+        A `UserTransaction` calls it when its commit cannot be undone any more: a signal must not
+        hide the result from the operator.
         """
         ignore_signals()
 
@@ -79,12 +78,12 @@ class UserStore(ABC):
     def records(self) -> Iterator[User]:
         """Yield all users, of one moment, in the order of the UTF-8 bytes of their nicknames.
 
-        With ``folds_nicknames`` the order is that of the nicknames in lower case.
+        With ``folds_nicknames`` the order is by the nicknames in lower case.
         """
 
     @abstractmethod
     def transaction(self, *, in_place: bool) -> AbstractContextManager[UserTransaction]:
-        """Begin a change of users, which is undone at the end of the block unless committed.
+        """Begin a change of users. Without a commit the end of the block undoes it.
 
-        With ``in_place`` the source itself is changed, where another way would be to replace it.
+        With ``in_place`` the source itself is changed. Without it, it may be replaced.
         """

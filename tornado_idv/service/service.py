@@ -182,7 +182,7 @@ def make_http(
     )
     routes = all_routes(settings)
     # What takes the place of a lookup must see each request.
-    is_fast = server.packet_cache and not stopping and all(each in routes for each in OWN_ROUTES)
+    is_fast = server.fast_path and not stopping and all(each in routes for each in OWN_ROUTES)
     known_heads = KnownHeads(services, server.max_body) if is_fast else None
     api = make_api(
         services,
