@@ -1,1 +1,1 @@
-"""Composition: from settings to a service that listens."""
+"""Composition: from settings to a listening service."""

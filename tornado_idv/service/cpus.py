@@ -1,4 +1,4 @@
-"""Number of CPUs that this process may use: the meaning of `server.workers: auto`."""
+"""Number of CPUs for this process: the meaning of `server.workers: auto`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOUNT = Path("/sys/fs/cgroup")
 
 
 def worker_count(workers: int | Literal["auto"]) -> int:
-    """Return how many workers a setting asks for; raises `SettingError` where one is the most.
+    """Return the number of workers for a setting; raises `SettingError`.
 
-    Only Linux spreads connections over the sockets of several processes.
+    Several need Linux: only there connections are distributed over the sockets of processes.
     """
     if sys.platform == "linux":
         return usable_cpus() if workers == "auto" else workers
@@ -31,18 +31,18 @@ def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
     """Return the CPUs of the process's affinity, limited by the quota of its cgroups.
 
     A quota is rounded up: two workers use all of one and a half CPUs. ``cgroups`` names the
-    cgroups of the process, whose files are below ``mount``.
+    cgroups of the process; their files are below ``mount``.
     """
     affinity = len(os.sched_getaffinity(0))
     return max(1, math.ceil(min([affinity, *_quotas(cgroups, mount)])))
 
 
 def _quotas(cgroups: Path, mount: Path) -> Iterator[float]:
-    """Yield every limit that applies, in CPUs: of a cgroup, and of those above it.
+    """Yield the limits of a cgroup and of its parents, in CPUs.
 
-    In a container, the path may be that on the host, and only the uppermost folder is there.
+    In a container, the path may be a path of the host. Then only the uppermost folder exists.
     """
-    path = _read(cgroups).rpartition("0::")[2].partition("\n")[0]  # that of version 2
+    path = _read(cgroups).rpartition("0::")[2].partition("\n")[0]  # version 2
     folder = mount / path.lstrip("/")
     for each in (folder, *folder.parents):
         values = _read(each / "cpu.max").split()

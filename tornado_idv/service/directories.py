@@ -1,4 +1,4 @@
-"""The directory in force, and those before it whose last lookups are still running."""
+"""The current directory, and earlier ones with running lookups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tornado_idv.web.json_body import encode_user
 async def open_directory(
     settings: Settings, manager: pluggy.PluginManager
 ) -> AsyncIterator[Directory]:
-    """Open the configured backends, but for shadows, and yield a directory of them.
+    """Open the configured backends, except shadows, and yield a directory of them.
 
     Raises `StartError` if one cannot be opened.
     """
@@ -101,11 +101,11 @@ class Directories:
                 await close_backend(guard.backend)
 
     async def prepare(self, settings: Settings) -> tuple[Directory, Prepared]:
-        """Return a directory of these settings, and its change from the one in force.
+        """Return a directory of these settings, and the change to it.
 
-        Opens the backends that are not open yet; raises `StartError` if one cannot be opened.
+        Opens new backends; raises `StartError` if one cannot be opened.
         """
-        # A file may name another source by now, in a secret that is the same.
+        # A file of unchanged options may name another source now.
         same_source = {name for name, _ in self._sources & _sources(settings)}
         before = self._settings
         same = before is not None and _of_lookups(before) == _of_lookups(settings)
@@ -134,7 +134,7 @@ class Directories:
             if before is not None and previous is not None:
                 kept = takewhile(same_source.__contains__, _with_same_answers(before, settings))
                 directory.replace(previous, [*kept])
-                # The shared cache may take 1 s more; what ignores its timeout is not waited for.
+                # The shared cache may take 1 s more. Calls beyond their timeout are not waited for.
                 # The task begins later, and then waits for this directory too.
                 closing = self._close_replaced(
                     previous, directory, before.server.request_timeout + 2
@@ -172,7 +172,7 @@ class Directories:
     async def _close_replaced(
         self, directory: Directory, after: Directory, max_wait: float
     ) -> None:
-        """Close the backends that are in use no more when the lookups that run now have ended."""
+        """Close the removed backends after the end of the running lookups."""
         # Directories before this one may use its backends, too.
         ended = asyncio.gather(*(each.join() for each in self._replaced))
         ends: list[asyncio.Future[Any]] = [ended, self._closing]
@@ -183,19 +183,19 @@ class Directories:
             if guard.backend not in in_use:
                 await close_backend(guard.backend)
                 guard.backend.on_change(lambda *_: None)  # it refers to the directory
-        # By `tune_gc`, the directory that a process starts with is never collected.
+        # `tune_gc` excludes the first directory of a process from collections.
         directory.cache.apply(Purge())
         del self._replaced[directory]
 
 
 def _of_lookups(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that a directory depends on."""
+    """Return the settings of a directory."""
     timeout = settings.server.request_timeout
     return *of_users(settings), settings.served, settings.cache.of_answers(), timeout
 
 
 def scope_of(settings: Settings) -> bytes:
-    """Return a digest of what decides which user answers a query, and for how long."""
+    """Return a digest of all settings with an influence on answers and their time to live."""
     # Some backends look users up by profile URL.
     cache, sites = settings.cache.of_answers(), settings.profile_sites
     return identity_of(cache, settings.identifiers, settings.served, sites)
@@ -206,12 +206,12 @@ def _sources(settings: Settings) -> set[tuple[str, bytes]]:
 
 
 def of_users(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that decide which users are valid, and how they are rendered."""
+    """Return the settings for the validity of users and for their responses."""
     return settings.profile_sites, settings.identifiers
 
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
-    """Return the backends whose found users are certainly the same: no earlier one has changed."""
+    """Return the backends with unchanged found users: no earlier backend has changed."""
     others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
     limits = [each.cache.of_answers() | others for each in (before, after)]
     if limits[0] != limits[1] or of_users(before) != of_users(after):

@@ -1,4 +1,4 @@
-"""Events in the life of the service, for features that listen to them."""
+"""Events in the life of the service, for listeners of features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Event = Literal["ready", "reloading", "stopping", "alive"]
 class Listener(Protocol):
     """Receives events.
 
-    ``interval`` are the seconds between two ``alive``, ``None`` if it needs none.
+    ``interval`` is the time between two ``alive`` in seconds; ``None`` for none.
     """
 
     interval: float | None

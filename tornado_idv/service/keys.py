@@ -1,6 +1,6 @@
-"""The keys of a running service: those of `config.yaml`, and those of the key store.
+"""The keys of a running service, from `config.yaml` and from the key store.
 
-Every process follows the store by itself; the supervisor has no part in that.
+Every process follows the store; the supervisor has no part in it.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from tornado_idv.service.part import Prepared
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
 _LATE = 0.75
-"""Seconds after which a read of the store that has not ended leaves keys undetermined."""
+"""The maximum time of a read of the store, in seconds. After it, keys are undetermined."""
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of when keys were last used."""
 _STOP_TIMEOUT = 2.0
-"""Seconds for which a stop waits for the store."""
+"""The maximum wait for the store at a stop, in seconds."""
 
 
 class Keys:
-    """All keys in ``ring``, and what follows the key store, if there is one: ``store``."""
+    """All keys in ``ring``, and the follower of the configured key store, ``store``."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.ring = KeyRing([])
         self.store: StoreFollower | None = None
         self._kinds = kinds
         self._configured: tuple[ApiKey, ...] = ()
-        self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
+        self._stored: Sequence[ApiKey] = ()  # keys of the store in the ring
         self._leaving: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def opened(self, auth: AuthSettings) -> AsyncIterator[Self]:
-        """Yield the configured keys and those of the configured store, which is followed.
+        """Yield the configured keys and those of the configured store, and follow the store.
 
         Raises `StartError` and `SettingError` as `prepare`.
         """

@@ -11,13 +11,13 @@ from tornado_idv.limits.key_limits import KeyLimiter
 
 @dataclass(frozen=True, slots=True)
 class Limiters:
-    """The rate limits, in memory that processes forked later share."""
+    """The rate limits, in memory shared with processes forked later."""
 
     keys: KeyLimiter
     failed_auth: FailedAuthLimiter
 
     def configure(self, limits: LimitSettings) -> None:
-        """Apply the settings; what was counted under equal ones stays counted."""
+        """Apply the settings. The counts of unchanged limits stay."""
         misses = limits.misses
         self.keys.configure(
             limits.requests,
@@ -28,7 +28,7 @@ class Limiters:
 
 
 def make_limiters(limits: LimitSettings) -> Limiters:
-    """Return the limits, of which nothing is used up."""
+    """Return unused limits."""
     limiters = Limiters(KeyLimiter(), FailedAuthLimiter(None))
     limiters.configure(limits)
     return limiters

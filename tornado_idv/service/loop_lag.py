@@ -1,4 +1,4 @@
-"""The lag of the event loop, which is long after something has blocked it."""
+"""The lag of the event loop: long after a blocking call."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tornado_idv.metrics.counters import Counters
 _log = logging.getLogger(__name__)
 _INTERVAL = 0.1
 _LIMIT = 1.0
-"""Seconds of lag after which the loop counts as blocked."""
+"""The lag of a blocked loop, in seconds."""
 
 
 @contextmanager
 def measured_lag(counters: Counters) -> Iterator[None]:
-    """Measure how late the timers of the running loop are; log one that was blocked.
+    """Measure the delay of timers in the running loop, and log a blocked one.
 
-    To be entered in each process, after a fork.
+    Enter it in each process, after a fork.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle

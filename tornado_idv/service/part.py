@@ -1,4 +1,4 @@
-"""A part of the service: it has a state of its own, and follows the configuration."""
+"""A part of the service: it has its own state, and follows the configuration."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def _nothing() -> None:
 class Prepared:
     """A prepared change: its resources are open, and not used yet (see `Service.prepare`).
 
-    Only one at a time may be prepared, and it must be committed or aborted once. ``commit`` applies
-    it in one step of the event loop, to every request that begins from then on, and cannot fail.
-    ``abort`` closes what was opened for it; all stays as it is.
+    Only one change at a time may be prepared. It must be committed or aborted once. ``commit``
+    applies it in one step of the event loop, to all later requests, and cannot fail. ``abort``
+    closes its resources and changes nothing else.
     """
 
     commit: Callable[[], object]
@@ -35,7 +35,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Things that all parts of a service use; ``settings`` are those of its start."""
+    """The common objects of all parts of a service; ``settings`` are those of its start."""
 
     settings: Settings
     manager: pluggy.PluginManager
@@ -43,17 +43,17 @@ class Running:
 
 
 class Part:
-    """A part of a service that runs; by default it does nothing. ``name`` is that in reports."""
+    """A part of a running service; by default it does nothing. Reports contain its ``name``."""
 
     name: str
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Hold open what is needed before the first directory, and until the last one is closed."""
+        """Hold resources open from before the first directory until after the last one."""
         yield
 
     def log_before(self, log: RequestLog | None) -> RequestLog | None:
-        """Return the record of requests before this one, which it goes on to; itself by default."""
+        """Return a log of requests in front of ``log``; by default ``log`` itself."""
         return log
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
@@ -69,17 +69,17 @@ class Part:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Do what is to be done while a directory is in force, from the first commit on."""
+        """Work in the background, from the first commit on."""
         yield
 
     def report(self) -> PartReport | None:
-        """Return the state of the part, ``None`` if it is not configured."""
+        """Return the state of the part, ``None`` without its settings."""
         return None
 
     async def purged(self) -> bool:
-        """Wait until the last purge of an operator has reached what this part keeps.
+        """Wait until the last purge of an operator has reached the data of this part.
 
-        Return whether it has reached other services, too. Raises `OperationFailed` if it has not
-        reached this one.
+        Return whether it has reached other services, too. Raises `OperationFailed` if it did not
+        reach this one.
         """
         return True

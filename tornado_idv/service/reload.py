@@ -30,7 +30,7 @@ from tornado_idv.service.sockets import SocketFiles
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 PREPARE_TIMEOUT = 120.0
-"""Seconds after which backends that do not open end a reload."""
+"""The maximum time to open backends in a reload, in seconds."""
 _WATCH_INTERVAL = 1.0
 STOPPING = "the service is stopping"
 
@@ -53,9 +53,9 @@ async def prepare_file(
 
 
 class Watch:
-    """Reads a file, and detects that it, or a file that it names, is another one than was read.
+    """Reads a file, and detects changes of it and of the files named in it.
 
-    ``file`` is the first that was read.
+    ``file`` is the first reading.
     """
 
     def __init__(self, file: ConfigFile) -> None:
@@ -74,7 +74,7 @@ class Watch:
     def poll(self) -> bool:
         """Return whether to read the file.
 
-        Files that are being written are left alone until they are the same in two polls.
+        A changed file is read when it is the same in two polls: it may still be written.
         """
         read = {**self._read, **self._named}
         before, self._seen = self._seen, {each: FileSignature.find(each) for each in read}
@@ -82,10 +82,10 @@ class Watch:
 
 
 class Reloader:
-    """Reloads the configuration that was read first as ``file``.
+    """Reloads the configuration; ``file`` is its first reading.
 
-    ``apply`` puts that of a file in force, or leaves everything as it was, which its result says
-    or an exception. ``begin`` is called before the file is read, and ``end`` with the result.
+    ``apply`` applies the configuration of a file, or changes nothing and returns or raises the
+    reason. ``begin`` is called before the file is read, and ``end`` with the result.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Reloader:
         self._stopped = False
 
     def start(self, trigger: str, **audited: str | None) -> asyncio.Task[ReloadResult]:
-        """Start a reload after the one that is running; join one that has not begun to read.
+        """Start a reload after the running one, or join one before its reading.
 
         The audit log gets the arguments; ``trigger`` is the cause.
         """
@@ -140,7 +140,7 @@ class Reloader:
             await self.reload("watch")
 
     def stop(self) -> None:
-        """Cancel the running reload, which leaves everything as it was, and allow no other."""
+        """Cancel the running reload, without a change, and refuse all later ones."""
         self._stopped = True
         for task in self._tasks:
             task.cancel()
@@ -171,7 +171,7 @@ class Reloader:
 
 
 def failure(error: Exception) -> ReloadResult:
-    """Return the result of a reload that ended with this error."""
+    """Return the result of a reload with this error."""
     problems: tuple[str, ...] = (f"unhandled exception: {type(error).__name__}",)
     code = FAILED
     match error:
@@ -207,10 +207,10 @@ def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
 def applicable(
     in_force: ModelT, settings: ModelT, prefix: str = ""
 ) -> tuple[ModelT, tuple[str, ...]]:
-    """Return the settings as a reload applies them, and the names of those that need a restart.
+    """Return the settings for a reload, and the names of changed ones with the need of a restart.
 
-    These have the values ``in_force``, which are those of the start. Another certificate is
-    applied; TLS on or off is not.
+    The latter keep their values ``in_force``, those of the start. A new certificate is applied;
+    TLS on or off needs a restart.
     """
     values: dict[str, object] = {}
     names: list[str] = []
@@ -229,7 +229,7 @@ def applicable(
 
 @dataclass
 class Configuration:
-    """A file and its settings, the plugins, and the rate limits, whose counts all share.
+    """A file and its settings, the plugins, and the rate limits with their common counts.
 
     Processes with another ``generation`` have another configuration.
     """
@@ -243,7 +243,7 @@ class Configuration:
     sockets: SocketFiles = field(default_factory=SocketFiles)
 
     def use(self, content: str) -> ReloadResult:
-        """Start processes with another content of the file from now on, if it is valid."""
+        """Start later processes with another, valid content of the file."""
         file = replace(self.file, content=content.encode(), named={})
         try:
             settings = file.load(self.kinds, os.environ)

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 _GC_THRESHOLD = 20_000
 KILLED_BY = 128
-"""What a shell adds to the number of the signal that ended a process, for its exit code."""
+"""The offset of a signal's number in the exit code of a process, as in a shell."""
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -55,7 +55,7 @@ def run(
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()
                 log_start(settings, service)
-                logs.writer.flush()  # all warnings are before what is announced
+                logs.writer.flush()  # after all warnings
                 announce(service)
                 events.send("ready")
                 with measured_lag(service.operations.counters):
@@ -83,9 +83,9 @@ def run(
 class Signals:
     """Handles SIGTERM, SIGINT and SIGHUP, from creation until the loop is closed.
 
-    The first SIGTERM or SIGINT cancels ``task`` while the service starts, and sets ``stop``
-    from `ready` on. The second one calls ``abort`` with its number, in every phase: what
-    happens then must not depend on anything that may hang. SIGHUP is handled from `ready` on.
+    During the start the first SIGTERM or SIGINT cancels ``task``; from `ready` on it sets
+    ``stop``. The second one calls ``abort`` with its number, in every phase: nothing that may hang
+    is involved. SIGHUP is handled from `ready` on.
     """
 
     def __init__(self, task: asyncio.Task[Any] | None, abort: Callable[[int], object]) -> None:
@@ -114,8 +114,8 @@ class Signals:
 def tune_gc() -> None:
     """Exclude long-lived objects from garbage collection, and make collections less frequent.
 
-    By default the youngest generation is collected every few requests, and at times all
-    generations, which delays the request that triggers it.
+    By default the youngest generation is collected every few requests, and sometimes all
+    generations. A full collection delays one request.
     """
     gc.collect()
     gc.freeze()
@@ -128,7 +128,7 @@ def skip_last_collection() -> None:
 
 
 def abort(logs: LogOutput, number: int) -> None:
-    """End the process without clean-up: a thread or a backend could hold that up."""
+    """End the process without clean-up: a thread or a backend could block it."""
     if logs.access is not None:
         logs.access.flush()
     _log.warning("second signal: exiting now, requests in flight are aborted")
@@ -138,14 +138,14 @@ def abort(logs: LogOutput, number: int) -> None:
 
 
 async def _report_alive(events: Events) -> None:
-    """Send keep-alives, if a listener needs them."""
+    """Send keep-alives to listeners with an interval."""
     while events.interval is not None:
         events.send("alive")
         await asyncio.sleep(events.interval)
 
 
 def log_start(settings: Settings, service: ListeningService, **more: object) -> None:
-    """Log that a service starts, and a warning of what it exposes."""
+    """Log the start of a service, and warn of exposed keys."""
     shadows = [each.name for each in settings.shadows]
     summary = {
         "version": version("tornado-idv"),

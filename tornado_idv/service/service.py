@@ -45,8 +45,8 @@ from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.lookups import Services
 
 _MIN_DRAIN = 0.1
-"""Seconds in which a service without requests in flight can stop, whatever is configured."""
-# Imported before workers are forked, which have them in common.
+"""The time to stop a service without requests in flight, in seconds."""
+# Imported before the fork: workers share their memory.
 _PARTS: list[Callable[[Running], Part | None]]
 _PARTS = [resolve_name(each.part) for each in FEATURES if each.part]
 _COLLECT_AFTER = 10.0
@@ -55,11 +55,11 @@ _COLLECT_AFTER = 10.0
 
 @dataclass
 class ListeningService:
-    """A service that serves, as its operator sees it.
+    """A listening service from the view of its operator.
 
-    ``addresses`` are where it listens, with the real ports, and Unix sockets last; ``admin_url`` is
-    the base URL of its admin listener, if it has one. ``key_count`` is the number of keys at the
-    start, also of those that are not valid.
+    ``addresses`` have the real ports; Unix sockets are last. ``admin_url`` is the base URL of the
+    admin listener or ``None``. ``key_count`` is the number of keys at the start, including invalid
+    ones.
     """
 
     addresses: Sequence[Address]
@@ -74,13 +74,13 @@ class ListeningService:
 
     @property
     def port(self) -> int:
-        """The port of that; 0 if there are Unix sockets alone."""
+        """The port of the first address; 0 with Unix sockets alone."""
         return self.addresses[0].port
 
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """Everything that outlasts a configuration; ``parts`` are those of features, by name."""
+    """The objects of all configurations; ``parts`` are those of features, by name."""
 
     ring: KeyRing
     limiters: Limiters
@@ -105,11 +105,11 @@ class Service(ListeningService):
     reloader: Reloader = field(init=False)
 
     async def prepare(self, settings: Settings) -> Prepared:
-        """Open all that these settings need, beside what is open, and change nothing.
+        """Open the resources of these settings, and change nothing.
 
-        Backends, key store and directory stay the same where their settings do. Open connections
-        stay open, and a request in flight completes in the configuration that it was dispatched
-        in. Raises `StartError` for what cannot be opened.
+        With unchanged settings backends, key store and directory stay the same. Open connections
+        stay open. A request in flight completes in the configuration of its start. Raises
+        `StartError` for a resource that cannot be opened.
         """
         tls = None
         if settings.server.tls is not None and self.scheme == "https":
@@ -135,7 +135,7 @@ class Service(ListeningService):
             self.operations.directory = directory
             self.operations.identifiers = settings.make_identifiers()
             self.operations.store = self.keys.store
-            # What was replaced has references to itself, and collections are rare by `tune_gc`.
+            # Replaced objects are in reference cycles, and `tune_gc` makes collections rare.
             asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
 
         return Prepared(commit, abort)
@@ -143,9 +143,9 @@ class Service(ListeningService):
     async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
 
-        The service is not ready from now on. For ``server.drain.delay`` seconds, unless ``delay``
-        is false, new connections are still accepted, so that a load balancer notices the stop;
-        then requests in flight have ``server.drain.timeout`` seconds.
+        The service stops being ready. With ``delay`` it still accepts new connections for
+        ``server.drain.delay`` seconds: a load balancer needs time to notice the stop. Then requests
+        in flight have ``server.drain.timeout`` seconds.
         """
         limits = self.settings.server.drain
         self.operations.draining = True
@@ -163,10 +163,10 @@ class Service(ListeningService):
 def make_http(
     settings: Settings, directory: Directory, shared: SharedParts, *, stopping: bool = False
 ) -> Serving:
-    """Return an application that looks users up in ``directory``, and its limits.
+    """Return an application with lookups in ``directory``, and its limits.
 
-    Each configuration has its own known heads. A service that is ``stopping`` fails its health
-    check and closes each connection after a response.
+    Each configuration has its own known heads. While ``stopping``, the health check fails and each
+    connection is closed after a response.
     """
     server = settings.server
     services = Services(
@@ -181,7 +181,7 @@ def make_http(
         stopping=stopping,
     )
     routes = all_routes(settings)
-    # What takes the place of a lookup must see each request.
+    # A route in place of a lookup must see each request.
     is_fast = server.fast_path and not stopping and all(each in routes for each in OWN_ROUTES)
     known_heads = KnownHeads(services, server.max_body) if is_fast else None
     api = make_api(
@@ -274,8 +274,8 @@ async def serving(
 ) -> AsyncIterator[Service]:
     """The public listener, on the sockets of one worker; raises as `listening`.
 
-    ``sockets`` is entered when everything else is open. ``common`` are the limits of all
-    processes, if there are several.
+    ``sockets`` is entered after everything else is open. ``common`` are the limits of all
+    processes of a service with workers.
     """
     counters = Counters()
     running = Running(settings, manager, counters)

@@ -42,10 +42,10 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
 def public_sockets(
     server: ServerSettings, addresses: Sequence[Address], workers: int = 1
 ) -> Iterator[list[list[socket.socket]]]:
-    """Yield the sockets of each worker, which listen from now on; raises `StartError`.
+    """Yield the listening sockets of each worker; raises `StartError`.
 
-    Those that a service manager passes take the place of ``addresses``. They and Unix sockets are
-    the same for all workers. At the end the files of Unix sockets that were bound are removed.
+    Sockets passed by a service manager replace ``addresses``. They and Unix sockets are the same
+    for all workers. At the end the files of the Unix sockets bound here are removed.
     """
     advice = f"change {'server.listen' if server.listen else 'server.host or server.port'}"
     owner = os.environ.get("LISTEN_PID", "") if os.environ.get("LISTEN_FDS") else ""
@@ -63,9 +63,9 @@ def public_sockets(
 
 
 def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Return sockets that listen on an address; raises `StartError`, which ends with ``advice``.
+    """Return listening sockets of an address; raises `StartError` with ``advice`` at its end.
 
-    With ``reuse_port``, further ones may be bound to the same address. Any user who may enter the
+    With ``reuse_port``, more sockets may be bound to the same address. All users with access to the
     folder of a Unix socket may connect, as to a port: clients have keys.
     """
     try:
@@ -79,10 +79,10 @@ def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[soc
 
 
 def bind_each(advice: str, address: Address, count: int) -> list[list[socket.socket]]:
-    """Return ``count`` times sockets on one address, of which each gets a share of the connections.
+    """Return ``count`` times sockets on one address. Each gets a share of the connections.
 
-    A Unix socket is the same each time. Raises `StartError`, also if another process listens there:
-    any further socket could be bound beside its own (``SO_REUSEPORT``).
+    A Unix socket is the same each time. Raises `StartError`, also for an address of another
+    process: with ``SO_REUSEPORT`` the system would permit a second socket there.
     """
     probe = bind(advice, address)
     if count == 1 or address.path is not None:
@@ -110,15 +110,15 @@ def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
     """Close a Unix socket, and remove its file, unless a successor has put its own there."""
     sock.close()
     with suppress(OSError):
-        _require_unused(path)  # it may have the inode of a file that it has removed
+        _require_unused(path)  # it may have the inode of a removed file
         if own.is_same_file(FileSignature.of(path)):
             path.unlink()
 
 
 class SocketFiles:
-    """Checks that clients reach Unix sockets by their files; ``report`` is ``None`` without files.
+    """Checks the files of Unix sockets: clients need them. Without files ``report`` is ``None``.
 
-    The sockets must be open: until they are closed, no other file has their inodes.
+    The sockets must be open: no other file gets the inode of an open one.
     """
 
     def __init__(self, addresses: Iterable[Address] = ()) -> None:
@@ -138,7 +138,7 @@ class SocketFiles:
 
 
 def _is_lost(path: Path, own: FileSignature | None) -> bool:
-    """Return whether there is no file or another one, as far as this process may look."""
+    """Return whether the file is missing or another one. Without access it counts as present."""
     try:
         now = FileSignature.of(path)
     except OSError as error:
@@ -147,9 +147,9 @@ def _is_lost(path: Path, own: FileSignature | None) -> bool:
 
 
 def passed_sockets() -> list[socket.socket]:
-    """Return the sockets that a service manager passes to this process: `sd_listen_fds(3)`.
+    """Return the sockets passed to this process by a service manager: `sd_listen_fds(3)`.
 
-    They are not for its children. Raises `StartError` for a socket that cannot serve.
+    Its children do not get them. Raises `StartError` for an unusable socket.
     """
     pid, count = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDS", "")
     os.environ.pop("LISTEN_FDNAMES", None)
@@ -172,5 +172,5 @@ def _passed(descriptor: int) -> socket.socket:
 
 
 def addresses_of(sockets: Iterable[socket.socket]) -> list[Address]:
-    """Return the addresses that sockets are bound to, those of Unix sockets last."""
+    """Return the addresses of bound sockets, Unix sockets last."""
     return sorted(map(Address.of, sockets), key=lambda each: each.path is not None)

@@ -1,1 +1,1 @@
-"""The HTTP side: handlers that read a request, ask the directory and write bytes."""
+"""The HTTP side: handlers read a request, query the directory and write the response."""

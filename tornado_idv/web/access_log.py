@@ -24,22 +24,22 @@ from tornado_idv.web.response import CacheResult, Result
 
 Ids = Literal["none", "hash", "full"]
 SubjectOf = Callable[[str], str]
-"""Return how the log names the user that was asked for, given the text of the query."""
+"""Return the name of the requested user in the log, for the text of a query."""
 
 _FLUSH_INTERVAL = 0.1
 """Seconds until collected lines are written: each time takes as long as several responses."""
 _MAX_LINES = 500
-"""Lines that are collected at most. No request is served while they are rendered, which takes
-0.3 ms (CPython 3.11)."""
+"""The maximum number of collected lines. Rendering them blocks the event loop for 0.3 ms
+(CPython 3.11)."""
 _SECRET = secrets.token_bytes(32)
-"""Made before any fork, so that a user has the same hash in the lines of all workers."""
+"""Made before any fork: a user has the same hash in the lines of all workers."""
 
 
 class Request(RequestContext, frozen=True, gc=False):
-    """A request as counters and log have it.
+    """The request in counters and log.
 
-    ``client`` is its address, ``key`` the id of the key, and ``subject`` names the user that was
-    asked for, as `RequestLog.subject_of` does.
+    ``client`` is its address, ``key`` the id of the key, and ``subject`` the name of the requested
+    user by `RequestLog.subject_of`.
     """
 
     method: str
@@ -50,7 +50,7 @@ class Request(RequestContext, frozen=True, gc=False):
 
 
 class AccessRecord(Struct, gc=False, omit_defaults=True):
-    """The fields of a line, in their order; those after ``request_id`` only where they apply."""
+    """The fields of a line, in order. Those after ``request_id`` are optional."""
 
     timestamp: str
     level: str
@@ -75,17 +75,17 @@ class RequestLog(Protocol):
     """Record of requests; `AccessLog` is one."""
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return how a line names the user that was asked for, if it does."""
+        """Return the name of the requested user in a line or ``None``."""
 
     def add(self, record: AccessRecord) -> None:
-        """Log a response, which has just been sent."""
+        """Log a response just sent."""
 
 
 class AccessLog(RequestLog):
     """Writes a line for each response; ``write`` takes text, some lines at a time.
 
-    ``subject_of`` gives the text that names the user that was asked for; without it, a line holds
-    nothing of the input.
+    ``subject_of`` returns the name of the requested user. Without it, a line contains nothing of
+    the input.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class AccessLog(RequestLog):
         self._write = write
         self._format_lines = format_lines
         self._subject_of = subject_of
-        self._since = self._until = 0.0  # the millisecond for which the formatted time is kept
+        self._since = self._until = 0.0  # the millisecond of the cached formatted time
         self._timestamp = ""
         self._records: list[AccessRecord] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -169,17 +169,17 @@ def record_response(
 
 
 def make_subject_of(ids: Ids) -> SubjectOf | None:
-    """Return what names a query in the log: nothing, a hash of its text or the text.
+    """Return the naming of queries in the log: none, a hash of the text, or the text.
 
-    The key of the hash is random for each start of the service, so that nicknames and card numbers,
-    which can be guessed, cannot be found by hashing guesses.
+    The key of the hash is random for each start of the service: nicknames and card numbers cannot
+    be found by hashes of guesses.
     """
     if ids == "none":
         return None
     if ids == "full":
         return str
     # A secret prefix is a key, since BLAKE2 has no length extension. It shares its block with the
-    # text; the argument `key` would have a block of its own, 0.3 µs longer (CPython 3.11).
+    # text. The argument `key` would be a separate block and take 0.3 µs more (CPython 3.11).
     keyed = blake2b(_SECRET, digest_size=8)
 
     def hashed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The Tornado application, and responses to requests that are rejected before routing."""
+"""The Tornado application, and responses to requests rejected before routing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ API = "/api/v1"
 class Route(NamedTuple):
     """A route of the API: a path below ``server.base_path``, with ``is_prefix`` also longer ones.
 
-    ``arguments`` are those of the handler's `initialize` beside ``services``.
+    ``arguments`` are passed to the handler's `initialize` in addition to ``services``.
     """
 
     path: str
@@ -89,7 +89,7 @@ def make_api(
 
 
 def make_reject(access_log: RequestLog | None, counters: Counters | None = None) -> Reject:
-    """Return what renders, logs and counts requests that are rejected before a handler runs."""
+    """Return the renderer of rejections before a handler runs. It logs and counts, too."""
     counted = counters or Counters()
 
     def reject(status: HTTPStatus, client_address: str) -> bytes:

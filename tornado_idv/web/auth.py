@@ -14,8 +14,7 @@ class BearerAuthMixin(RequestHandler):
     def authenticate(self, keys: KeyRing) -> ApiKey:
         """Return the client's key.
 
-        Raises `InvalidKey` unless there is exactly one ``Authorization`` header with a key that
-        is valid now.
+        Raises `InvalidKey` unless there is exactly one ``Authorization`` header with a valid key.
         """
         return keys.authenticate(*credentials(self.request.headers.get("Authorization", "")))
 

@@ -1,4 +1,4 @@
-"""Handlers of clients with a key: its scope, its limits, and what a client may know of it."""
+"""Handlers of clients with a key: its scope, its limits, and its public data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
     def accepted_key(self, scope: Scope | None = None) -> ApiKey:
         """Return the client's key; raise `ApiException` if it lacks ``scope``.
 
-        Without a valid key, raise `InvalidKey`, or `ApiException` over the limit of those.
+        Without a valid key, raise `InvalidKey`, or `ApiException` over the limit of failures.
         """
         try:
             key = self.authenticate(self.services.keys)
@@ -45,7 +45,7 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
         return key
 
     def limits_within(self, key: ApiKey, lookups: int = 1) -> KeyLimits | None:
-        """Return the limits of a key, if it has any, once so many lookups are charged to them."""
+        """Charge lookups to the limits of a key and return them; raises `ApiException`."""
         limits = self.services.key_limiter.of(key)
         exceeded = limits.acquire(lookups) if limits else None
         if exceeded is not None:

@@ -1,4 +1,4 @@
-"""Every response that is not a user, as the one error record."""
+"""Every response without a user, as the one error record."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class ApiError(enum.Enum):
         record = {"status": "error", "code": code, "message": message}
         self.body = json.dumps(record, separators=(",", ":")).encode()
         self.fields = _FIELDS.get(status, "")
-        """The header lines that only this response carries, each with its line break."""
+        """The header lines of this response alone, each with its line break."""
 
 
 class ApiException(HTTPError):
     """Ends a request with an error record.
 
-    ``reason`` is for the log, and for the client if it is one of `REASONS`. ``fields`` are further
-    header lines, each with its line break.
+    ``reason`` is for the log. The client gets the `REASONS` alone. ``fields`` are more header
+    lines, each with its line break.
     """
 
     def __init__(self, error: ApiError, fields: str = "", reason: str | None = None) -> None:
@@ -71,7 +71,7 @@ REASONS: Mapping[ApiError, Mapping[str, str]] = {
     },
     ApiError.FORMAT: InvalidFormat.REASONS,
 }
-"""Causes of the errors that have several: tokens of ``X-Error-Reason``, and their meaning."""
+"""Causes of errors: tokens of ``X-Error-Reason``, and their meaning."""
 
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
@@ -82,11 +82,11 @@ _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     LookupFailed: ApiError.UNAVAILABLE,
 }
 BY_STATUS = {error.status: error for error in reversed(ApiError)}
-"""The errors of requests that the HTTP server rejects: 503 is `ApiError.OVERLOADED`."""
+"""The errors of requests rejected by the HTTP server: 503 is `ApiError.OVERLOADED`."""
 
 
 def rate_limited(exceeded: Exceeded) -> ApiException:
-    """Return the exception that ends a request over a limit.
+    """Return the exception for a request over a limit.
 
     Its header fields follow RFC 9110, section 10.2.3, and draft-ietf-httpapi-ratelimit-headers.
     """

@@ -20,15 +20,15 @@ from tornado_idv.web.lookups import Services, log_unexpected, result_of_error
 from tornado_idv.web.response import ECHOED, FIELDS, Result, new_request_id, valid_request_id
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods that are logged by name; any other is text of the client's choice."""
+"""Methods logged by name; others are text of the client's choice."""
 
 
 @stream_request_body
 class JsonHandler(RequestHandler):
     """Responds with JSON.
 
-    ``body`` is that of the request. Tornado streams it, since it would otherwise parse one that is
-    declared as a form; it is complete when `post` is called.
+    ``body`` is that of the request, complete when `post` is called. Tornado streams it: it would
+    otherwise parse a body declared as a form.
     """
 
     allowed: ClassVar[tuple[str, ...]] = ("GET", "HEAD")
@@ -48,7 +48,7 @@ class JsonHandler(RequestHandler):
         return self.get()
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Set what every 405 has; a subclass sends the error record."""
+        """Set the header fields of a 405. A subclass sends the error record."""
         if status_code == ApiError.METHOD.status:
             self.set_header("Allow", ", ".join(self.allowed))
 
@@ -57,7 +57,7 @@ class ApiHandler(JsonHandler):
     """Counts and logs its response."""
 
     route: ClassVar[str] = "none"
-    """The name of this route in logs; a path itself may contain what was asked for."""
+    """The name of this route in logs: the path itself may contain a user."""
 
     key_id: str | None = None
     """The id of the client's key, once it is known; it may be expired or not valid yet."""
@@ -77,7 +77,7 @@ class ApiHandler(JsonHandler):
 
     @cached_property
     def trace(self) -> Trace | None:
-        """The trace of the client, if it sent one."""
+        """The trace of the client or ``None``."""
         headers = self.request.headers
         return parse_trace(headers.get("traceparent", ""), headers.get("tracestate", ""))
 
@@ -92,7 +92,7 @@ class ApiHandler(JsonHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         super().write_error(status_code, **kwargs)
-        # Tornado gives no exception where this request's own task was cancelled.
+        # Tornado passes no exception for the cancelled task of this request.
         error = kwargs["exc_info"][1] if "exc_info" in kwargs else CancelledError()
         self.respond(result_of_error(error))
 
@@ -104,7 +104,7 @@ class ApiHandler(JsonHandler):
         self.finish(result.body)
 
     def set_fields(self, lines: str) -> None:
-        """Set header fields, from lines that each have a line break."""
+        """Set header fields, from lines with line breaks."""
         for line in lines.splitlines():
             name, _, value = line.partition(": ")
             self.set_header(name, value)
@@ -121,7 +121,7 @@ class ApiHandler(JsonHandler):
 
     @property
     def access_log(self) -> RequestLog | None:
-        """The log that this response is written to, if it is."""
+        """The log of this response or ``None``."""
         return self.services.access_log
 
     def on_finish(self) -> None:
@@ -148,7 +148,7 @@ class NoSuchRouteHandler(ApiHandler):
 
 
 class HealthHandler(ApiHandler):
-    """Says that new requests may be sent here, until the service stops; nothing of its backends."""
+    """Readiness for new requests, until the service stops. Backends have no influence."""
 
     route = "health"
 

@@ -30,7 +30,7 @@ class LookupHandler(AuthenticatedHandler):
     """Looks a user up within the limits of a key."""
 
     async def look_up(self, parse: Callable[[], Query], limits: KeyLimits | None) -> None:
-        """Respond to the query that is parsed; one that is not valid is charged as a miss."""
+        """Respond to the parsed query. An invalid one is charged as a miss."""
         try:
             query = self.query = parse()
         except InvalidFormat:
@@ -72,7 +72,7 @@ class IdentifyHandler(LookupHandler):
         return await super()._look_up(query, limits)
 
     def on_finish(self) -> None:
-        """Let the fast path learn what was accepted."""
+        """Let the fast path learn the accepted request."""
         super().on_finish()
         heads: KnownHeads | None = self.settings.get("known_heads")
         connection = self.request.connection

@@ -13,7 +13,7 @@ from tornado_idv.model import User
 from tornado_idv.web.errors import ApiError
 
 _ABSENT = object()
-_quoted = encode_basestring  # what an encoder with ensure_ascii=False calls
+_quoted = encode_basestring  # the function of an encoder with ensure_ascii=False
 
 
 def parse_field(body: bytes, name: str) -> str:
@@ -24,9 +24,9 @@ def parse_field(body: bytes, name: str) -> str:
 def parse_object(body: bytes) -> dict[str, Any]:
     """Return the one JSON object in ``body``.
 
-    Strict UTF-8 and RFC 8259; no member twice, no NaN, no byte order mark. Members that no
-    operation reads are ignored, whatever they hold, so numbers stay text (an integer of
-    5,000 digits is an error to Python). Raises `InvalidFormat`.
+    Strict UTF-8 and RFC 8259; no member twice, no NaN, no byte order mark. Unknown members are
+    ignored with any value. So numbers stay text: an integer of 5,000 digits is an error to Python.
+    Raises `InvalidFormat`.
     """
     try:
         record = strict_json.loads(body, keep_numbers=True)
@@ -39,7 +39,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def text_member(record: dict[str, Any], name: str) -> str:
-    """Return the member ``name``, which is text; raises `InvalidFormat`."""
+    """Return the text of member ``name``; raises `InvalidFormat`."""
     value = record.get(name, _ABSENT)
     if type(value) is not str:
         raise InvalidFormat("member_missing" if value is _ABSENT else "member_not_a_string")

@@ -1,4 +1,4 @@
-"""The way from a query to the response, which handlers and known heads share."""
+"""The way from a query to the response, common to handlers and fast path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ IDENTIFY_CARD = Operation("identify/card", "identify:card", "card_number", Ident
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Services that lookups use."""
+    """The objects used by lookups."""
 
     directory: Directory
     identifiers: Identifiers
@@ -65,18 +65,18 @@ class Services:
     stopping: bool = False
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return how the log names the user that was asked for, if it does."""
+        """Return the name of the requested user in the log or ``None``."""
         return self.access_log.subject_of(query) if self.access_log is not None else None
 
 
 PAST_CACHE = "X-IDV-Past-Cache"
-"""The header field of a request that is answered past the cache."""
+"""The header field of requests past the cache."""
 _MAX_RETRY_AFTER = 3600.0
 """Seconds; a backend of a plugin may ask for more."""
 
 
 class Lookup(Struct, frozen=True, eq=False):
-    """A lookup past the cache, which runs for one request."""
+    """A running lookup past the cache, for one request."""
 
     future: Future[Answer]
     limits: KeyLimits | None
@@ -94,15 +94,15 @@ class Lookup(Struct, frozen=True, eq=False):
 def answer(
     services: Services, query: Query, limits: KeyLimits | None, context: RequestContext
 ) -> Result | Lookup:
-    """Return the result of a lookup that is cached, or start it for the request of ``context``.
+    """Return the cached result of a lookup, or start it for the request of ``context``.
 
-    A lookup that finds no user is charged to the key's ``limits``.
+    A lookup without a user is charged to the key's ``limits``.
     """
     return find_cached(services, query, limits) or start_lookup(services, query, limits, context)
 
 
 def find_cached(services: Services, query: Query, limits: KeyLimits | None) -> Result | None:
-    """Return the result of a lookup that is cached."""
+    """Return the cached result of a lookup or ``None``."""
     cached = services.directory.get_cached(query)
     return None if cached is None else _result_of(cached, limits, "hit")
 
@@ -122,7 +122,7 @@ def start_lookup(
 async def find_past_cache(services: Services, query: Query, limits: KeyLimits | None) -> Result:
     """Return the result of the backends themselves, for the canary of another instance.
 
-    Since it costs them what a miss does, it is charged as one. Raises `LookupFailed`.
+    It costs them as much as a miss, and is charged as one. Raises `LookupFailed`.
     """
     end = (await services.directory.explain(query)).end
     if isinstance(end, LookupFailed):
@@ -144,7 +144,7 @@ def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
     """Return the result of a lookup past the cache; raises `ApiException` over a limit."""
     exceeded = limits.spent_misses() if limits is not None else None
     if exceeded is not None:
-        # Lookups that run at the same time would be as many guesses beyond the limit.
+        # Concurrent lookups would otherwise be free guesses beyond the limit.
         raise rate_limited(exceeded)
     cache: CacheResult = "miss"
     if answer.stale:
@@ -157,7 +157,7 @@ def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
 
 
 def result_of_error(error: BaseException, cache: CacheResult | None = None) -> Result:
-    """Return the response to a request that an exception ended."""
+    """Return the response to a request ended by an exception."""
     api_error, backend, reason = error_for(error), None, None
     fields = api_error.fields
     if isinstance(error, ApiException):
@@ -175,8 +175,8 @@ def result_of_error(error: BaseException, cache: CacheResult | None = None) -> R
 
 
 def log_unexpected(error: BaseException, request_id: str) -> None:
-    """Log an exception that is a defect; its response is `ApiError.INTERNAL`."""
+    """Log the exception of a defect; its response is `ApiError.INTERNAL`."""
     if not isinstance(error, IdvError | HTTPError):
-        # Not in the message, which is the key by which repeated errors are folded.
+        # Not in the message: repeated errors are folded by it.
         extra = {"request_id": request_id}
         _log.error("unhandled exception:\n%s", format_traceback(error), extra=extra)

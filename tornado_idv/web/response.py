@@ -20,17 +20,17 @@ FIELDS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """Header fields of every response, of handlers and without one."""
 _FIELD_LINES = "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items())
 REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
-"""Pattern of a client's ``X-Request-ID`` that is used: short and harmless."""
+"""Pattern of an accepted ``X-Request-ID``: short and harmless."""
 _REQUEST_ID = re.compile(REQUEST_ID)
 ECHOED = "X-IDV-Request-ID"
-"""Sent back beside ``X-Request-ID``, which proxies may replace."""
+"""Returned in addition to ``X-Request-ID``: proxies may replace that."""
 
 
 class Result(Struct, frozen=True, gc=False):
     """The response to a request; ``fields`` are header lines, each with its line break.
 
     The others are for counters and log: the ``code`` of the error record, the ``reason`` of the
-    error for the operator, and the ``backend`` that answered or failed.
+    error for the operator, and the answering or failed ``backend``.
     """
 
     status: int

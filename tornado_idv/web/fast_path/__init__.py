@@ -1,1 +1,1 @@
-"""The fast path: requests of clients that were seen before, past the handlers."""
+"""The fast path: requests of known clients, past the handlers."""

@@ -1,8 +1,8 @@
-"""Head templates: what is fixed in the request heads of a client, and what varies.
+"""Head templates: the fixed and the variable parts of a client's request heads.
 
-A client's software fixes the order and the spelling of header fields, their values vary: ids of
-requests and traces, addresses, tokens. A template is learned from a head that the handlers have
-accepted, and matches all heads for which they would do the same.
+A client's software fixes the order and the spelling of header fields. Their values vary: ids of
+requests and traces, addresses, tokens. A template is learned from a head accepted by the handlers.
+It matches only heads with the same treatment there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tornado_idv.units import Rate
 from tornado_idv.web.response import REQUEST_ID
 
 SIGNIFICANT = ("content-type", "content-encoding", "accept", "connection")
-"""Header fields whose value the response may depend on: it is a part of the template."""
+"""Header fields with an influence on the response: their values are parts of the template."""
 CARRIED = (
     "authorization",
     "content-length",
@@ -32,30 +32,30 @@ CARRIED = (
     "traceparent",
     "tracestate",
 )
-"""Header fields whose value is read for each request. All other fields are inert: any valid value
-is the same, of ``Host`` any usual one."""
+"""Header fields with a value read for each request. All other fields are inert: any valid value
+matches, for ``Host`` any usual one."""
 _NEVER = (
     *("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"),
     "x-idv-past-cache",
 )
-"""Header fields of requests that are left to the handlers."""
+"""Header fields of requests left to the handlers."""
 
 MAX_HEAD = 16 * 1024
 _MAX_FIELDS = 40
 _MAX_LITERAL = 400
-"""Bytes of a head that are compared; each takes eight in a compiled template (CPython 3.11). That
-of a client with ten header fields takes less than 4 KiB."""
+"""The maximum number of compared bytes in a head. Each takes eight in a compiled template (CPython
+3.11). A template with ten header fields takes less than 4 KiB."""
 _MAX_TEMPLATES = 1000
 _COMPILING = Limit("templates", Rate(32, 4.0))
-"""Templates that are compiled for one key, each of which takes up to a millisecond: 32 at once,
-then 8 a second."""
+"""The rate of compilations for one key: 32 in a burst, then 8 a second. Each takes up to a
+millisecond."""
 _MAX_SEEN = 10_000
-"""Shapes that are counted until they are learned."""
+"""The maximum number of shapes seen once."""
 
 _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
 _VALID = rb"[ \t]*+(?:%b[ \t]*+|" + _VALUE + rb")"
-"""A value whose groups are ``None`` where it is not valid."""
+"""Pattern of an optional valid value: for others its groups are ``None``."""
 _ID = _VALID % b"(%b+)" % REQUEST_ID.encode()
 _ANY = re.compile(_VALUE)
 _PATTERNS = {
@@ -75,12 +75,11 @@ _Meaning = TypeVar("_Meaning")
 
 
 class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
-    """A compiled template: ``start``, the request line, and the pattern of what follows.
+    """A compiled template: ``start``, the request line, and the pattern of the header fields.
 
-    The groups of its pattern are numbered, 0 for an absent field;
-    ``traceparent`` is the first of two, which are ``None`` unless it is valid, as are
-    ``request_id`` and ``echoed``, the client's ``X-IDV-Request-ID``. ``meaning`` is
-    what the handlers understood, opaque here.
+    The groups of its pattern are numbered, 0 for an absent field. ``traceparent`` is the first of
+    two groups. They, ``request_id`` and ``echoed``, the client's ``X-IDV-Request-ID``, are ``None``
+    for invalid values. ``meaning`` is the result of the handlers, opaque here.
     """
 
     start: bytes
@@ -97,7 +96,7 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     meaning: _Meaning
 
     def match(self, data: bytes | bytearray) -> re.Match[bytes] | None:
-        """Match the head that ``data`` begins with."""
+        """Match the head at the start of ``data``."""
         start = self.start
         return self.pattern.match(data, len(start), MAX_HEAD) if data.startswith(start) else None
 
@@ -116,7 +115,7 @@ def shape_of(data: bytes | bytearray) -> int | None:
 
 
 def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Meaning] | None:
-    """Return the template of a head that was accepted, ``None`` if it can have none."""
+    """Return the template of an accepted head, ``None`` for a head without one."""
     start = head.data.find(b"\r\n") + 2
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
     if is_absolute or any(name in head.headers for name in _NEVER):
@@ -166,13 +165,13 @@ class HeadTemplates(Generic[_Meaning]):
         self._seen: OrderedDict[int, int] = OrderedDict()
         """How often a shape came, the least recent first."""
         self._tats: dict[str, float] = {}
-        """The TAT of compiling, by the id of a key that was accepted."""
+        """The theoretical arrival time of compilations, by the id of an accepted key."""
 
     def __len__(self) -> int:
         return len(self._by_shape)
 
     def find(self, data: bytes | bytearray) -> HeadTemplate[_Meaning] | None:
-        """Return the template that the head in ``data`` may match."""
+        """Return the candidate template for the head in ``data``."""
         shape = shape_of(data) if self._by_shape else None
         template = self._by_shape.get(shape) if shape is not None else None
         if shape is not None and template is not None:
@@ -180,7 +179,7 @@ class HeadTemplates(Generic[_Meaning]):
         return template
 
     def learn(self, head: RequestHead, key_id: str, meaning: _Meaning) -> None:
-        """Learn from a head that was accepted, once it has come a second time."""
+        """Learn from an accepted head at its second time."""
         shape = shape_of(head.data)
         if shape is None or shape in self._by_shape:
             return

@@ -1,13 +1,12 @@
 """Known heads: requests of clients seen before skip parser and handlers.
 
 A request head is recognized by a template, a key by its token's digest and a query by the bytes of
-its body. No answer is kept: that comes from the directory. Whatever the handlers do beside
-responding happens here as well: the limits are charged, observers are called, the response is
-counted and gets a request id, the access log gets its line. A request whose key is not valid, that
-exceeds a limit or whose body is not valid is left to the handlers.
+its body. Answers are not kept: they come from the directory. The other duties of the handlers are
+done here as well: the limits are charged, observers are called, the response is counted and gets a
+request id, the access log gets its line. Requests with an invalid key, over a limit or with an
+invalid body are left to the handlers.
 
-A body is kept when it is sent for the second time at the earliest: most clients that guess never
-repeat a request, and so evict nothing.
+A body is kept from its second time on: guesses are rarely repeated, and so evict nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tornado_idv.web.response import ECHOED, Result, build_response, new_request
 
 _MAX_BODY = 1024
 _MAX_BODIES = 20_000
-"""Bodies of one operation that are kept; each takes at most 1.6 KiB, and usually 0.4 KiB."""
+"""The maximum number of bodies of one operation; each takes 0.4 KiB, at most 1.6 KiB."""
 
 
 class _KnownQuery(Struct, frozen=True, gc=False):
@@ -45,7 +44,7 @@ class _KnownQuery(Struct, frozen=True, gc=False):
 
 
 class _Meaning(Struct, frozen=True, eq=False):
-    """Meaning of a template, and the bodies that may follow its heads, the oldest first."""
+    """Meaning of a template, and the known bodies of its requests, the oldest first."""
 
     operation: Operation
     queries: OrderedDict[bytes, _KnownQuery]
@@ -65,12 +64,12 @@ class KnownHeads:
         return HeadMatcher(self, peer).match
 
     def learn(self, head: RequestHead, key_id: str, operation: Operation) -> None:
-        """Learn the head of a request that the handlers accepted."""
+        """Learn the head of a request accepted by the handlers."""
         meaning = _Meaning(operation, self._queries[operation.route])
         self.templates.learn(head, key_id, meaning)
 
     def parse(self, operation: Operation, body: bytes) -> _KnownQuery | None:
-        """Return the meaning of a body, ``None`` if it is not valid."""
+        """Return the meaning of a body, ``None`` for an invalid one."""
         try:
             query = operation.query(body, self.services.identifiers)
         except InvalidFormat:
@@ -79,7 +78,7 @@ class KnownHeads:
 
 
 class HeadMatcher:
-    """The fast path of one connection; remembers its last template, which mostly fits again."""
+    """The fast path of one connection. It tries its last template first."""
 
     __slots__ = ("_heads", "_peer", "_template")
 
@@ -89,7 +88,7 @@ class HeadMatcher:
         self._template: HeadTemplate[_Meaning] | None = None
 
     def match(self, data: bytes | bytearray) -> KnownRequest | None:
-        """Return the request that ``data`` begins with, ``None`` if its head is not known."""
+        """Return the request at the start of ``data``, ``None`` for an unknown head."""
         template = self._template
         match = template.match(data) if template is not None else None
         if template is None or match is None:
@@ -106,9 +105,9 @@ class HeadMatcher:
 
 
 class KnownRequest(Struct, frozen=True, eq=False, gc=False):
-    """A request whose head matches a template; ``size`` is that of head and body.
+    """A request with a head that matches a template; ``size`` is that of head and body.
 
-    ``match`` holds a token: it is not to be kept.
+    ``match`` contains a token: do not keep it.
     """
 
     size: int
@@ -121,7 +120,7 @@ class KnownRequest(Struct, frozen=True, eq=False, gc=False):
     def respond(self, data: bytes, sink: ResponseSink) -> bytes | PendingResponse | None:
         """Return the response to the request with these bytes, or begin its lookup.
 
-        ``None`` leaves the request to the handlers, as if it had not been seen.
+        ``None`` leaves the request to the handlers, without a trace here.
         """
         started_at = monotonic()
         heads, template, match = self.heads, self.template, self.match
@@ -174,15 +173,15 @@ class KnownRequest(Struct, frozen=True, eq=False, gc=False):
         return Trace(trace_id.decode(), parent.decode(), state) if trace_id else None
 
     def _echoed(self) -> str:
-        """Return the header line with the client's own id, if it is valid."""
+        """Return the header line with the client's own id; empty for an invalid one."""
         value = self.match[self.template.echoed]
         return f"{ECHOED}: {value.decode()}\r\n" if value else ""
 
 
 class PendingResponse(Struct, eq=False):
-    """The response to a known request whose lookup runs; in place of its `Exchange`.
+    """The response to a known request with a running lookup; in place of its `Exchange`.
 
-    ``fields`` are the header lines that do not depend on the result.
+    ``fields`` are the header lines independent of the result.
     """
 
     services: Services
@@ -202,7 +201,7 @@ class PendingResponse(Struct, eq=False):
         """Do nothing: the lookup goes on, and its answer is cached."""
 
     def send(self, _: Future[Answer]) -> None:
-        """Send the response, now that its lookup has ended."""
+        """Send the response after the end of its lookup."""
         result, keep_alive = self.lookup.result(), self.keep_alive
         fields = self.fields + result.fields
         fields += self.template.connection_field if keep_alive else "Connection: close\r\n"
