@@ -1,4 +1,4 @@
-"""Services over user directories with an HTTP API of three kinds, and their faults.
+"""ApiContext over user directories with an HTTP API of three kinds, and their faults.
 
 The directories run here. Their faults are responses of their own: to a user who is there, too.
 """

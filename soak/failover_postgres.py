@@ -1,4 +1,4 @@
-"""Services over a PostgreSQL primary and its standby, which falls behind or is promoted.
+"""ApiContext over a PostgreSQL primary and its standby, which falls behind or is promoted.
 
 What no service can see is not injected (docs/explanation/cache.md). Its sentences:
 

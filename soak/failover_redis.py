@@ -1,4 +1,4 @@
-"""Services over users and a shared cache in Redis behind Sentinels, while the primary changes.
+"""ApiContext over users and a shared cache in Redis behind Sentinels, while the primary changes.
 
 The users are what an operator wrote to the server that the Sentinels name. Writes that a promotion
 loses stay among them: until they are written again, such a user is answered 503, never 404.

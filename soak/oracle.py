@@ -343,7 +343,7 @@ def show(sites: Sequence[Site]) -> None:
 
 @dataclass(frozen=True)
 class Engine:
-    """Services over sources of one kind, and the program that it needs."""
+    """ApiContext over sources of one kind, and the program that it needs."""
 
     harness: Harness
     needs: str | None = None

@@ -1,4 +1,4 @@
-"""Services over a PostgreSQL server, and the faults of that server."""
+"""ApiContext over a PostgreSQL server, and the faults of that server."""
 
 from __future__ import annotations
 

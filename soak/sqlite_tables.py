@@ -1,4 +1,4 @@
-"""Services over SQLite files of several forms, and faults that leave a valid file."""
+"""ApiContext over SQLite files of several forms, and faults that leave a valid file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services over two servers of PostgreSQL or Redis that differ, while the primary changes."""
+"""ApiContext over two servers of PostgreSQL or Redis that differ, while the primary changes."""
 
 from __future__ import annotations
 

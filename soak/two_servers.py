@@ -1,4 +1,4 @@
-"""Services over two servers that differ, of which either is reached now and then.
+"""ApiContext over two servers that differ, of which either is reached now and then.
 
 One of them has lost its users, or is a copy from before the canary was made. A canary that the
 other one has must not make its "not found" believed.

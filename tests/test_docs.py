@@ -48,7 +48,13 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname
 from tornado_idv.registry import installed_kinds, load_class, plugin_manager
 from tornado_idv.trace_context import parse_trace
-from tornado_idv.web.access_log import AccessLog, Ids, Request, make_subject_of, record_response
+from tornado_idv.web.access_log import (
+    AccessLog,
+    Ids,
+    LoggedRequest,
+    make_subject_of,
+    record_response,
+)
 from tornado_idv.web.errors import ApiError
 from tornado_idv.web.response import Result
 
@@ -132,7 +138,7 @@ async def test_every_field_of_the_access_log_is_documented() -> None:
     log = AccessLog(written.append, json_lines, make_subject_of("hash"))
     trace = parse_trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     subject = log.subject_of(ByNickname("alice"))
-    request = Request("a-1", trace, "POST", "identify/url", "192.0.2.7", "shop", subject)
+    request = LoggedRequest("a-1", trace, "POST", "identify/url", "192.0.2.7", "shop", subject)
     reason = "no answer within 2 s"
     result = Result(503, b"{}", "", "backend_unavailable", reason, "miss", "crm")
     record_response(Counters(), log, request, result, 1.0)

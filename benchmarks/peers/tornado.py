@@ -18,7 +18,7 @@ from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.web.app import make_api
-from tornado_idv.web.lookups import Services
+from tornado_idv.web.lookups import ApiContext
 
 
 async def serve(port: int, config: Path) -> None:
@@ -27,8 +27,8 @@ async def serve(port: int, config: Path) -> None:
     access_log = configure_logging(settings.logging.level, settings.logging.format).access
     keys = KeyRing(entry.api_key for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        services = Services(directory, settings.make_identifiers(), keys, access_log)
-        HTTPServer(make_api(services)).listen(port, "127.0.0.1")
+        api = ApiContext(directory, settings.make_identifiers(), keys, access_log)
+        HTTPServer(make_api(api)).listen(port, "127.0.0.1")
         await asyncio.Event().wait()
 
 

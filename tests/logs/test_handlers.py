@@ -37,7 +37,7 @@ from tornado_idv.logs.handlers import (
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.handler import ApiHandler
-from tornado_idv.web.lookups import Services
+from tornado_idv.web.lookups import ApiContext
 
 NICKNAME = "Tweety.Bird"
 CARD = "8008135800813580081358"
@@ -318,8 +318,8 @@ async def respond(method: str, access_log: AccessLog | None) -> None:
     fields = {"host": "x", "x-request-id": "some-id"}
     head = RequestHead(line, HTTPHeaders(fields), 0, keep_alive=True, expects_continue=False)
     exchange = Exchange(Sink(), head, Peer("192.0.2.7", "http"))
-    services = Services(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)
-    exchange.dispatch(Application([("/tweety", Found, {"services": services})]), b"")
+    api = ApiContext(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)
+    exchange.dispatch(Application([("/tweety", Found, {"api": api})]), b"")
     await asyncio.sleep(0)
 
 

@@ -14,7 +14,7 @@ from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.run import Signals, abort
-from tornado_idv.web.access_log import AccessLog, Request, record_response
+from tornado_idv.web.access_log import AccessLog, LoggedRequest, record_response
 from tornado_idv.web.response import Result
 
 
@@ -72,7 +72,7 @@ async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
 
     writer = LogWriter(write, str)
     access = AccessLog(writer.put, text_lines)
-    request = Request("a-1", None, "-", "-", "::1")
+    request = LoggedRequest("a-1", None, "-", "-", "::1")
     record_response(Counters(), access, request, Result(400, b"{}"), 0.0)
     monkeypatch.setattr("os._exit", codes.append)
     abort(LogOutput(writer, access, Folding(print)), signal.SIGTERM)

@@ -15,7 +15,7 @@ from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByCard, ByNickname, Query
-from tornado_idv.web.access_log import AccessLog, Request, make_subject_of, record_response
+from tornado_idv.web.access_log import AccessLog, LoggedRequest, make_subject_of, record_response
 from tornado_idv.web.response import Result
 
 ALICE = ByNickname("alice")
@@ -49,7 +49,7 @@ def note(
     subject: str | None = None,
     **result: Any,
 ) -> None:
-    request = Request("a-1", None, "POST", "identify/url", "192.0.2.7", key_id, subject)
+    request = LoggedRequest("a-1", None, "POST", "identify/url", "192.0.2.7", key_id, subject)
     record_response(Counters(), log, request, Result(status, b"{}", **result), 0.0123456)
 
 

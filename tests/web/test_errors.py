@@ -31,7 +31,7 @@ from tornado_idv.model import Answer, Query
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.errors import ApiError, ApiException, error_for
 from tornado_idv.web.handler import ApiHandler
-from tornado_idv.web.lookups import Services
+from tornado_idv.web.lookups import ApiContext
 
 Ask = Callable[..., Any]
 
@@ -65,7 +65,7 @@ def server(io_loop: IOLoop, directory: Failing) -> Iterator[HttpServer]:
 
     identifiers = Identifiers((ProfileSite.parse("https://profiles.example"),))
     keys = KeyRing([ApiKey("caller", digest(KEY))])
-    app = make_api(Services(directory, identifiers, keys), "/base")  # type: ignore[arg-type]
+    app = make_api(ApiContext(directory, identifiers, keys), "/base")  # type: ignore[arg-type]
     server = io_loop.run_sync(build)
     yield server
     server.close()
@@ -220,9 +220,9 @@ async def test_a_request_whose_task_is_cancelled_is_500(directory: Failing) -> N
     """As when the service is aborted."""
     sink = Recorder()
     head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
-    services = Services(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
+    api = ApiContext(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
     before = asyncio.all_tasks()
-    app = Application([("/", Waiting, {"services": services})])
+    app = Application([("/", Waiting, {"api": api})])
     Exchange(sink, head, Peer("127.0.0.1", "http")).dispatch(app, b"")
     await asyncio.sleep(0)
     (task,) = asyncio.all_tasks() - before
@@ -246,8 +246,8 @@ async def test_a_failure_after_the_response_sends_no_second_one(
     sink = Recorder()
     head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
     exchange = Exchange(sink, head, Peer("127.0.0.1", "http"))
-    services = Services(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
-    app = Application([("/", FailingAfterResponse, {"services": services})])
+    api = ApiContext(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
+    app = Application([("/", FailingAfterResponse, {"api": api})])
     exchange.dispatch(app, b"")
     await asyncio.sleep(0)
     assert (len(sink.sent), sink.completed) == (1, 1)

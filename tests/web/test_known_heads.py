@@ -58,8 +58,8 @@ def test_body_is_kept_when_its_answer_is_cached(harness: Harness) -> None:
 
 def test_a_longer_body_than_the_service_takes_is_rejected(harness: Harness) -> None:
     """Though its head is known; the limit may be below that of the fast path."""
-    heads = KnownHeads(fast_path(harness).services, 25)
-    app = Counted(make_api(heads.services, known_heads=heads))
+    heads = KnownHeads(fast_path(harness).api, 25)
+    app = Counted(make_api(heads.api, known_heads=heads))
     limits = HttpLimits(max_body=25)
     harness.server.replace(Serving(app, lambda *_: b"too long", limits, heads.connect))
     client = harness.ask(ALICE, ALICE, ALICE)

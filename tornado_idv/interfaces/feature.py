@@ -42,5 +42,5 @@ class Feature:
     """The place of a function, called before and after ``tornado-idv users import`` changes users.
     Its argument are the `BackendOptions`. It may refuse the change by `StartError`."""
     announce: str | None = None
-    """The place of a function. It returns lines for the operator about a `ListeningService` with
+    """The place of a function. It returns lines for the operator about a `ServiceInfo` with
     some `Settings`; both are its arguments."""

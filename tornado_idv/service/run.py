@@ -20,7 +20,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.service.events import Events
 from tornado_idv.service.loop_lag import measured_lag
-from tornado_idv.service.service import ListeningService, listening
+from tornado_idv.service.service import ServiceInfo, service_of_one_process
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
@@ -34,7 +34,7 @@ def run(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    announce: Callable[[ListeningService], None],
+    announce: Callable[[ServiceInfo], None],
     logs: LogOutput,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight; reload on SIGHUP.
@@ -49,7 +49,7 @@ def run(
         events = Events.of_features()
         alive = asyncio.create_task(_report_alive(events))
         try:
-            async with listening(
+            async with service_of_one_process(
                 file, settings, manager, logs.access, lambda: logs.writer.dropped, events=events
             ) as service:
                 signals.ready(partial(service.reloader.start, "signal"))
@@ -144,7 +144,7 @@ async def _report_alive(events: Events) -> None:
         await asyncio.sleep(events.interval)
 
 
-def log_start(settings: Settings, service: ListeningService, **more: object) -> None:
+def log_start(settings: Settings, service: ServiceInfo, **more: object) -> None:
     """Log the start of a service, and warn of exposed keys."""
     shadows = [each.name for each in settings.shadows]
     summary = {

@@ -42,7 +42,7 @@ from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_
 from tornado_idv.web.access_log import AccessLog, RequestLog
 from tornado_idv.web.app import OWN_ROUTES, all_routes, make_api, make_reject
 from tornado_idv.web.fast_path.known_heads import KnownHeads
-from tornado_idv.web.lookups import Services
+from tornado_idv.web.lookups import ApiContext
 
 _MIN_DRAIN = 0.1
 """The time to stop a service without requests in flight, in seconds."""
@@ -54,7 +54,7 @@ _COLLECT_AFTER = 10.0
 
 
 @dataclass
-class ListeningService:
+class ServiceInfo:
     """A listening service from the view of its operator.
 
     ``addresses`` have the real ports; Unix sockets are last. ``admin_url`` is the base URL of the
@@ -90,7 +90,7 @@ class SharedParts:
 
 
 @dataclass(eq=False)
-class Service(ListeningService):
+class Service(ServiceInfo):
     """A service that listens, can be drained and reconfigured.
 
     ``settings`` are those in force; ``reloader`` is that of a service in one process.
@@ -169,7 +169,7 @@ def make_http(
     connection is closed after a response.
     """
     server = settings.server
-    services = Services(
+    api = ApiContext(
         directory,
         settings.make_identifiers(),
         shared.ring,
@@ -183,9 +183,9 @@ def make_http(
     routes = all_routes(settings)
     # A route in place of a lookup must see each request.
     is_fast = server.fast_path and not stopping and all(each in routes for each in OWN_ROUTES)
-    known_heads = KnownHeads(services, server.max_body) if is_fast else None
-    api = make_api(
-        services,
+    known_heads = KnownHeads(api, server.max_body) if is_fast else None
+    app = make_api(
+        api,
         server.base_path,
         server.health_path,
         routes,
@@ -193,8 +193,8 @@ def make_http(
         parts=shared.parts,
     )
     return Serving(
-        app=api,
-        reject=make_reject(services.access_log, shared.counters),
+        app=app,
+        reject=make_reject(api.access_log, shared.counters),
         limits=HttpLimits(
             max_body=server.max_body,
             idle_timeout=server.idle_timeout,
@@ -208,7 +208,7 @@ def make_http(
 
 
 @asynccontextmanager
-async def listening(
+async def service_of_one_process(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
@@ -235,7 +235,7 @@ async def listening(
             for each in own:
                 stack.callback(each.close)
         service = await stack.enter_async_context(
-            serving(settings, manager, access_log, log_dropped, sockets=sockets)
+            public_listener(settings, manager, access_log, log_dropped, sockets=sockets)
         )
         operations = service.operations
 
@@ -263,7 +263,7 @@ async def listening(
 
 
 @asynccontextmanager
-async def serving(
+async def public_listener(
     settings: Settings,
     manager: pluggy.PluginManager,
     access_log: AccessLog | None,
@@ -272,7 +272,7 @@ async def serving(
     sockets: AbstractContextManager[Sequence[Sequence[socket.socket]]],
     common: Limiters | None = None,
 ) -> AsyncIterator[Service]:
-    """The public listener, on the sockets of one worker; raises as `listening`.
+    """The public listener, on the sockets of one worker; raises as `service_of_one_process`.
 
     ``sockets`` is entered after everything else is open. ``common`` are the limits of all
     processes of a service with workers.

@@ -35,7 +35,7 @@ _SECRET = secrets.token_bytes(32)
 """Made before any fork: a user has the same hash in the lines of all workers."""
 
 
-class Request(RequestContext, frozen=True, gc=False):
+class LoggedRequest(RequestContext, frozen=True, gc=False):
     """The request in counters and log.
 
     ``client`` is its address, ``key`` the id of the key, and ``subject`` the name of the requested
@@ -132,7 +132,11 @@ class AccessLog(RequestLog):
 
 
 def record_response(
-    counters: Counters, log: RequestLog | None, request: Request, result: Result, seconds: float
+    counters: Counters,
+    log: RequestLog | None,
+    request: LoggedRequest,
+    result: Result,
+    seconds: float,
 ) -> None:
     """Count a response, and log it if there is a ``log``."""
     code, reason, cache = result.code, result.reason, result.cache

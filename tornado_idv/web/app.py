@@ -15,13 +15,13 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.features import FEATURES
 from tornado_idv.http.serving import Reject
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.web.access_log import Request, RequestLog, record_response
+from tornado_idv.web.access_log import LoggedRequest, RequestLog, record_response
 from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.errors import BY_STATUS
 from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
-from tornado_idv.web.lookups import Services
+from tornado_idv.web.lookups import ApiContext
 from tornado_idv.web.response import Result, build_response, new_request_id
 
 API = "/api/v1"
@@ -30,7 +30,7 @@ API = "/api/v1"
 class Route(NamedTuple):
     """A route of the API: a path below ``server.base_path``, with ``is_prefix`` also longer ones.
 
-    ``arguments`` are passed to the handler's `initialize` in addition to ``services``.
+    ``arguments`` are passed to the handler's `initialize` in addition to ``api``.
     """
 
     path: str
@@ -58,7 +58,7 @@ def all_routes(settings: Settings) -> list[Route]:
 
 
 def make_api(
-    services: Services,
+    api: ApiContext,
     base_path: str = "",
     health_path: str | None = None,
     routes: Iterable[Route] = OWN_ROUTES,
@@ -67,7 +67,7 @@ def make_api(
     **settings: Any,
 ) -> Application:
     """Return the API below ``base_path``, and ``health_path``; ``known_heads`` learn from it."""
-    arguments = {"services": services}
+    arguments = {"api": api}
     rules: list[tuple[str, type[ApiHandler], dict[str, Any]]] = [
         (
             re.escape(base_path + each.path) + ("(?:/.*)?" if each.is_prefix else ""),
@@ -94,7 +94,7 @@ def make_reject(access_log: RequestLog | None, counters: Counters | None = None)
 
     def reject(status: HTTPStatus, client_address: str) -> bytes:
         error = BY_STATUS[status]
-        request = Request(new_request_id(), None, "-", "-", client_address)
+        request = LoggedRequest(new_request_id(), None, "-", "-", client_address)
         fields = f"{error.fields}Connection: close\r\n"
         result = Result(error.status, error.body, fields, error.code)
         record_response(counted, access_log, request, result, 0.0)

@@ -28,10 +28,10 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
         Without a valid key, raise `InvalidKey`, or `ApiException` over the limit of failures.
         """
         try:
-            key = self.authenticate(self.services.keys)
+            key = self.authenticate(self.api.keys)
         except InvalidKey as error:
             self.key_id = error.key_id
-            limiter = self.services.failed_auth
+            limiter = self.api.failed_auth
             exceeded = limiter.acquire(self.request.remote_ip or "") if limiter else None
             if exceeded is not None:
                 raise rate_limited(exceeded) from None
@@ -46,7 +46,7 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
 
     def limits_within(self, key: ApiKey, lookups: int = 1) -> KeyLimits | None:
         """Charge lookups to the limits of a key and return them; raises `ApiException`."""
-        limits = self.services.key_limiter.of(key)
+        limits = self.api.key_limiter.of(key)
         exceeded = limits.acquire(lookups) if limits else None
         if exceeded is not None:
             raise rate_limited(exceeded)

@@ -14,9 +14,9 @@ from tornado.web import RequestHandler, stream_request_body
 
 from tornado_idv.model import Query
 from tornado_idv.trace_context import Trace, parse_trace
-from tornado_idv.web.access_log import Request, RequestLog, record_response
+from tornado_idv.web.access_log import LoggedRequest, RequestLog, record_response
 from tornado_idv.web.errors import ApiError, ApiException
-from tornado_idv.web.lookups import Services, log_unexpected, result_of_error
+from tornado_idv.web.lookups import ApiContext, log_unexpected, result_of_error
 from tornado_idv.web.response import ECHOED, FIELDS, Result, new_request_id, valid_request_id
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -65,8 +65,8 @@ class ApiHandler(JsonHandler):
     query: Query | None = None
     _result: Result | None = None
 
-    def initialize(self, services: Services) -> None:
-        self.services = services
+    def initialize(self, api: ApiContext) -> None:
+        self.api = api
         self._method = self.request.method if self.request.method in _METHODS else "other"
         self._started_at = monotonic()
 
@@ -122,22 +122,22 @@ class ApiHandler(JsonHandler):
     @property
     def access_log(self) -> RequestLog | None:
         """The log of this response or ``None``."""
-        return self.services.access_log
+        return self.api.access_log
 
     def on_finish(self) -> None:
         """Count and log the response."""
-        request = Request(
+        request = LoggedRequest(
             self.request_id,
             self.trace,
             self._method,
             self.route,
             self.request.remote_ip or "",
             self.key_id,
-            self.services.subject_of(self.query),
+            self.api.subject_of(self.query),
         )
         result = self._result or Result(self.get_status(), b"")
         seconds = monotonic() - self._started_at
-        record_response(self.services.counters, self.access_log, request, result, seconds)
+        record_response(self.api.counters, self.access_log, request, result, seconds)
 
 
 class NoSuchRouteHandler(ApiHandler):
@@ -154,10 +154,10 @@ class HealthHandler(ApiHandler):
 
     @property
     def access_log(self) -> RequestLog | None:
-        is_logged = self.services.logs_health_checks or self.get_status() != HTTPStatus.OK
+        is_logged = self.api.logs_health_checks or self.get_status() != HTTPStatus.OK
         return super().access_log if is_logged else None
 
     def get(self) -> None:
-        if self.services.stopping:
+        if self.api.stopping:
             raise ApiException(ApiError.OVERLOADED, reason="stopping")
         self.finish(b'{"status":"ok"}')

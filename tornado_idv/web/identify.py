@@ -41,7 +41,7 @@ class LookupHandler(AuthenticatedHandler):
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         context = RequestContext(self.request_id, self.trace)
-        result = answer(self.services, query, limits, context)
+        result = answer(self.api, query, limits, context)
         if isinstance(result, Result):
             return result
         with suppress(Exception):
@@ -63,12 +63,12 @@ class IdentifyHandler(LookupHandler):
         key = self.accepted_key(self.operation.scope)
         limits = self.limits_within(key)
         check_media_types(self.request.headers)
-        parse = partial(self.operation.query, self.body, self.services.identifiers)
+        parse = partial(self.operation.query, self.body, self.api.identifiers)
         await self.look_up(parse, limits)
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         if PAST_CACHE in self.request.headers:
-            return await find_past_cache(self.services, query, limits)
+            return await find_past_cache(self.api, query, limits)
         return await super()._look_up(query, limits)
 
     def on_finish(self) -> None:

@@ -51,7 +51,7 @@ IDENTIFY_CARD = Operation("identify/card", "identify:card", "card_number", Ident
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class ApiContext:
     """The objects used by lookups."""
 
     directory: Directory
@@ -75,7 +75,7 @@ _MAX_RETRY_AFTER = 3600.0
 """Seconds; a backend of a plugin may ask for more."""
 
 
-class Lookup(Struct, frozen=True, eq=False):
+class PendingLookup(Struct, frozen=True, eq=False):
     """A running lookup past the cache, for one request."""
 
     future: Future[Answer]
@@ -92,39 +92,39 @@ class Lookup(Struct, frozen=True, eq=False):
 
 
 def answer(
-    services: Services, query: Query, limits: KeyLimits | None, context: RequestContext
-) -> Result | Lookup:
+    api: ApiContext, query: Query, limits: KeyLimits | None, context: RequestContext
+) -> Result | PendingLookup:
     """Return the cached result of a lookup, or start it for the request of ``context``.
 
     A lookup without a user is charged to the key's ``limits``.
     """
-    return find_cached(services, query, limits) or start_lookup(services, query, limits, context)
+    return find_cached(api, query, limits) or start_lookup(api, query, limits, context)
 
 
-def find_cached(services: Services, query: Query, limits: KeyLimits | None) -> Result | None:
+def find_cached(api: ApiContext, query: Query, limits: KeyLimits | None) -> Result | None:
     """Return the cached result of a lookup or ``None``."""
-    cached = services.directory.get_cached(query)
+    cached = api.directory.get_cached(query)
     return None if cached is None else _result_of(cached, limits, "hit")
 
 
 def start_lookup(
-    services: Services, query: Query, limits: KeyLimits | None, context: RequestContext
-) -> Lookup:
+    api: ApiContext, query: Query, limits: KeyLimits | None, context: RequestContext
+) -> PendingLookup:
     """Start a lookup past the cache for the request of ``context``."""
     token = current_request.set(context)
     try:
-        future = services.directory.start(query)
+        future = api.directory.start(query)
     finally:
         current_request.reset(token)
-    return Lookup(future, limits, context.request_id)
+    return PendingLookup(future, limits, context.request_id)
 
 
-async def find_past_cache(services: Services, query: Query, limits: KeyLimits | None) -> Result:
+async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | None) -> Result:
     """Return the result of the backends themselves, for the canary of another instance.
 
     It costs them as much as a miss, and is charged as one. Raises `LookupFailed`.
     """
-    end = (await services.directory.explain(query)).end
+    end = (await api.directory.explain(query)).end
     if isinstance(end, LookupFailed):
         raise end
     if end.found and limits is not None:

@@ -20,7 +20,7 @@ from tornado_idv.service.events import Events
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.service.run import log_start
-from tornado_idv.service.service import ListeningService
+from tornado_idv.service.service import ServiceInfo
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets
 from tornado_idv.workers.child import Slot
 from tornado_idv.workers.manager import run_manager
@@ -35,7 +35,7 @@ def supervise(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    announce: Callable[[ListeningService], None],
+    announce: Callable[[ServiceInfo], None],
     workers: int,
 ) -> None:
     """Serve with several workers until SIGTERM or SIGINT, then drain them.
@@ -56,7 +56,7 @@ def supervise(
 
         def on_ready(key_count: int) -> None:
             url = Address.of(admin_sockets[0]).url("http") if admin else None
-            summary = ListeningService(addresses_of(public[0]), server.scheme, url, key_count)
+            summary = ServiceInfo(addresses_of(public[0]), server.scheme, url, key_count)
             log_start(settings, summary, workers=workers)
             announce(summary)
 

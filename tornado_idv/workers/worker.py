@@ -18,7 +18,7 @@ from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.service.loop_lag import measured_lag
 from tornado_idv.service.reload import Configuration, failure, prepare_file
 from tornado_idv.service.run import tune_gc
-from tornado_idv.service.service import Service, serving
+from tornado_idv.service.service import Service, public_listener
 from tornado_idv.workers.channel import (
     STOPPED,
     UNANSWERED,
@@ -53,7 +53,7 @@ def run_worker(
                 address = await stack.enter_async_context(listening(requests.respond))
                 channel.update(address=address)
                 service = await stack.enter_async_context(
-                    serving(
+                    public_listener(
                         settings,
                         current.plugins,
                         logs.access,

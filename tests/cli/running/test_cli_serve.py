@@ -31,7 +31,7 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service import service as service_module
-from tornado_idv.service.service import ListeningService
+from tornado_idv.service.service import ServiceInfo
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     """Without one there is no line."""
     more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
-    announce(ListeningService([Address("127.0.0.1", 1)], "http", None, len(keys)), settings)
+    announce(ServiceInfo([Address("127.0.0.1", 1)], "http", None, len(keys)), settings)
     reported = capsys.readouterr().out
     assert (
         ("curl" in reported) is ("Demo mode" in reported) is (f"Bearer {KEY}'" in reported) is works

@@ -24,7 +24,13 @@ from tornado_idv.features.double.state import Double as DoubleState
 from tornado_idv.log_format import json_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.service import Service
-from tornado_idv.web.access_log import AccessLog, Ids, Request, make_subject_of, record_response
+from tornado_idv.web.access_log import (
+    AccessLog,
+    Ids,
+    LoggedRequest,
+    make_subject_of,
+    record_response,
+)
 from tornado_idv.web.response import Result
 
 USER = {"plan": "Free", "card_number": "1"}
@@ -125,7 +131,7 @@ def test_a_fault_is_used_up_by_both_queries_of_a_user(double: Double) -> None:
 
 def test_a_page_of_a_proxy_is_not_of_this_service(double: Double) -> None:
     reply = double.client.post(
-        "/api/v1/identify/url", b'{"input": "@page"}', {"X-IDV-Request-ID": "a"}
+        "/api/v1/identify/url", b'{"input": "@page"}', {"X-IDV-LoggedRequest-ID": "a"}
     )
     assert (reply.status, reply.headers["content-type"]) == (404, "text/html")
     assert reply.body.startswith(b"<!DOCTYPE html>")
@@ -400,7 +406,7 @@ async def test_access_log_names_no_user_unless_it_is_configured(
     lines: list[str] = []
     log = AccessLog(lines.append, json_lines, make_subject_of(ids))
     journal = DoubleState().log_before(log)
-    request = Request("r", None, "POST", "identify/url", "::1", "k", "@alice")
+    request = LoggedRequest("r", None, "POST", "identify/url", "::1", "k", "@alice")
     record_response(Counters(), journal, request, Result(200, b"{}"), 0.0)
     log.flush()
     assert json.loads(lines[0]).get("subject") == subject
@@ -411,6 +417,6 @@ def test_a_request_from_before_a_reset_is_not_in_the_journal() -> None:
     """A test whose client gives up on a slow user would leave it to the next one."""
     state = DoubleState()
     for seconds in (2.0, 0.0):
-        request = Request(f"after-{seconds}", None, "POST", "identify/url", "::1", "k")
+        request = LoggedRequest(f"after-{seconds}", None, "POST", "identify/url", "::1", "k")
         record_response(Counters(), state, request, Result(200, b"{}"), seconds)
     assert [each["request_id"] for each in state.requests] == ["after-0.0"]

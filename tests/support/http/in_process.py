@@ -42,7 +42,7 @@ from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import API, OWN_ROUTES, Route, make_api, make_reject
 from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.json_body import encode_user
-from tornado_idv.web.lookups import Services
+from tornado_idv.web.lookups import ApiContext
 
 HIGH_WATER = 16 * 1024
 """Bytes of responses that may be unsent before a connection is to pause."""
@@ -330,12 +330,10 @@ class Harness:
         self.keys = KeyRing(issued_keys(), self.loop.time)
         log = AccessLog(self.logged.append, json_lines)
         limiter = self._key_limiter
-        services = Services(self.directory, IDENTIFIERS, self.keys, log, limiter, self._failed_auth)
-        self.counters = services.counters
-        self.fast_path = KnownHeads(services) if self._fast_path else None
-        self.app = Counted(
-            self._app or make_api(services, routes=_ROUTES, known_heads=self.fast_path)
-        )
+        api = ApiContext(self.directory, IDENTIFIERS, self.keys, log, limiter, self._failed_auth)
+        self.counters = api.counters
+        self.fast_path = KnownHeads(api) if self._fast_path else None
+        self.app = Counted(self._app or make_api(api, routes=_ROUTES, known_heads=self.fast_path))
         connect = self.fast_path.connect if self.fast_path else None
         self.server = HttpServer(
             Serving(self.app, make_reject(log), self._limits, connect, self._proxies),

@@ -20,7 +20,7 @@ from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.events import Events
-from tornado_idv.service.service import Service, listening
+from tornado_idv.service.service import Service, service_of_one_process
 from tornado_idv.web.access_log import AccessLog
 
 
@@ -191,5 +191,7 @@ async def reloadable(folder: Path, text: str) -> AsyncIterator[ReloadHarness]:
     settings = file.load(installed_kinds(manager), {})
     logged: list[str] = []
     log = AccessLog(logged.append, json_lines)
-    async with listening(file, settings, manager, log, lambda: 0, events=Events()) as service:
+    async with service_of_one_process(
+        file, settings, manager, log, lambda: 0, events=Events()
+    ) as service:
         yield ReloadHarness(service, path, logged, log)

@@ -22,9 +22,9 @@ from tornado_idv.keys.token import issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.events import Events
-from tornado_idv.service.service import Service, listening
+from tornado_idv.service.service import Service, service_of_one_process
 from tornado_idv.web.app import all_routes, make_api
-from tornado_idv.web.lookups import Services
+from tornado_idv.web.lookups import ApiContext
 
 KEY = issue("caller")
 EXPIRED_KEY = issue("expired")
@@ -168,7 +168,9 @@ async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
     manager = plugin_manager()
     file = ConfigFile.read(path)
     settings = file.load(installed_kinds(manager), {})
-    async with listening(file, settings, manager, None, lambda: 0, events=Events()) as service:
+    async with service_of_one_process(
+        file, settings, manager, None, lambda: 0, events=Events()
+    ) as service:
         yield service
 
 
@@ -180,7 +182,7 @@ async def _on_tornado_server(config: str, folder: Path) -> AsyncIterator[int]:
     settings = ConfigFile.read(path).load(installed_kinds(manager), {})
     keys = KeyRing(each.api_key for each in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        services = Services(directory, settings.make_identifiers(), keys)
+        services = ApiContext(directory, settings.make_identifiers(), keys)
         server = HTTPServer(make_api(services, routes=all_routes(settings)))
         sock, port = bind_unused_port()
         server.add_socket(sock)

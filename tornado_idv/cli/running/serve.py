@@ -36,7 +36,7 @@ from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.cpus import worker_count
 from tornado_idv.service.run import run
-from tornado_idv.service.service import ListeningService
+from tornado_idv.service.service import ServiceInfo
 
 _log = logging.getLogger(__name__)
 _STANDARD_ERROR = 2
@@ -118,7 +118,7 @@ def serve(
         manager = plugin_manager()
         settings = file.load(installed_kinds(manager), os.environ)
 
-        def announce_once(service: ListeningService) -> None:
+        def announce_once(service: ServiceInfo) -> None:
             _try_to_announce(settings, ready_fd, ready_file, service)
             if stop_on_eof:  # not before: until now a signal would end the process
                 threading.Thread(target=_terminate_on_eof, daemon=True).start()
@@ -149,7 +149,7 @@ def _remove_stale(ready_file: Path) -> None:
 
 
 def _try_to_announce(
-    settings: Settings, ready_fd: int | None, ready_file: Path | None, service: ListeningService
+    settings: Settings, ready_fd: int | None, ready_file: Path | None, service: ServiceInfo
 ) -> None:
     """Announce the service, to the program that started this one by one line of JSON.
 
@@ -197,7 +197,7 @@ def _terminate_on_eof() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def announce(service: ListeningService, settings: Settings) -> None:
+def announce(service: ServiceInfo, settings: Settings) -> None:
     """Says on standard output where the service is and what it serves.
 
     In demo mode it also gives a command that asks for the demo's @alice, if a key is

@@ -23,8 +23,8 @@ from tornado_idv.web.json_body import parse_object, text_member
 from tornado_idv.web.lookups import (
     IDENTIFY_CARD,
     IDENTIFY_URL,
-    Lookup,
     Operation,
+    PendingLookup,
     find_cached,
     result_of_error,
     start_lookup,
@@ -73,7 +73,7 @@ class BatchHandler(AuthenticatedHandler):
         if operation.scope not in key.scopes:
             return _NO_SCOPE
         try:
-            return operation.parse(self.services.identifiers, text_member(record, operation.field))
+            return operation.parse(self.api.identifiers, text_member(record, operation.field))
         except InvalidFormat as error:
             if limits is not None:
                 limits.charge_miss()
@@ -82,9 +82,9 @@ class BatchHandler(AuthenticatedHandler):
     async def _look_up_all(
         self, parsed: Sequence[Query | Result], limits: KeyLimits | None
     ) -> Result:
-        services = self.services
+        api = self.api
         results = [
-            each if isinstance(each, Result) else find_cached(services, each, limits) or each
+            each if isinstance(each, Result) else find_cached(api, each, limits) or each
             for each in parsed
         ]
         queries = Counter(each for each in results if not isinstance(each, Result))
@@ -103,11 +103,11 @@ class BatchHandler(AuthenticatedHandler):
         self, queries: Iterable[Query], limits: KeyLimits | None
     ) -> dict[Query, Result]:
         """Look the queries up, as many at a time as batches may."""
-        services, slots = self.services, self.services.directory.batch_slots
+        api, slots = self.api, self.api.directory.batch_slots
         context = RequestContext(self.request_id, self.trace)
         loop = get_running_loop()
-        deadline = loop.time() + services.directory.timeout
-        lookups: dict[Query, Lookup] = {}
+        deadline = loop.time() + api.directory.timeout
+        lookups: dict[Query, PendingLookup] = {}
         results = dict.fromkeys(queries, result_of_error(_TOO_LATE))
 
         def finish(future: Future[Answer]) -> None:
@@ -118,10 +118,10 @@ class BatchHandler(AuthenticatedHandler):
         for query in results:
             if not slots.try_acquire() and not await slots.acquire(deadline):
                 break
-            lookups[query] = lookup = start_lookup(services, query, limits, context)
+            lookups[query] = lookup = start_lookup(api, query, limits, context)
             lookup.future.add_done_callback(finish)
             if len(lookups) % _GROUP == 0:
-                async with services.directory.batch_turn:
+                async with api.directory.batch_turn:
                     await sleep(_PAUSE)
         if lookups:
             await wait([each.future for each in lookups.values()], timeout=deadline - loop.time())
@@ -129,7 +129,7 @@ class BatchHandler(AuthenticatedHandler):
         return results | {query: each.result() for query, each in done.items()}
 
     def _combined(self, results: Sequence[Result]) -> Result:
-        counters, directory = self.services.counters, self.services.directory
+        counters, directory = self.api.counters, self.api.directory
         failed_after = time.time() - DEGRADED_TIME
         is_degraded = any(each.problem for each in directory.canaries) or any(
             counters.backends[each.name].last_error_at > failed_after for each in directory.guards

@@ -10,10 +10,10 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.features.docs.openapi import describe_api
 from tornado_idv.features.docs.options import DocsOptions
 from tornado_idv.options import as_type
-from tornado_idv.service.service import ListeningService
+from tornado_idv.service.service import ServiceInfo
 from tornado_idv.web.app import Route
 from tornado_idv.web.handler import ApiHandler, NoSuchRouteHandler
-from tornado_idv.web.lookups import Services
+from tornado_idv.web.lookups import ApiContext
 
 _PAGE_FILES = {
     "docs": ("docs.html", "text/html"),
@@ -39,7 +39,7 @@ def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
         yield _file(path, (static / name).read_bytes(), f"{media_type}; charset=utf-8")
 
 
-def announce(settings: Settings, service: ListeningService) -> Iterator[str]:
+def announce(settings: Settings, service: ServiceInfo) -> Iterator[str]:
     """Yield where the page is, if a browser can open it."""
     if as_type(settings.server, DocsOptions).docs and service.port:
         yield f"API documentation: {service.url}{settings.server.base_path}/docs"
@@ -64,8 +64,8 @@ class FileHandler(ApiHandler):
 
     route = "docs"
 
-    def initialize(self, services: Services, content: bytes = b"", media_type: str = "") -> None:
-        super().initialize(services)
+    def initialize(self, api: ApiContext, content: bytes = b"", media_type: str = "") -> None:
+        super().initialize(api)
         self._content, self._media_type = content, media_type
 
     def get(self) -> None:

@@ -18,7 +18,7 @@ from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.json_body import encode_user
-from tornado_idv.web.lookups import Services, result_of_error
+from tornado_idv.web.lookups import ApiContext, result_of_error
 from tornado_idv.web.response import ECHOED, Result
 
 _PIECES_PER_SECOND = 20
@@ -34,8 +34,8 @@ _NO_RESPONSE = Result(
 class DoubleHandler(AuthenticatedHandler):
     """Base of handlers that look up as usual, but for users and faults of the double."""
 
-    def initialize(self, services: Services) -> None:
-        super().initialize(services)
+    def initialize(self, api: ApiContext) -> None:
+        super().initialize(api)
         self._disconnected = asyncio.get_running_loop().create_future()
 
     def on_connection_close(self) -> None:
@@ -45,11 +45,11 @@ class DoubleHandler(AuthenticatedHandler):
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
         """Return the fault of a lookup, which is counted, and the result of it or of a user."""
         double: Double = self.settings["parts"][Double.name]
-        fault = double.take_fault(query, self.services.directory)
+        fault = double.take_fault(query, self.api.directory)
         failure = None if fault is None else await self._fail(fault)
         user = double.users.get(query)
         if failure is None and user is not None:
-            return fault, Result(200, encode_user(user, self.services.identifiers))
+            return fault, Result(200, encode_user(user, self.api.identifiers))
         return fault, failure
 
     async def _fail(self, fault: Fault) -> Result | None:

@@ -16,7 +16,7 @@ from tornado_idv.features.verify.options import VerifyOptions
 from tornado_idv.options import as_type
 from tornado_idv.web.app import API, Route
 from tornado_idv.web.identify import LookupHandler
-from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation, Services
+from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, ApiContext, Operation
 from tornado_idv.web.response import Result
 
 REQUEST_FIELDS: Mapping[str, Operation] = {
@@ -48,8 +48,8 @@ class VerifyHandler(LookupHandler):
 
     route = "verify"
 
-    def initialize(self, services: Services) -> None:
-        super().initialize(services)
+    def initialize(self, api: ApiContext) -> None:
+        super().initialize(api)
         self.request.method = "GET"  # Tornado rejects methods such as PROPFIND with 405
 
     async def get(self) -> None:
@@ -66,7 +66,7 @@ class VerifyHandler(LookupHandler):
             if limits is not None:
                 limits.charge_miss()
             raise InvalidFormat("identifier_header")
-        await self.look_up(partial(operation.parse, self.services.identifiers, text), limits)
+        await self.look_up(partial(operation.parse, self.api.identifiers, text), limits)
 
     def respond(self, result: Result) -> None:
         fields = f"{result.fields}{CODE_FIELD}: {result.code or 'ok'}\r\n"

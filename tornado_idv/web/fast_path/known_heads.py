@@ -26,9 +26,9 @@ from tornado_idv.http.serving import Match
 from tornado_idv.keys.token import MAX_LENGTH
 from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import Trace, valid_state
-from tornado_idv.web.access_log import Request, record_response
+from tornado_idv.web.access_log import LoggedRequest, record_response
 from tornado_idv.web.fast_path.head_template import HeadTemplate, HeadTemplates
-from tornado_idv.web.lookups import Lookup, Operation, Services, answer
+from tornado_idv.web.lookups import ApiContext, Operation, PendingLookup, answer
 from tornado_idv.web.response import ECHOED, Result, build_response, new_request_id
 
 _MAX_BODY = 1024
@@ -53,8 +53,8 @@ class _Meaning(Struct, frozen=True, eq=False):
 class KnownHeads:
     """Meaning of heads and bodies; shared by all connections."""
 
-    def __init__(self, services: Services, max_body: int = _MAX_BODY) -> None:
-        self.services = services
+    def __init__(self, api: ApiContext, max_body: int = _MAX_BODY) -> None:
+        self.api = api
         self.templates = HeadTemplates[_Meaning]()
         self.max_body = min(max_body, _MAX_BODY)
         self._queries: defaultdict[str, OrderedDict[bytes, _KnownQuery]] = defaultdict(OrderedDict)
@@ -71,10 +71,10 @@ class KnownHeads:
     def parse(self, operation: Operation, body: bytes) -> _KnownQuery | None:
         """Return the meaning of a body, ``None`` for an invalid one."""
         try:
-            query = operation.query(body, self.services.identifiers)
+            query = operation.query(body, self.api.identifiers)
         except InvalidFormat:
             return None
-        return _KnownQuery(query, self.services.subject_of(query))
+        return _KnownQuery(query, self.api.subject_of(query))
 
 
 class HeadMatcher:
@@ -87,7 +87,7 @@ class HeadMatcher:
         self._peer = peer
         self._template: HeadTemplate[_Meaning] | None = None
 
-    def match(self, data: bytes | bytearray) -> KnownRequest | None:
+    def match(self, data: bytes | bytearray) -> MatchedRequest | None:
         """Return the request at the start of ``data``, ``None`` for an unknown head."""
         template = self._template
         match = template.match(data) if template is not None else None
@@ -101,10 +101,10 @@ class HeadMatcher:
         if not 0 < length <= self._heads.max_body:
             return None
         size, keep_alive = match.end() + length, template.keep_alive
-        return KnownRequest(size, keep_alive, self._heads, self._peer, template, match)
+        return MatchedRequest(size, keep_alive, self._heads, self._peer, template, match)
 
 
-class KnownRequest(Struct, frozen=True, eq=False, gc=False):
+class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
     """A request with a head that matches a template; ``size`` is that of head and body.
 
     ``match`` contains a token: do not keep it.
@@ -124,21 +124,21 @@ class KnownRequest(Struct, frozen=True, eq=False, gc=False):
         """
         started_at = monotonic()
         heads, template, match = self.heads, self.template, self.match
-        services, meaning = heads.services, template.meaning
+        api, meaning = heads.api, template.meaning
         operation, queries = meaning.operation, meaning.queries
         token = match[template.token]
-        key = services.keys.find(sha256(token).digest()) if len(token) <= MAX_LENGTH else None
+        key = api.keys.find(sha256(token).digest()) if len(token) <= MAX_LENGTH else None
         if key is None or operation.scope not in key.scopes:
             return None
         body = data[match.end() :]
         known = queries.get(body) or heads.parse(operation, body)
         if known is None:
             return None
-        limits = services.key_limiter.of(key)
+        limits = api.key_limiter.of(key)
         if limits is not None and limits.acquire() is not None:
             return None
         sent_id = template.request_id and match[template.request_id]
-        request = Request(
+        request = LoggedRequest(
             sent_id.decode() if sent_id else new_request_id(),
             self._trace() if template.traceparent else None,
             "POST",
@@ -147,11 +147,11 @@ class KnownRequest(Struct, frozen=True, eq=False, gc=False):
             key.id,
             known.subject,
         )
-        result = answer(services, known.query, limits, request)
+        result = answer(api, known.query, limits, request)
         fields = self._echoed() + operation.fields if template.echoed else operation.fields
-        if isinstance(result, Lookup):
+        if isinstance(result, PendingLookup):
             pending = PendingResponse(
-                services, template, request, started_at, fields, result, sink, self.keep_alive
+                api, template, request, started_at, fields, result, sink, self.keep_alive
             )
             result.future.add_done_callback(pending.send)
             return pending
@@ -160,7 +160,7 @@ class KnownRequest(Struct, frozen=True, eq=False, gc=False):
             if len(queries) > _MAX_BODIES:
                 queries.popitem(last=False)
         fields += template.connection_field
-        return _render(services, request, started_at, result, fields)
+        return _render(api, request, started_at, result, fields)
 
     def _client_address(self) -> str:
         group = self.template.forwarded_for
@@ -184,12 +184,12 @@ class PendingResponse(Struct, eq=False):
     ``fields`` are the header lines independent of the result.
     """
 
-    services: Services
+    api: ApiContext
     template: HeadTemplate[_Meaning]
-    request: Request
+    request: LoggedRequest
     started_at: float
     fields: str
-    lookup: Lookup
+    lookup: PendingLookup
     sink: ResponseSink
     keep_alive: bool
 
@@ -205,18 +205,18 @@ class PendingResponse(Struct, eq=False):
         result, keep_alive = self.lookup.result(), self.keep_alive
         fields = self.fields + result.fields
         fields += self.template.connection_field if keep_alive else "Connection: close\r\n"
-        response = _render(self.services, self.request, self.started_at, result, fields)
+        response = _render(self.api, self.request, self.started_at, result, fields)
         self.sink.send(response)
         self.sink.on_response_complete(keep_alive=keep_alive)
 
 
 def _render(
-    services: Services, request: Request, started_at: float, result: Result, fields: str
+    api: ApiContext, request: LoggedRequest, started_at: float, result: Result, fields: str
 ) -> bytes:
     """Return the response as bytes; count and log it."""
     response = build_response(result.status, request.request_id, result.body, fields)
     seconds = monotonic() - started_at
-    record_response(services.counters, services.access_log, request, result, seconds)
+    record_response(api.counters, api.access_log, request, result, seconds)
     return response
 
 
