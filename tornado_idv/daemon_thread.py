@@ -1,4 +1,4 @@
-"""Calls that may hang, in threads that nothing waits for."""
+"""Calls in daemon threads, for functions that may hang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 class DaemonThread:
     """Calls functions one at a time and in order, in daemon threads.
 
-    Neither the event loop nor the end of the process waits for a call that hangs.
+    Neither the event loop nor the end of the process waits for a hanging call.
     """
 
     def __init__(self, name: str) -> None:
@@ -23,10 +23,10 @@ class DaemonThread:
     def __call__(self, function: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
         """Call the function in a daemon thread, after earlier calls; the future has its result.
 
-        A call whose future is cancelled continues.
+        A call continues after its future was cancelled.
         """
         done: Future[Any] = Future()
-        done.set_running_or_notify_cancel()  # a caller that leaves does not cancel it
+        done.set_running_or_notify_cancel()  # the end of its caller does not cancel it
         earlier, ended = self._ended, Event()
         self._ended = ended
 

@@ -19,7 +19,7 @@ class IdvError(Exception):
 class InvalidFormat(IdvError):
     """The input is in no valid format, so it identifies no user.
 
-    ``reason`` is one of `REASONS`, which gives its message: a token for clients and logs.
+    ``reason`` is a token for clients and logs, one of `REASONS` with their messages.
     """
 
     REASONS: ClassVar[Mapping[str, str]] = {
@@ -50,13 +50,12 @@ class InvalidFormat(IdvError):
 class LookupFailed(IdvError):
     """A lookup ended without an answer; never raised directly.
 
-    ``reason`` is one phrase for the operator. ``backend`` is the name of the
-    configured backend, filled in by its guard. With ``continues`` the chain may
-    ask the next backend, as ``on_unavailable: continue`` allows. ``counts_against_breaker`` says
-    whether it tells the backend's circuit breaker anything: not where it costs nothing to try
-    again. Health checks and metrics count it in any case. ``retry_after`` is in seconds, for
-    ``Retry-After`` of the response. One that is not ``memoized`` is not repeated for
-    ``cache.failure_memo`` to other callers.
+    ``reason`` is one phrase for the operator. ``backend`` is the name of the configured backend,
+    set by its guard. With ``continues`` the chain may continue with the next backend, by
+    ``on_unavailable: continue``. Without ``counts_against_breaker`` the backend's circuit breaker
+    ignores it, since another attempt costs nothing; health checks and metrics count it in any case.
+    ``retry_after`` is in seconds, for ``Retry-After`` of the response. A ``memoized`` failure is
+    returned to other callers for ``cache.failure_memo``.
     """
 
     retry_after: float = 1.0
@@ -80,7 +79,7 @@ class LookupFailed(IdvError):
         self.continues = False
 
     def copy(self) -> LookupFailed:
-        """The same failure, to be raised once more: who catches an error may add to it."""
+        """Return the same failure for another raise: handlers may add to an error."""
         same = type(self).__new__(type(self), self.reason)  # a plugin's may have another __init__
         vars(same).update(vars(self))
         return same
@@ -90,7 +89,7 @@ class LookupFailed(IdvError):
 
 
 class Unavailable(LookupFailed):
-    """The backend cannot be asked just now: time-out, connection, lock, 5xx."""
+    """The backend is temporarily unavailable: time-out, connection, lock, 5xx."""
 
 
 class Untrusted(Unavailable):
@@ -98,16 +97,16 @@ class Untrusted(Unavailable):
 
 
 class Broken(LookupFailed):
-    """The backend answered with something that cannot be right."""
+    """The backend returned wrong data, or rejected our credentials."""
 
     retry_after = 60.0  # an operator has to act
 
 
 class InvalidKey(IdvError):
-    """The token names no key that is good now.
+    """The token is not that of a currently valid key.
 
-    ``reason`` says why, for the log alone; ``key_id`` is that of a known key which is expired, not
-    valid yet, revoked or disabled.
+    ``reason`` is for the log alone. ``key_id`` is the id of a known key: expired, not valid yet,
+    revoked or disabled.
     """
 
     def __init__(self, reason: str, key_id: str | None = None) -> None:
@@ -116,7 +115,7 @@ class InvalidKey(IdvError):
 
 
 class UndeterminedKey(InvalidKey):
-    """The token may be valid: the key store, which may have been changed, cannot be read."""
+    """The token may be valid: the key store may have changed, and cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ class Problem:
 
 
 class KeyStoreError(IdvError):
-    """The key store cannot be used, or refuses a change; the message says why."""
+    """The key store is unusable, or refuses a change. The message has the reason."""
 
 
 class MissingKeyStoreError(KeyStoreError):
@@ -143,18 +142,18 @@ class MissingKeyStoreError(KeyStoreError):
 
 
 class UncertainChangeError(KeyStoreError):
-    """A change of the key store that may or may not be committed, or effective."""
+    """A change of the key store with an uncertain result: it may or may not be committed."""
 
 
 class StartError(IdvError):
-    """The service cannot start; the message says what the operator can do."""
+    """The service cannot start. The message has advice for the operator."""
 
 
 class DegradedStartError(StartError):
-    """A backend cannot look users up until an operator acts, and then does so by itself.
+    """A backend needs an action of the operator for its lookups, but no restart after it.
 
-    It is open. The service starts degraded, since a service manager would start it again and
-    again; a reload keeps the old configuration.
+    It is open. The service starts degraded: a service manager would restart it in a loop. A reload
+    keeps the old configuration.
     """
 
 
@@ -163,7 +162,7 @@ class MissingConfigError(StartError):
 
 
 class SettingError(StartError):
-    """A setting contradicts what it refers to; ``steps`` lead to it in the configuration."""
+    """A setting contradicts its target; ``steps`` are its path in the configuration."""
 
     def __init__(self, message: str, *steps: int | str) -> None:
         super().__init__(message)
@@ -171,7 +170,7 @@ class SettingError(StartError):
 
 
 class ConfigError(StartError):
-    """A file an operator wrote cannot be used; ``problems`` are all that is wrong with it.
+    """A file of the operator cannot be used; ``problems`` are all of its problems.
 
     Its text has a line for each of the first `MAX_LINES`.
     """
@@ -189,6 +188,6 @@ class ConfigError(StartError):
 def format_traceback(error: BaseException) -> str:
     """Return the type of an unexpected exception and its stack trace, for a log.
 
-    Its message is omitted, since that may contain the query.
+    Its message is omitted: it may contain the query.
     """
     return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__

@@ -1,7 +1,7 @@
-"""Small files that an operator names: reads them, notices their changes, follows a secret.
+"""Small files of the operator: reads them, notices their changes, follows a secret.
 
-They are read without blocking on what is not a file: opening a FIFO waits for its writer, and a
-device such as ``/dev/zero`` has no end.
+Only regular files are read. Opening a FIFO would wait for its writer, and a device such as
+``/dev/zero`` has no end.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MAX_SIZE = 1024**2
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file to be read.
+    """Open a regular file for reading.
 
-    Raises `OSError`, whose ``strerror`` is a phrase for the operator, for anything else.
+    For anything else raises `OSError`. Its ``strerror`` is a phrase for the operator.
     """
     added = os.O_NONBLOCK | os.O_NOCTTY
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | added)) as file:
@@ -49,7 +49,7 @@ def read_file(path: Path) -> bytes:
 
 
 def require_file(path: Path) -> bytes:
-    """Return the content as `read_file` does; raises `StartError`, which names the file."""
+    """Return the content as `read_file` does; raises `StartError` with the name of the file."""
     try:
         return read_file(path)
     except OSError as error:
@@ -57,9 +57,9 @@ def require_file(path: Path) -> bytes:
 
 
 def load_certificate(context: SSLContext, cert_file: Path, key_file: Path | None = None) -> None:
-    """Load a certificate and its key, which ``cert_file`` may contain too, into ``context``.
+    """Load a certificate and its key into ``context``. ``cert_file`` may contain both.
 
-    Raises `StartError` for files that do not contain them, and for an encrypted key.
+    Raises `StartError` for files without them, and for an encrypted key.
     """
     files = [cert_file] if key_file is None else [cert_file, key_file]
     for file in files:
@@ -93,10 +93,10 @@ def read_text(path: Path) -> str:
 
 
 class FileSignature(NamedTuple):
-    """The part of a file's status that changes when the file is written or replaced.
+    """The status of a file. It changes with every write and replacement.
 
-    Times are in nanoseconds. ``ctime_ns`` also changes for a copy that keeps size and
-    modification time, and for new permissions: compare the content where that matters.
+    Times are in nanoseconds. ``ctime_ns`` also changes with new permissions, and for a copy with
+    equal size and modification time. If that matters, compare the content.
     """
 
     device: int
@@ -107,7 +107,7 @@ class FileSignature(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> FileSignature:
-        """Return the signature of the file that the path leads to; raises `OSError`."""
+        """Return the signature of the file at the path; raises `OSError`."""
         status = os.stat(path)  # noqa: PTH116 - a third of the time of Path.stat, per lookup
         return cls(
             status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -115,7 +115,7 @@ class FileSignature(NamedTuple):
 
     @classmethod
     def find(cls, path: Path) -> FileSignature | None:
-        """Return the signature as `of` does; ``None`` if there is no file that can be read."""
+        """Return the signature as `of` does; ``None`` without a readable file."""
         try:
             return cls.of(path)
         except OSError:
@@ -130,9 +130,9 @@ class FileSignature(NamedTuple):
 class FileSecret(SecretStr):
     """A secret that follows its file.
 
-    A file that is gone, empty or not text leaves the secret as it was: it may be about to be
-    written. So does a text whose ``fixed_part`` is another, until a reload. The file is looked at
-    once a second at most; ``timer`` gives seconds.
+    A missing, empty or binary file does not change the secret: a write may be in progress. A text
+    with another ``fixed_part`` needs a reload. The file is checked at most once a second; ``timer``
+    gives seconds.
     """
 
     check_interval: ClassVar[float] = 1.0

@@ -1,8 +1,8 @@
 """Untrusted text to `Query`: profile URLs, nicknames and card numbers.
 
-Pure and total: any text gives a query or `InvalidFormat`. No URL parser is used,
-since parsers repair what must be refused (``urlsplit`` deletes tabs and newlines,
-and takes the host from behind a backslash), and nothing is ever fetched.
+Pure and total: any text gives a query or `InvalidFormat`. No URL parser is used, and nothing is
+ever fetched. Parsers repair URLs that must be refused: ``urlsplit`` deletes tabs and newlines, and
+takes the host from behind a backslash.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SITE = re.compile(
 FIELDS = ("nickname", "card_number", "plan", "profile_url")
 """The members of a user in a response."""
 MAX_NICKNAME = 256
-"""Characters that a nickname may have at most, whatever its pattern says: matching takes time."""
+"""The maximum length of a nickname, with any pattern: matching takes time."""
 
 _UNPRINTABLE = "\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff"
 """Control characters (Unicode category Cc), line separators, and lone surrogates: not UTF-8."""
@@ -40,26 +40,26 @@ _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
 def fold_case(nickname: str) -> str:
-    """Return an ASCII nickname in lower case; others have no valid form and stay as they are.
+    """Return an ASCII nickname in lower case. Others have no valid form and are not changed.
 
-    ``str.lower`` would turn the Kelvin sign, which is not ASCII, into a "k".
+    ``str.lower`` would turn the Kelvin sign, a non-ASCII character, into a "k".
     """
     return nickname.lower() if nickname.isascii() else nickname
 
 
 def is_plan(text: str) -> bool:
-    """Return whether a record can have this plan, which is `PLAN_FORMAT`."""
+    """Return whether a plan is valid, see `PLAN_FORMAT`."""
     return _PLAN.fullmatch(text) is not None
 
 
 def is_profile_url(value: object) -> TypeGuard[str]:
-    """Return whether a record can have this profile URL, which is `PROFILE_URL_FORMAT`."""
+    """Return whether a profile URL is valid, see `PROFILE_URL_FORMAT`."""
     return isinstance(value, str) and _URL.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)
 class ProfileSite:
-    """A site whose ``/m/`` pages name users, such as ``https://profiles.example``.
+    """A site with ``/m/`` pages of users, such as ``https://profiles.example``.
 
     ``prefix`` is its canonical spelling: scheme and host in lower case, no
     default port (RFC 3986, 6.2.2.1 and 6.2.3), no slash at the end.
@@ -95,11 +95,11 @@ class ProfileSite:
 
 @dataclass(frozen=True)
 class Identifiers:
-    """The valid forms of what may be asked.
+    """The valid forms of queries.
 
-    ``sites`` are the profile sites; answers use the first. ``is_nickname`` must
-    accept a nickname, which with ``nickname_case="fold"`` is in lower case by then.
-    ``card_length`` gives the fewest and the most digits of a card number.
+    ``sites`` are the profile sites; answers use the first. ``is_nickname`` must accept a nickname.
+    With ``nickname_case="fold"`` it gets lower case. ``card_length`` is the minimum and maximum
+    number of digits of a card number.
     """
 
     sites: Sequence[ProfileSite]
@@ -125,7 +125,7 @@ class Identifiers:
         raise InvalidFormat(self._reason(text))
 
     def parse_nickname(self, text: str) -> ByNickname:
-        """Reads a bare nickname, in lower case where case is folded.
+        """Parse a bare nickname; with folded case the result is in lower case.
 
         Dots alone are refused: they are path segments.
         """
@@ -135,7 +135,7 @@ class Identifiers:
         return ByNickname(nickname)
 
     def _nickname(self, text: str) -> str | None:
-        """Return the nickname in canonical form, ``None`` if it is not valid."""
+        """Return the nickname in canonical form, ``None`` for an invalid one."""
         if len(text) > MAX_NICKNAME or not text.isascii() or not text.strip("."):
             return None
         nickname = fold_case(text) if self.nickname_case == "fold" else text
@@ -155,30 +155,30 @@ class Identifiers:
         return None if fewest <= len(text) <= most else "card_length"
 
     def parse_any(self, text: str) -> Query:
-        """Reads what a person types: digits are a card number, the rest is input."""
+        """Parse the input of a person: digits are a card number, the rest is a nickname or URL."""
         return self.parse_card(text) if text.isdigit() else self.parse_input(text)
 
     def accepts(self, user: User) -> bool:
-        """Return whether a record's nickname and card number are such as can be asked for."""
+        """Return whether a record's nickname and card number are valid in queries."""
         return not (self._nickname(user.nickname) is None or self._card_fault(user.card_number))
 
     def profile_url(self, user: User) -> str:
-        """The user's own profile URL, or the one that follows from the nickname."""
+        """The user's own profile URL, or the one derived from the nickname."""
         return user.profile_url or f"{self.sites[0].prefix}/m/{user.nickname}"
 
     def differences(self, one: User, other: User) -> list[str]:
-        """Return the members in which responses for two users differ."""
+        """Return the differing members of the responses for two users."""
         members = zip(FIELDS, self.shown(one), self.shown(other), strict=True)
         return [name for name, a, b in members if a != b]
 
     def shown(self, user: User) -> tuple[str, str, str, str]:
-        """Return the members as responses show them, also a profile URL that is derived."""
+        """Return the members of a response, including a derived profile URL."""
         if self.nickname_case == "fold":
             user = replace(user, nickname=fold_case(user.nickname))
         return user.nickname, user.card_number, user.plan, self.profile_url(user)
 
     def _reason(self, text: str) -> str:
-        """Return why ``text``, which does not begin with ``@``, is no profile URL."""
+        """Return the reason why ``text``, without ``@`` at its start, is no profile URL."""
         scheme, mark, rest = text.partition("://")
         if not mark:
             return "nickname_without_at" if self._nickname(text) else "not_an_identifier"

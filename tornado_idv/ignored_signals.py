@@ -8,7 +8,7 @@ import signal
 def ignore_signals() -> None:
     """Ignore SIGINT and SIGTERM up to the end of the process, in the main thread.
 
-    For a command whose change is being committed: its result must be reported.
+    For a command during its commit: the result must be reported.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -22,13 +22,13 @@ FormatLines = Callable[[Sequence[Record]], str]
 
 
 def _as_text(value: object) -> str:
-    """Return a value that JSON cannot hold; of an exception only the type, as in tracebacks."""
+    """Return the text of a value without a JSON form; of an exception only the type."""
     return type(value).__name__ if isinstance(value, BaseException) else str(value)
 
 
 _encoder = Encoder(enc_hook=_as_text)
 _PLAIN = re.compile(r"[!#-<>-~]+")
-"""A value that is readable without quotes: visible ASCII, no ``"`` and no ``=``."""
+"""A value readable without quotes: visible ASCII, no ``"`` and no ``=``."""
 _PRIORITIES = {"debug": 7, "warning": 4, "error": 3, "critical": 2}
 """Those of syslog; journald's default is 6, for information."""
 _COLORS = {"debug": 34, "info": 32, "warning": 33, "error": 31, "critical": 31}
@@ -38,7 +38,7 @@ def json_lines(records: Sequence[Record]) -> str:
     """Return each record as one JSON object, in ASCII."""
     try:
         lines = _encoder.encode_lines(records)
-    except UnicodeEncodeError:  # a lone surrogate, as in a file name that is not UTF-8
+    except UnicodeEncodeError:  # a lone surrogate, as in a file name outside of UTF-8
         return "".join(map(_ascii_json, records))
     return lines.decode() if lines.isascii() else "".join(map(_ascii_json, records))
 
@@ -54,8 +54,8 @@ def _ascii_json(record: Record) -> str:
 def text_lines(records: Sequence[Record]) -> str:
     """Return each record as time, level, event and the other fields.
 
-    Further lines of an event are indented, so that none looks like a line of its own; the names
-    of this service's own loggers are omitted.
+    Further lines of an event are indented: none looks like a separate record. The names of this
+    service's loggers are omitted.
     """
     return "".join(_text_line(record, "{:<9}") for record in records)
 
@@ -66,9 +66,9 @@ def colored_lines(records: Sequence[Record]) -> str:
 
 
 def for_journal(text: str, level: str) -> str:
-    """Return text for standard error, with the priority of its level where journald reads that.
+    """Return text for standard error. For journald each line begins with its priority.
 
-    Each line has one, as sd-daemon(3) describes it.
+    See sd-daemon(3).
     """
     priority, stream = _PRIORITIES.get(level), os.environ.get("JOURNAL_STREAM")
     if priority and stream and stream == "{0.st_dev}:{0.st_ino}".format(os.fstat(2)):
@@ -91,7 +91,7 @@ def _text_line(record: Record, level_format: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape control characters, which would change what a terminal shows."""
+    """Escape control characters: a terminal would obey them."""
     return "".join(
         each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text
     )

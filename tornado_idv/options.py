@@ -1,6 +1,6 @@
 """Building blocks of settings and of plugins' options: a strict model, and types of scalars.
 
-Every YAML scalar is read as text; these types say what the text means.
+Every YAML scalar is read as text; these types define its meaning.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PASSWORDS = re.compile(
 )
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 APPLIED = object()
-"""Marks a setting that a reload applies, as ``Annotated[bool, APPLIED]``; others need a restart."""
+"""Marks a setting applied by a reload, as ``Annotated[bool, APPLIED]``; others need a restart."""
 
 
 class Options(BaseModel):
@@ -62,7 +62,7 @@ class Options(BaseModel):
 
 
 def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
-    """Return a section as the type that has the settings of a feature; else their defaults."""
+    """Return a section as the type with the settings of a feature, or the defaults of these."""
     return section if isinstance(section, model) else model()
 
 
@@ -72,7 +72,7 @@ def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
 
 
 def checked_by(check: Callable[[Any], object]) -> AfterValidator:
-    """Leave a value as it is, unless ``check`` raises `ValueError`."""
+    """Return a validator without conversion; ``check`` raises `ValueError`."""
 
     def checked(value: Any) -> Any:
         check(value)
@@ -82,27 +82,27 @@ def checked_by(check: Callable[[Any], object]) -> AfterValidator:
 
 
 def text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
-    """Describe text that a whole pattern matches."""
+    """Describe text matched by a whole pattern."""
     given = {"examples": list(examples)} if examples else {}
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern.pattern}$", **given})
 
 
 def _whole_number(text: str) -> int:
-    # pydantic by itself would accept " 80", "+80", "8_0" and "80.0" too.
+    # pydantic alone would accept " 80", "+80", "8_0" and "80.0", too.
     if not _DIGITS.fullmatch(text):
         raise ValueError("must be a whole number, written in digits alone")
     return int(text)
 
 
 def _rate(value: object) -> object:
-    # pydantic by itself would accept a mapping too.
+    # pydantic alone would accept a mapping, too.
     if not isinstance(value, str | Rate):
         raise ValueError("must be a rate, like 100/second or 300/10 minutes")  # noqa: TRY004
     return parse_rate(value) if isinstance(value, str) else value
 
 
 def absolute_path(text: str, info: ValidationInfo) -> Path:
-    """Return the path that a setting has, relative to the folder of the configuration file.
+    """Return the path of a setting, relative to the folder of the configuration file.
 
     Raises `ValueError`.
     """
@@ -119,10 +119,10 @@ def _absolute(value: object, info: ValidationInfo) -> object:
 
 
 def compile_pattern(text: str) -> Callable[[str], bool]:
-    """Return a function that tests whether all of a text matches a regular expression.
+    """Return a test of a whole text against a regular expression.
 
-    It takes time in proportion to the text, whatever the expression (Rust's `regex`), and so does
-    not support look-around and back references. Raises `ValueError` for an invalid expression.
+    With any expression its time is linear in the text (Rust's `regex`). So it does not support
+    look-around and back references. Raises `ValueError` for an invalid expression.
     """
     try:
         for each in text, rf"\A(?:{text})\z":  # alone, too, since parentheses may be unbalanced
@@ -193,14 +193,13 @@ ConfigPath = Annotated[
 """A path; a relative one is relative to the folder of the configuration file."""
 
 Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": "string"})]
-"""Text that no repr shows; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too.
+"""Text without a repr; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too.
 
-Written as ``${file:path}`` and nothing else, it is read again after that file has changed:
-ask for its value each time it is used.
+A setting with ``${file:path}`` alone follows the file: get its value for each use.
 """
 
 Password = Annotated[Secret, PlainSerializer(lambda _: SecretStr("-"), return_type=SecretStr)]
-"""A `Secret` that selects no data, as others may: answers stay cached after it is rotated."""
+"""A `Secret` without an influence on data: after a rotation, answers stay cached."""
 
 SecretUrl = Annotated[
     Secret,
@@ -209,7 +208,7 @@ SecretUrl = Annotated[
         lambda url: SecretStr(_without_password(url.get_secret_value())), return_type=SecretStr
     ),
 ]
-"""A `Secret` whose passwords are as `Password`; they alone follow a file before a reload."""
+"""A `Secret` with passwords like `Password`; they alone follow a file before a reload."""
 
 KeyStoreAddress = Annotated[
     Path | SecretStr,

@@ -1,4 +1,4 @@
-"""Calls of plugins: bounded in time, and whose failure is described without a value of a user."""
+"""Calls of plugins with a time limit. Descriptions of failures contain no value of a user."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def plugin_manager(
 
 
 def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> None:
-    """Load an installed plugin; raises `ValueError`, which names it, also if it has no hook."""
+    """Load an installed plugin; raises `ValueError` with its name, also without a hook."""
     package = entry_point.dist.name if entry_point.dist else "unknown package"
     plugin = f'{package}: entry point {entry_point.name} = "{entry_point.value}"'
     if manager.has_plugin(entry_point.name):
@@ -67,7 +67,7 @@ def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> No
 
 
 def _check_hooks_of_lookups(manager: pluggy.PluginManager) -> None:
-    """Reject what the hooks of a lookup cannot be: wrappers, and the wrong kind of function."""
+    """Reject wrappers of the lookup hooks, and the wrong kind of function."""
     hooks = manager.hook
     for hook, is_async in ((hooks.idv_identify, True), (hooks.idv_lookup_finished, False)):
         for each in hook.get_hookimpls():
@@ -112,9 +112,9 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
 
 
 def load_class(offered: type[T] | str) -> type[T]:
-    """Return a class of a plugin, which is imported now if only its place is known.
+    """Return a class of a plugin, imported now for a place.
 
-    To import all of them would double the time to start. Raises `StartError`.
+    An import of all classes would double the time to start. Raises `StartError`.
     """
     if not isinstance(offered, str):
         return offered
@@ -128,7 +128,7 @@ def load_class(offered: type[T] | str) -> type[T]:
 def build_backends(kinds: Kinds, options: Iterable[BackendOptions]) -> list[AnyBackend]:
     """Return a backend for each entry of ``backends:``, in the order of the file.
 
-    Raises `StartError` if one cannot be created.
+    Raises `StartError` for one that cannot be created.
     """
     backends: list[AnyBackend] = []
     for each in options:
@@ -149,8 +149,8 @@ def build_backends(kinds: Kinds, options: Iterable[BackendOptions]) -> list[AnyB
 async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequence[AnyBackend]]:
     """Open the backends in order; close them in reverse order.
 
-    If one fails to open, those opened before it are closed, and its error is raised.
-    If one fails to close, the error is logged, and the others are still closed.
+    After a failure to open, the opened ones are closed and the error is raised. A failure to close
+    is logged, and the others are still closed.
     """
     async with AsyncExitStack() as stack:
         for backend in backends:
@@ -160,10 +160,10 @@ async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequenc
 
 
 async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) -> None:
-    """Open a backend; raises `IdvError`, which is a `StartError` for what no plugin expected.
+    """Open a backend; raises `IdvError`. An unexpected exception becomes a `StartError`.
 
-    With ``may_be_degraded`` a `DegradedStartError` is logged, and the backend stays open. Logs
-    which kind of query its canaries do not protect.
+    With ``may_be_degraded`` a `DegradedStartError` is logged, and the backend stays open. Logs the
+    kinds of query without a canary.
     """
     try:
         await backend.open()
@@ -178,7 +178,7 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
         _log.debug("backend %s failed to open:\n%s", backend.name, format_traceback(error))
         raise StartError(f"backend {backend.name} failed to open: {_cause(error)}") from None
     canaries = backend.options.canaries
-    # The first field of a query has the name of the member of a canary that protects it.
+    # The first field of a query has the name of the protecting member of a canary.
     for member in sorted(kind.__struct_fields__[0] for kind in backend.serves) if canaries else ():
         if not any(getattr(each, member) for each in canaries):
             text = 'backend %s: its canary has no %s, so "not found" by that is not protected'
@@ -186,9 +186,9 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
 
 
 def _cause(error: Exception) -> str:
-    """Describe what a plugin raised, without its message, which may contain a secret.
+    """Describe an exception of a plugin, without its message: it may contain a secret.
 
-    If the call itself fails, such as for wrong arguments, the message is that of Python.
+    For a failed call, such as with wrong arguments, the message of Python is included.
     """
     *_, where = traceback.extract_tb(error.__traceback__)
     if where.filename == __file__:

@@ -17,7 +17,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class Number(str):
-    """A number as it is written. ``type(value) is str`` tells JSON strings from numbers."""
+    """A number in its original spelling. ``type(value) is str`` is true for JSON strings alone."""
 
     __slots__ = ()
 
@@ -26,11 +26,11 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
     """Return the value of the one JSON document; bytes are strict UTF-8 without a BOM.
 
     Arrays and objects may be nested ``max_depth`` deep. With ``keep_numbers``, numbers are
-    returned as `Number`; otherwise as ``int`` or ``float``, and one that is too large for a
-    ``float``, or has more digits than Python converts, is an error. Strings may hold a lone
-    surrogate, which JSON can escape; `is_unicode` tells.
+    returned as `Number`; otherwise as ``int`` or ``float``. Then a number too large for a
+    ``float``, or with more digits than Python converts, is an error. Strings may hold a lone
+    surrogate, since JSON can escape it; see `is_unicode`.
 
-    Raises `ValueError`, whose text and attributes may hold parts of the document.
+    Raises `ValueError`. Its text and attributes may hold parts of the document.
     """
     text = document if isinstance(document, str) else document.decode("utf-8")
     text = text.strip(" \t\n\r")
@@ -62,7 +62,7 @@ def _check_depth(text: str, max_depth: int) -> None:
     if text.count("[") + text.count("{") <= max_depth:
         return
     # Without escapes, every second part between quotes is outside of strings. A regular
-    # expression for strings is quadratic if one is not terminated: it retries at each quote.
+    # expression for strings is quadratic for an unterminated one: it retries at each quote.
     parts = text.replace("\\\\", "").replace('\\"', "").split('"')
     outside = "".join(parts[::2]).encode("ascii", "replace")
     steps = memoryview(outside.translate(_STEPS, _NO_BRACKETS)).cast("b")

@@ -1,4 +1,4 @@
-"""The request that a lookup runs for: its id, and its trace as in W3C Trace Context.
+"""The request of a running lookup: its id, and its trace as in W3C Trace Context.
 
 https://www.w3.org/TR/trace-context/
 """
@@ -16,13 +16,13 @@ TRACEPARENT = "(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-(
 _TRACEPARENT = re.compile(TRACEPARENT)
 _TRACESTATE = re.compile("[ -~]{1,512}")
 _KNOWN_FLAGS = 0x03
-"""Sampled, and random trace id; others are to be sent as zero."""
+"""The known flags: sampled, and random trace id. Others must be sent as zero."""
 
 
 class Trace(Struct, frozen=True, gc=False):
-    """The trace that a caller's request belongs to: fields of its ``traceparent``.
+    """The trace of a caller's request: fields of its ``traceparent``.
 
-    ``state`` is its ``tracestate``; empty if there is none that can be sent.
+    ``state`` is its ``tracestate``; empty without a valid one.
     """
 
     id: str
@@ -36,17 +36,16 @@ class Trace(Struct, frozen=True, gc=False):
 
 
 class RequestContext(Struct, frozen=True, gc=False):
-    """The request that a lookup runs for; ``trace`` is ``None`` if it had no valid one."""
+    """The request of a running lookup; ``trace`` is ``None`` without a valid one."""
 
     request_id: str
     trace: Trace | None
 
 
 current_request: ContextVar[RequestContext | None] = ContextVar("current_request", default=None)
-"""The request that started the running lookup; ``None`` for a refresh and for commands.
+"""The request behind the running lookup; ``None`` for a refresh and for commands.
 
-Others may wait for the same lookup, and its answer is cached for all: it may depend on nothing
-here.
+Others may wait for the same lookup, and its answer is cached for all: it must not depend on this.
 """
 
 
@@ -57,5 +56,5 @@ def parse_trace(traceparent: str, tracestate: str = "") -> Trace | None:
 
 
 def valid_state(tracestate: str) -> str:
-    """Return a ``tracestate`` if it can be sent, or nothing."""
+    """Return a valid ``tracestate``, or nothing."""
     return tracestate if _TRACESTATE.fullmatch(tracestate) else ""

@@ -1,6 +1,6 @@
 """Durations, sizes, rates and percentages, read and printed with a unit as in `config.yaml`.
 
-Digits are bounded: Python refuses to convert thousands of them, with an error of its own.
+Digits are bounded: Python refuses to convert thousands of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_PERIOD = 10 * 365 * 86400
 def parse_duration(text: str) -> float:
     """Return the seconds of ``250ms``, ``30s``, ``5m``, ``1.5h`` or ``7d``.
 
-    Raises `ValueError` with a message that does not repeat the text.
+    Raises `ValueError`. Its message does not repeat the text.
     """
     match = DURATION.fullmatch(text)
     if match is None:
@@ -45,7 +45,7 @@ def format_duration(seconds: float) -> str:
 def parse_size(text: str) -> int:
     """Return the bytes of ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``.
 
-    Raises `ValueError` with a message that does not repeat the text.
+    Raises `ValueError`. Its message does not repeat the text.
     """
     match = SIZE.fullmatch(text)
     if match is None:
@@ -64,7 +64,7 @@ def format_size(count: int) -> str:
 def parse_percentage(text: str) -> Decimal:
     """Return the number of ``5%`` or ``0.5%``.
 
-    Raises `ValueError` with a message that does not repeat the text.
+    Raises `ValueError`. Its message does not repeat the text.
     """
     match = PERCENTAGE.fullmatch(text)
     if match is None:
@@ -83,7 +83,7 @@ class Rate:
 def parse_rate(text: str) -> Rate:
     """Return the rate of ``100/second``, ``60/m`` or ``300/10 minutes``.
 
-    Raises `ValueError` with a message that does not repeat the text.
+    Raises `ValueError`. Its message does not repeat the text.
     """
     match = RATE.fullmatch(text)
     if match is None:

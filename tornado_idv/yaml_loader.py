@@ -1,8 +1,8 @@
 """Loads YAML as text, with the line and column of every value.
 
-Scalars stay as they are written (``0012``, ``no`` and ``1e5`` are text). Whatever lets a
-file mean something else than it shows is an error: anchors, aliases, merge keys, tags and
-duplicate keys. This module knows nothing of what a file is for.
+Scalars keep their spelling: ``0012``, ``no`` and ``1e5`` are text. Constructs with a hidden meaning
+are errors: anchors, aliases, merge keys, tags and duplicate keys. This module knows nothing of the
+purpose of a file.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ class Mark(NamedTuple):
 
 
 class Text(str):
-    """A scalar as it is written, and its position."""
+    """A scalar in its spelling, and its position."""
 
     __slots__ = ("mark",)
     mark: Mark
 
 
 class FileText(Text):
-    """A scalar that is the whole text of another file."""
+    """A scalar with the whole text of another file."""
 
     __slots__ = ("path",)
     path: Path
 
 
 class Mapping(dict[Text, Any]):
-    """A YAML mapping, whose keys have their own marks. It is never changed after loading."""
+    """A YAML mapping. Its keys have their own marks. It is never changed after loading."""
 
     __slots__ = ("mark",)
     mark: Mark
@@ -92,7 +92,7 @@ def read(content: bytes, file: str, *, quotes_span_lines: bool = True) -> Any:
 
 
 def locate(root: Any, path: Sequence[int | str]) -> Mark:
-    """Return the position of the value at ``path``, or of the closest value that contains it."""
+    """Return the position of the value at ``path``, or of the closest value around it."""
     mark: Mark = getattr(root, "mark", Mark(1, 1))
     for step in path:
         if isinstance(root, Mapping):

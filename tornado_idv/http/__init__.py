@@ -1,6 +1,6 @@
-"""An HTTP/1.1 server for any `tornado.web.Application` whose responses fit into memory.
+"""An HTTP/1.1 server for any `tornado.web.Application` with responses that fit into memory.
 
-It knows nothing of keys, users, JSON or log formats: responses to requests that are rejected
-before the application sees them, and those of the fast path, come from what it is given. Framing
-that two readers could understand differently is rejected (RFC 9112, section 11.2).
+It knows nothing of keys, users, JSON or log formats. Its caller provides the fast path, and the
+responses to requests rejected before the application. Ambiguous framing is rejected (RFC 9112,
+section 11.2).
 """

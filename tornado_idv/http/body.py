@@ -9,8 +9,8 @@ from tornado_idv.http.errors import HttpError
 
 _MAX_LINE = 256
 _MAX_FRAMING = 16 * 1024
-"""Bytes of chunk sizes and extensions per body, line ends aside. A body of one-byte chunks has one
-per byte, so that any body up to the default ``server.max_body`` may come in any chunks."""
+"""Maximum bytes of chunk sizes and extensions per body, without line ends. A body of one-byte
+chunks has one per byte: any chunks are permitted up to the default ``server.max_body``."""
 _MAX_TRAILERS = 1024
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
@@ -58,7 +58,7 @@ class ChunkedBody:
         return False
 
     def _end(self, buffer: bytearray, at: int) -> int | None:
-        """Return where the line that begins at ``at`` ends; ``None`` while it is incomplete."""
+        """Return the end of the line beginning at ``at``; ``None`` while it is incomplete."""
         end = buffer.find(b"\r\n", at, at + _MAX_LINE)
         if end < 0:
             rest = buffer[at : at + _MAX_LINE]

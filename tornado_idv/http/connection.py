@@ -30,18 +30,18 @@ from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.serving import KnownRequest, Match, Pending, ServerContext
 
 _MAX_UNSENT = 16 * 1024
-"""Bytes of responses buffered for a client that does not read, before its next request waits."""
+"""Bytes of buffered responses to a client. With more, its next request waits."""
 _LINGER_TIMEOUT = 1.0
-"""Seconds during which a client may go on sending after the last response. A connection closed
-with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6). In a
-drain also the time to send a first request."""
+"""Seconds for a client to continue sending after the last response. A connection closed with unread
+input is reset, and the reset may overtake the response (RFC 9112, section 9.6). In a drain also the
+time for a first request."""
 
 
 class Connection(asyncio.Protocol, ResponseSink):
-    """Reads requests one after the other; what a client pipelines waits in the parser.
+    """Reads requests one after the other. Pipelined ones wait in the parser.
 
-    ``deadline`` is the time, by the loop's clock, at which `on_timeout` is to be called; ``state``
-    is what it is doing.
+    ``deadline`` is the time of `on_timeout`, by the loop's clock; ``state`` is the state of the
+    connection.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         self.state: State = IDLE
         self._parser = RequestParser(self._serving.limits.max_body)
         self._match: Match | None = None  # the fast path
-        self._awaits_body = False  # of the next request, whose head is known
+        self._awaits_body = False  # of the next request, after its head was recognized
         self._exchange: Exchange | Pending | None = None
         self._authenticated: bool | None = None  # whether the last request was; None: no response
         self._draining = False
@@ -159,9 +159,9 @@ class Connection(asyncio.Protocol, ResponseSink):
     # Called by the connection table.
 
     def on_timeout(self) -> None:
-        """Close a connection whose client was too slow to send, or to read.
+        """Close a connection after its client was too slow to send or to read.
 
-        A queued request is tried first: only an incomplete one is the client's fault.
+        A queued request is tried first: the client is at fault only for an incomplete one.
         """
         if self.state is CLOSING or self._blocked:
             self._transport.abort()
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol, ResponseSink):
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
 
     def update_serving(self) -> None:
-        """Serve what the server serves now from the next request on.
+        """Apply the present `Serving` of the server to the next request.
 
         A request in flight completes in its own application.
         """
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def drain(self) -> None:
         """Close after the current request, or now if there is none.
 
-        A client that has connected and had no response yet has a moment to send its request.
+        A new client without a response has a moment to send its request.
         """
         self._draining = True
         self._match = None  # its responses do not close the connection
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     # Called by the fair queue.
 
     def resume(self) -> None:
-        """Start the next request if it is complete."""
+        """Start the next complete request."""
         if self.state in NOT_READING:
             return
         self.state = READING
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._bound_read_ahead()
 
     def _serve_buffered(self) -> bool:
-        """Serve the next request that is buffered, if its head is known; wait for its body."""
+        """Serve the next buffered request with a known head; wait for its body."""
         buffer = self._parser.buffer
         match = None if self._eof or self._parser.head is not None else self._match
         known = match(buffer) if match is not None else None
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _respond(self, known: KnownRequest, data: bytes) -> bool:
-        """Respond to a request with a known head, unless that is left to the application."""
+        """Respond to a request with a known head, or leave it to the application."""
         response = known.respond(data, self)
         if response is None:
             return False
@@ -275,9 +275,9 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _start_next(self) -> None:
-        """Start the next request, in turn unless it is one of the fast path of a known client.
+        """Start the next request, in turn. Requests of a known client on the fast path go first.
 
-        Bytes that cannot start a request are handled at once, since that costs little.
+        Bytes without a request are handled immediately: they cost little.
         """
         if not self._parser.has_head:
             self.resume()
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         queue.enqueue(self.resume, rejected=self._authenticated is False)
 
     def _next_request(self) -> None:
-        """Continue after a response: with what is buffered, or with what arrives."""
+        """Continue after a response: with buffered bytes, or with the next ones."""
         if self._eof and self.state is IDLE:
             self._linger_close()
             return
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         self._linger_close()
 
     def _linger_close(self) -> None:
-        """Send what is written, then the end; discard what still arrives."""
+        """Send the written bytes, then the end; discard further input."""
         self.state = CLOSING
         self._parser.buffer.clear()
         unsent = self._transport.get_write_buffer_size()

@@ -22,8 +22,8 @@ class State(Enum):
                    +--> QUEUED -+<-+            all but the fast path, or pipelined
         every state -> CLOSING -> CLOSED
 
-    Beside it a connection has two conditions that occur in every state: the client does not
-    read (`pause_writing`), and the client sends no more (`eof_received`).
+    Two further conditions occur in every state: the client does not read (`pause_writing`), and
+    the client has ended its requests (`eof_received`).
     """
 
     IDLE = auto()
@@ -43,9 +43,9 @@ class State(Enum):
 IDLE, READING, QUEUED, RESPONDING, CLOSING, CLOSED = State
 
 NOT_RECEIVING = (CLOSING, CLOSED)
-"""The states in which input is discarded."""
+"""The states with discarded input."""
 NOT_READING = (RESPONDING, CLOSING, CLOSED)
-"""The states in which no request is started."""
+"""The states without the start of a request."""
 
 
 _RESERVED_DESCRIPTORS = 192
@@ -59,7 +59,7 @@ class HttpLimits:
 
     ``keep_alive_timeout`` is the time between two requests, by default ``idle_timeout``. With
     ``replace_idle``, a connection above ``max_connections`` replaces the oldest one without a
-    complete request, and is rejected only if there is none. ``warning`` is logged with that number.
+    complete request. Without such a one it is rejected. ``warning`` is logged with the maximum.
     """
 
     max_body: int = 16 * 1024
@@ -71,7 +71,7 @@ class HttpLimits:
     warning: str = "server.max_connections reached (%d): new connections get 503"
 
     def within_descriptors(self) -> HttpLimits:
-        """Return these limits with ``max_connections`` lowered to what ``RLIMIT_NOFILE`` allows."""
+        """Return these limits, with ``max_connections`` within ``RLIMIT_NOFILE``."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY:
             return self
@@ -82,14 +82,14 @@ class HttpLimits:
 _log = logging.getLogger(__name__)
 
 _MAX_REJECTED = 64
-"""Rejected connections that may hold a descriptor until the client closes them."""
+"""The maximum number of rejected connections with a descriptor. Clients close them."""
 _SWEEP_INTERVAL = 0.1
 """Seconds between two looks at a connection's deadline: cheaper than a timer for each."""
 _EXPIRE_BATCH = 2
 """Connections closed per sweep step. Closing costs as much as several responses, and clients
-that connected together time out together."""
+connected together time out together."""
 _EXPIRE_PAUSE = 0.001
-"""Seconds until the next step then: clients that were closed together reconnect together."""
+"""Seconds until the next step: clients closed together reconnect together."""
 
 
 class TimedConnection(Protocol):
@@ -102,7 +102,7 @@ class TimedConnection(Protocol):
         """The deadline has passed."""
 
     def update_serving(self) -> None:
-        """Serve what the server serves now from the next request on."""
+        """Apply the present `Serving` of the server to the next request."""
 
     def drain(self) -> None:
         """Close after the current request."""
@@ -112,13 +112,13 @@ class TimedConnection(Protocol):
 
 
 class ConnectionTable:
-    """Counts connections up to ``max_connections`` and calls those whose deadline has passed."""
+    """Counts connections up to ``max_connections``, and calls them at their deadlines."""
 
     def __init__(self, loop: AbstractEventLoop, limits: HttpLimits) -> None:
         self._loop = loop
         self._limits = limits
         self._connections: dict[TimedConnection, None] = {}  # in the order of arrival
-        self._rejected: set[TimedConnection] = set()  # and those that were replaced
+        self._rejected: set[TimedConnection] = set()  # and replaced ones
         self._empty = asyncio.Event()
         self._empty.set()
         self.draining = False
@@ -141,7 +141,7 @@ class ConnectionTable:
         return not is_full or idle is not None
 
     def update(self, limits: HttpLimits) -> None:
-        """Change the limits, and let each connection serve what the server serves now."""
+        """Change the limits, and make each connection use the present `Serving`."""
         self._limits = limits
         for connection in self._connections:
             connection.update_serving()
@@ -155,7 +155,7 @@ class ConnectionTable:
 
     @property
     def overloaded(self) -> bool:
-        """Return whether rejected connections are to be closed at once."""
+        """Return whether rejected connections must be closed immediately."""
         return self._limits.replace_idle or len(self._rejected) > _MAX_REJECTED
 
     def unregister(self, connection: TimedConnection) -> None:
@@ -179,7 +179,7 @@ class ConnectionTable:
             connection.abort()
 
     def _oldest_idle(self) -> TimedConnection | None:
-        """Return the oldest connection without a request, or else the oldest that is closing."""
+        """Return the oldest connection without a request, else the oldest closing one."""
         for states in ((IDLE, READING), (CLOSING,)):
             for each in self._connections:
                 if each.state in states and each not in self._rejected:
@@ -187,7 +187,7 @@ class ConnectionTable:
         return None
 
     def _sweep(self) -> None:
-        """Call some of the connections whose deadline has passed, and schedule the next look."""
+        """Call some of the connections past their deadlines, and schedule the next sweep."""
         now = self._loop.time()
         if not self._expired:
             self._expired = [each for each in reversed(self._connections) if each.deadline <= now]

@@ -1,4 +1,4 @@
-"""One request and its response: where the connection and Tornado's application meet."""
+"""One request and its response: the link between the connection and Tornado's application."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Peer:
         return cls(normalize_address(address[0]) if address else "", protocol)
 
     def client_address(self, forwarded_for: str) -> str:
-        """Return the client's address, taken from ``X-Forwarded-For`` as far as it is trusted."""
+        """Return the client's address, from the trusted part of ``X-Forwarded-For``."""
         proxies = self.proxies
         if proxies is None:
             return self.remote_ip
@@ -56,7 +56,7 @@ class ResponseSink(Protocol):
     """Interface of a connection for its exchange."""
 
     def send(self, data: bytes) -> Future[None]:
-        """Write bytes; the future, which Tornado expects, is done."""
+        """Write bytes. Tornado expects a future; it is done."""
 
     def on_response_complete(self, *, keep_alive: bool) -> None:
         """Continue with the next request, or close the connection."""
@@ -72,8 +72,8 @@ class Exchange(HTTPConnection):
     """
 
     authenticated = False
-    """Set by the handler that accepted the client's credentials: later requests of the
-    connection then wait behind no client without."""
+    """Set by the handler after it accepted the client's credentials. Later requests of the
+    connection do not wait for clients without credentials."""
 
     def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
         self.head = head
@@ -86,7 +86,7 @@ class Exchange(HTTPConnection):
         self._on_close: Callable[[], None] | None = None
 
     def dispatch(self, app: HTTPServerConnectionDelegate, body: bytes) -> None:
-        """Pass the request to the application, which responds now or later."""
+        """Pass the request to the application. It responds now or later."""
         delegate = app.start_request(self, self)
         delegate.headers_received(self.head.start_line, self.head.headers)
         if body:
@@ -98,7 +98,7 @@ class Exchange(HTTPConnection):
         self._keep_alive = False
 
     def reset(self) -> None:
-        """Close the connection with a TCP reset; what is written from then on is dropped."""
+        """Close the connection with a TCP reset. Later writes are dropped."""
         self._sink.reset()
 
     def on_disconnect(self) -> None:
@@ -108,7 +108,7 @@ class Exchange(HTTPConnection):
             callback()
 
     def set_close_callback(self, callback: Callable[[], None] | None) -> None:
-        """Set what is called if the client disconnects before the response is complete."""
+        """Set the listener for a client that disconnects before the end of the response."""
         self._on_close = callback
 
     def write_headers(

@@ -1,24 +1,24 @@
-"""Fair queues: how many requests that wait start in one event-loop iteration.
+"""Fair queues: the number of waiting requests started in one event-loop iteration.
 
-Without a bound, a thousand clients that pipeline, or send batches or invalid requests, make each
-iteration as long as a thousand requests, and a client that connects meanwhile waits for several
-iterations. So requests of authenticated clients that are pipelined, or that the fast path does not
-answer, start for `AUTHENTICATED_BUDGET` seconds, and the rest in later iterations.
+A thousand clients may pipeline, or send batches or invalid requests. Without a bound each iteration
+is then as long as a thousand requests, and a new client waits for several iterations. So pipelined
+requests of authenticated clients, and their requests past the fast path, start for
+`AUTHENTICATED_BUDGET` seconds. The rest starts in later iterations.
 
-Requests of connections that have not shown a valid key start one per iteration, and one more for
-each millisecond that it took. A rejected request takes about 0.2 ms, most of it in a later
-iteration, where the queue cannot measure it. So a flood of invalid keys takes a fraction of the
-time of a busy service, whose long iterations do not starve new clients.
+Requests of connections without a valid key start one per iteration, and one more for each
+millisecond of the iteration. A rejected request takes about 0.2 ms, most of it in a later
+iteration: the queue cannot measure it there. So a flood of invalid keys takes a fraction of the
+time of a busy service, and long iterations of a busy service do not starve new clients.
 
-They are in two classes that take turns: *new* connections, without a response yet, and *rejected*
-ones, whose last request had no valid key. A connection waits for those of its class that are
-ahead of it, and for as many of the other class. So any number of rejected connections delays a
+These connections are in two classes, served alternately: *new* ones, without a response yet, and
+*rejected* ones, without a valid key in their last request. A connection waits for the earlier ones
+of its class, and for as many of the other class. So any number of rejected connections delays a
 new one by one request, and new connections do not starve rejected ones.
 
-Not bounded: clients that open a connection for every guess are all new, and the next new one
-waits for those ahead of it, up to ``server.max_connections``. Clients that share the connections
-of a proxy share their class. Fairness by client address would separate neither behind a proxy,
-where the address may be the same for all.
+Not bounded: clients with a new connection for every guess are all new. The next new client waits
+for those ahead of it, up to ``server.max_connections``. Clients with shared connections of a proxy
+share their class. Fairness by client address would not help: behind a proxy the address may be the
+same for all.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from collections.abc import Callable, Iterator
 AUTHENTICATED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
-"""Seconds of an iteration that count, also after the process was suspended."""
+"""The maximum duration of an iteration in seconds. A suspended process may seem slower."""
 
 
 Resume = Callable[[], object]
-"""The method of a connection that starts its next request."""
+"""The method of a connection for the start of its next request."""
 _Waiters = OrderedDict[Resume, None]
 
 
@@ -59,12 +59,12 @@ class FairQueue:
         self._budget = budget
         self._rate = rate
         self._classes: tuple[_Waiters, _Waiters] = OrderedDict(), OrderedDict()
-        self._turn = 1  # the class of the last that was resumed
+        self._turn = 1  # the class of the last resumed one
         self._scheduled = False
         self._scheduled_at = 0.0
 
     def enqueue(self, resume: Resume, *, rejected: bool = False) -> None:
-        """Call ``resume`` once, after all of its class; if it waits, keep its position.
+        """Call ``resume`` once, after all of its class. A waiting one keeps its position.
 
         Its class must not change while it waits.
         """
@@ -73,7 +73,7 @@ class FairQueue:
             self._schedule()
 
     def cancel(self, resume: Resume) -> None:
-        """Remove ``resume``, if it waits."""
+        """Remove a waiting ``resume``."""
         for waiters in self._classes:
             waiters.pop(resume, None)
 
@@ -88,7 +88,7 @@ class FairQueue:
         least = 1 + int(min(now - self._scheduled_at, _MAX_ELAPSED) * self._rate)
         try:
             for count, waiters in enumerate(self._turns(), 1):
-                if waiters:  # one that was resumed may have removed others
+                if waiters:  # a resumed one may have removed others
                     resume, _ = waiters.popitem(last=False)
                     resume()
                 if count >= least and self._timer() >= until:
@@ -99,7 +99,7 @@ class FairQueue:
                 self._schedule()
 
     def _turns(self) -> Iterator[_Waiters]:
-        """Alternate between the classes, once for each waiter that is present now."""
+        """Alternate between the classes, once for each present waiter."""
         left = [len(waiters) for waiters in self._classes]
         while any(left):
             self._turn = 1 - self._turn

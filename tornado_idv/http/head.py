@@ -1,7 +1,7 @@
 """Parse a request head: llhttp reads it, and ambiguous framing is rejected.
 
-Where two readers could see the end of a request in different places (RFC 9112, section
-11.2), the request is rejected even if llhttp accepts it.
+Two readers must not see the end of a request in different places (RFC 9112, section 11.2). Such
+requests are rejected, including those accepted by llhttp.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class RequestHead(Struct, frozen=True):
-    """The start line, the header fields, and what they say of framing and the connection.
+    """The start line, the header fields, and their meaning for framing and connection.
 
     ``content_length`` is the length of the body in bytes, ``None`` for a chunked body. ``data`` are
     the bytes of the head.
@@ -61,7 +61,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
     try:
         parser.feed_data(data)
     except httptools.HttpParserInvalidMethodError:
-        # The route responds to a method that llhttp does not know, and then we close.
+        # The route responds to a method unknown to llhttp. Then we close.
         fields = _Headers()
         with suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
             httptools.HttpRequestParser(fields).feed_data(b"GET" + data[request_line.end(1) :])
@@ -69,7 +69,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         start_line = _start_line(request_line)
         return RequestHead(start_line, fields, 0, keep_alive=False, expects_continue=False)
     except httptools.HttpParserUpgrade:
-        pass  # no upgrade is offered: respond as if it had not been requested (RFC 9110, 7.8)
+        pass  # no upgrade is offered: the request for one is ignored (RFC 9110, 7.8)
     except httptools.HttpParserError:
         raise HttpError(HTTPStatus.BAD_REQUEST) from None
     start_line = _start_line(request_line)
@@ -86,7 +86,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         start_line,
         headers,
         length,
-        # Without framing, what the client may regard as a body must not be read as a request.
+        # Without framing, a body of the client must not be read as a request.
         keep_alive=_keep_alive(start_line, headers)
         and (has_framing or start_line.method not in _METHODS_WITH_BODY),
         expects_continue="Expect" in headers and start_line.version == "HTTP/1.1" and length != 0,
@@ -95,7 +95,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
 
 
 class _Headers(HTTPHeaders):
-    """Header fields as llhttp reads them; `add` validates, which it has done already."""
+    """Header fields from llhttp, without the validation of `add`: llhttp has done it."""
 
     def on_header(self, field: bytes, value: bytes) -> None:
         name, text = field.decode("ascii"), value.rstrip(b" \t").decode("latin-1")
@@ -125,7 +125,7 @@ def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
 
 
 def _check_host(start_line: RequestStartLine, headers: HTTPHeaders) -> None:
-    """Require exactly one host, which HTTP/1.0 may omit (RFC 9112, 3.2)."""
+    """Require exactly one host. HTTP/1.0 may omit it (RFC 9112, 3.2)."""
     hosts = headers.get_list("Host")
     if not hosts and start_line.version == "HTTP/1.0":
         return
@@ -136,9 +136,9 @@ def _check_host(start_line: RequestStartLine, headers: HTTPHeaders) -> None:
 def _content_length(
     start_line: RequestStartLine, headers: HTTPHeaders, max_body: int
 ) -> int | None:
-    """Return the body's length, ``None`` if it is chunked (RFC 9112, 6.3, and stricter).
+    """Return the body's length, ``None`` for a chunked one (RFC 9112, 6.3, and stricter).
 
-    llhttp has rejected a length that is no number, two lengths, and a length beside chunks.
+    llhttp has rejected an invalid length, two lengths, and a length with chunks.
     """
     if any(name in headers for name in _SMUGGLING_NAMES):
         raise HttpError(HTTPStatus.BAD_REQUEST)

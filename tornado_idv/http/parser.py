@@ -17,12 +17,12 @@ class RequestParser:
 
     def __init__(self, max_body: int) -> None:
         self.head: RequestHead | None = None
-        """The head of a request whose body was not read yet."""
+        """The head of the request in progress, until its body is read."""
         self.buffer = bytearray()
-        """Bytes that belong to no complete request."""
+        """Bytes after the last complete request."""
         self.max_body = max_body
         self._head_size = 0  # of the next head, once its end was found
-        self._searched = 0  # bytes of the buffer in which it was not
+        self._searched = 0  # searched bytes of the buffer
         self._chunks: ChunkedBody | None = None
 
     @property
@@ -58,7 +58,7 @@ class RequestParser:
         return self.head
 
     def read_body(self) -> bytes | None:
-        """Return the body that belongs to `head`, ``None`` until it is complete.
+        """Return the body of `head`, ``None`` until it is complete.
 
         Then the next head can be read. Raises `HttpError` for a malformed chunked body.
         """

@@ -1,4 +1,4 @@
-"""Sockets on which an application is served."""
+"""An HTTP server: an application on sockets."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from tornado_idv.http.serving import ServerContext, Serving
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 
 _BACKLOG = 4096
-"""Connections that wait to be accepted, as with systemd, whose sockets wait through a restart."""
+"""The backlog, as in systemd: connections wait there during a restart."""
 _ACCEPTS_PER_ITERATION = 8
-"""uvloop accepts one connection per socket and event-loop iteration, so that under load new clients
-would wait in the backlog for seconds. So each socket is duplicated, which costs microseconds."""
+"""Duplicates of each socket. uvloop accepts one connection per socket and event-loop iteration:
+under load, new clients would wait in the backlog for seconds. A duplicate costs microseconds."""
 _SEND_BUFFER = 64 * 1024
-"""Bytes of responses that the kernel may buffer for a connection. Its default is megabytes, which
-a client that never reads would fill with ten thousand responses."""
+"""Bytes of responses in the kernel's buffer of a connection. Its default is megabytes: a client
+without reads would fill it with ten thousand responses."""
 _RECEIVE_BUFFER = 16 * 1024
-"""Bytes of requests that the kernel may buffer for a connection, unless bodies may be larger. One
-read returns up to 1.5 times as many (Linux 6), which is what a client can send past a limit."""
+"""Bytes of requests in the kernel's buffer of a connection, at least one body. One read returns up
+to 1.5 times as many (Linux 6): a client can send so much past a limit."""
 _MAX_HANDSHAKES = 1000
-"""TLS handshakes in progress at once."""
+"""The maximum number of TLS handshakes in progress."""
 _HANDSHAKE_TIMEOUT = 3.0
 _HANDSHAKES_ABOVE_LIMIT = 16
-"""Clients above ``max_connections`` that may complete a handshake, which a 503 over TLS needs."""
+"""Handshakes above ``max_connections``: a 503 over TLS needs a complete one."""
 
 
 class HttpServer:
     """Serves an application within limits until it is drained or closed.
 
-    ``timer`` measures, in seconds, what queued requests cost.
+    ``timer`` measures the cost of queued requests, in seconds.
     """
 
     def __init__(self, serving: Serving, *, timer: Callable[[], float] = time.perf_counter) -> None:
@@ -67,7 +67,7 @@ class HttpServer:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             if tls is None:
-                # Not `create_unix_server`, which removes the file of the socket when it closes.
+                # Not `create_unix_server`: it removes the file of the socket at its close.
                 create = loop.create_server
                 for sock in (each, *(each.dup() for _ in range(_ACCEPTS_PER_ITERATION - 1))):
                     self._listeners.append(await create(self.connect, sock=sock, backlog=_BACKLOG))
@@ -85,7 +85,7 @@ class HttpServer:
         """Serve another application within other limits, from the next request on.
 
         Open connections stay open, and requests in flight complete in the old application.
-        ``tls``, if given, is for new connections of a server that was started with TLS.
+        ``tls`` is the context for new connections of a server with TLS.
         """
         self._context.serving = serving
         self._connections.update(serving.limits)
@@ -107,13 +107,13 @@ class HttpServer:
         return self._connections.states()
 
     def connections_limit(self) -> int:
-        """Return the number of connections above which further ones are rejected."""
+        """Return the maximum number of connections. Further ones are rejected."""
         return self._context.serving.limits.max_connections
 
     async def drain(self) -> None:
         """Stop accepting; return when every request was answered and every client is gone."""
         self._stop_accepting()
-        await asyncio.sleep(0)  # what was accepted becomes a connection
+        await asyncio.sleep(0)  # accepted ones become connections
         handshakes = [each.finish() for each in self._acceptors]
         await asyncio.gather(self._connections.drain(), *handshakes)
         await self._connections.drain()  # those of the handshakes

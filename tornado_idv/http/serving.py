@@ -1,4 +1,4 @@
-"""An application as a server serves it, and what all its connections share."""
+"""An application with its limits, and the common objects of all connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tornado_idv.http.trusted_proxies import TrustedProxies
 
 
 class Pending(Protocol):
-    """A request of the fast path whose response is sent later, to its `ResponseSink`."""
+    """A request of the fast path. Its response is sent later, to its `ResponseSink`."""
 
     def close_after_response(self) -> None:
         """Close the connection when the response is complete."""
@@ -27,10 +27,10 @@ class Pending(Protocol):
 
 
 class KnownRequest(Protocol):
-    """A request with a known head; not to be kept, since it holds credentials.
+    """A request with a known head. It contains credentials: do not keep it.
 
-    ``size`` is that of its head and body, of which the latter may be incomplete; ``keep_alive`` is
-    whether the connection stays open after it.
+    ``size`` is that of head and body; the body may be incomplete. With ``keep_alive`` the
+    connection stays open after it.
     """
 
     @property
@@ -40,7 +40,7 @@ class KnownRequest(Protocol):
     def keep_alive(self) -> bool: ...
 
     def respond(self, data: bytes, sink: ResponseSink) -> bytes | Pending | None:
-        """Return the response to this request, whose bytes are ``data``, or a pending one.
+        """Return the response to this request with the bytes ``data``, or a pending one.
 
         ``None`` sends it on the normal path. A client with a response from here counts as
         authenticated, as after `Exchange.authenticated`.
@@ -48,21 +48,21 @@ class KnownRequest(Protocol):
 
 
 Match = Callable[[bytes | bytearray], KnownRequest | None]
-"""Returns the request that bytes begin with, ``None`` if its head is not known."""
+"""Returns the request at the start of bytes, ``None`` for an unknown head."""
 FastPath = Callable[[Peer], Match]
 """A shortcut from the bytes of a request to its response, for each new connection."""
 Reject = Callable[[HTTPStatus, str], bytes]
-"""Renders, and logs, the response to a request that is rejected before the application sees
-it; takes the status and the peer's address."""
+"""Renders and logs the response to a request rejected before the application. Takes the status
+and the peer's address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
     """An application and its limits.
 
-    ``reject`` renders and logs what is rejected before the application sees it; ``fast_path``
-    answers known requests without it. ``keep_alive`` is whether connections stay open after a
-    response where the client allows it.
+    ``reject`` renders and logs rejections before the application; ``fast_path`` answers known
+    requests without the application. With ``keep_alive`` connections stay open after a response, as
+    permitted by the client.
     """
 
     app: HTTPServerConnectionDelegate
@@ -75,18 +75,18 @@ class Serving:
 
 @dataclass(slots=True)
 class ServerContext:
-    """The present `Serving`, and the parts that all connections share."""
+    """The present `Serving`, and the common parts of all connections."""
 
     serving: Serving
     loop: AbstractEventLoop
     connections: ConnectionTable
     authenticated: FairQueue
-    """Authenticated clients with a pipelined request, or one that the fast path leaves."""
+    """Authenticated clients with a pipelined request, or with one past the fast path."""
     unauthenticated: FairQueue
     written: Future[None]
     """A completed future: Tornado's handlers do not wait for the client to read."""
 
     def leave_queues(self, resume: Resume) -> None:
-        """Remove a connection that may wait in a queue."""
+        """Remove a connection from all queues."""
         self.authenticated.cancel(resume)
         self.unauthenticated.cancel(resume)

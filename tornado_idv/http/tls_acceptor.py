@@ -1,7 +1,7 @@
-"""Accept TLS connections, with bounds on the handshakes that are under way.
+"""Accept TLS connections, with bounds on the handshakes in progress.
 
-asyncio's own server creates a protocol only after the handshake, so that a client which never
-begins one would hold a descriptor that nothing counts.
+asyncio's own server creates a protocol only after the handshake. Clients without a handshake would
+hold uncounted descriptors.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from functools import partial
 _log = logging.getLogger(__name__)
 
 _ACCEPT_BATCH = 8
-"""Connections accepted per iteration, so that a burst does not delay other traffic."""
+"""Connections accepted per iteration: a burst must not delay other traffic."""
 _RETRY_AFTER = 1.0
 """Seconds until accepting is tried again after the system refused a descriptor."""
 _READ_BUFFER = 16 * 1024
-"""Bytes that are read ahead of a paused connection, by default 256 KiB."""
+"""Bytes read ahead of a paused connection; the default of asyncio is 256 KiB."""
 
 
 class TlsAcceptor:
-    """Turns connections on a listening socket that does not block into TLS connections.
+    """Turns connections on a non-blocking listening socket into TLS connections.
 
-    ``connect`` makes the protocol of a connection whose handshake has ended. ``has_room`` is
-    given the number of pending handshakes and returns whether there may be one more; if not, the
-    oldest one is aborted, since a regular client needs milliseconds. A handshake that takes
-    longer than ``timeout`` seconds is aborted, too.
+    ``connect`` makes the protocol of a connection after its handshake. ``has_room`` gets the number
+    of pending handshakes and returns whether there may be one more. Without room the oldest one is
+    aborted: a regular client needs milliseconds. A handshake is aborted after ``timeout`` seconds,
+    too.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TlsAcceptor:
         self._context, self._timeout = context, timeout
 
     def close(self) -> None:
-        """Close the socket; handshakes that have begun may complete."""
+        """Close the socket. Handshakes in progress may complete."""
         if self._retry is not None:
             self._retry.cancel()
         self._loop.remove_reader(self._sock)
@@ -114,7 +114,7 @@ class TlsAcceptor:
                 ssl=self._context,
                 ssl_handshake_timeout=self._timeout,
             )
-            # asyncio and uvloop have this method, which `asyncio.Transport` does not declare.
+            # asyncio and uvloop have this method; `asyncio.Transport` does not declare it.
             set_limits = getattr(transport, "set_read_buffer_limits", None)
             if set_limits is not None:
                 set_limits(high=_READ_BUFFER)
@@ -122,4 +122,4 @@ class TlsAcceptor:
     def _end(self, accepted: socket.socket, task: Task[None]) -> None:
         self._pending.pop(task, None)
         if task.cancelled():
-            accepted.close()  # cancelled before its first step, it has no transport that does
+            accepted.close()  # a task cancelled before its first step has no transport to do it

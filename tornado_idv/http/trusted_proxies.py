@@ -1,7 +1,7 @@
-"""The client's address behind proxies: ``X-Forwarded-For``, as far as it can be trusted.
+"""The client's address behind proxies: the trusted part of ``X-Forwarded-For``.
 
-Any client can send this header. Each proxy appends the address it received the request from,
-so the header is read from its end, and only as far as those who wrote it are trusted.
+Any client can send this header. Each proxy appends the address of its client. So the header is read
+from its end, through the entries of trusted proxies.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class _Hop(NamedTuple):
 
 
 class TrustedProxies:
-    """The proxies whose ``X-Forwarded-For`` entries are trusted.
+    """The proxies with trusted ``X-Forwarded-For`` entries.
 
     ``networks`` are addresses, or networks like ``10.0.0.0/8``; an IPv4-mapped IPv6 address
-    counts as the IPv4 address. `UNIX` among them are all clients of Unix sockets, whose address it
-    is; in a header it is no address, since it would not be one of this machine.
+    counts as the IPv4 address. `UNIX` is the address of all clients of Unix sockets. In a header it
+    is no address: it would be one of another machine.
     """
 
     def __init__(self, networks: Iterable[str]) -> None:
@@ -49,8 +49,8 @@ class TrustedProxies:
         """Return the address of the client behind ``peer``, the other end of the connection.
 
         ``forwarded_for`` is the value of ``X-Forwarded-For``, several lines joined with commas.
-        The client is the last hop that is not a trusted proxy; an entry that is no address ends
-        the chain, and the hop that wrote it counts.
+        The client is the last hop other than a trusted proxy. An invalid entry ends the chain: its
+        writer counts as the client.
         """
         hop = self._unix if peer == UNIX else self._hop(peer) or _Hop(peer, trusted=False)
         entries = forwarded_for.rsplit(",", _MAX_ENTRIES)[-_MAX_ENTRIES:]
@@ -70,10 +70,10 @@ class TrustedProxies:
 
 
 def normalize_address(text: str) -> str:
-    """Return the address of a connection's other end as it is logged.
+    """Return the address of a connection's other end for the log.
 
-    An IPv4-mapped IPv6 address becomes IPv4, and a zone is removed. The result is empty if there
-    is no address, as with a client that has disconnected already.
+    An IPv4-mapped IPv6 address becomes IPv4, and a zone is removed. The result is empty without an
+    address, as for a disconnected client.
     """
     return str(_parse_address(text.partition("%")[0]) or "")
 
