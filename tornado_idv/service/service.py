@@ -93,7 +93,9 @@ class SharedParts:
 class Service(ServiceInfo):
     """A service that listens, can be drained and reconfigured.
 
-    ``settings`` are those in force; ``reloader`` is that of a service in one process.
+    ``settings`` are those that were committed last, also the ones that need a restart: sockets,
+    logs and parts are still of the settings at the start (see `applicable`). ``reloader`` is that
+    of a service in one process.
     """
 
     settings: Settings
