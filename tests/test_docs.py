@@ -69,6 +69,8 @@ PLUGINS = (ROOT / "docs" / "guide" / "plugins.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "examples" / "idv_example"
 PLUGIN_API = (ROOT / "docs" / "reference" / "plugin-api.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+CONNECTIONS = (ROOT / "docs" / "explanation" / "connections.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PERFORMANCE = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
 YOUR_USERS = (ROOT / "docs" / "tutorial" / "your-users.md").read_text(encoding="utf-8")
 KEYS = (ROOT / "docs" / "guide" / "keys.md").read_text(encoding="utf-8")
@@ -419,7 +421,7 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_every_state_of_a_connection_is_documented() -> None:
-    diagram = ARCHITECTURE.partition("stateDiagram-v2")[2].partition("```")[0]
+    diagram = CONNECTIONS.partition("stateDiagram-v2")[2].partition("```")[0]
     assert set(re.findall(r"\b[A-Z]{4,}\b", diagram)) == {state.name for state in State}
 
 
@@ -435,14 +437,29 @@ def test_paths_in_the_documents_exist() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_places_to_change_exist() -> None:
-    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
-    table = page.partition("## Where to change what")[2]
-    places = re.findall(r"`([\w./]+(?:\.py|/))`", table)
+def section(page: str, heading: str) -> str:
+    """Return the text below a heading, up to the next one of its level."""
+    _, found, text = page.partition(f"\n## {heading}\n")
+    assert found, heading
+    return text.partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    "heading", ["Where to change what", "How a feature is built", "Tests that guard the promise"]
+)
+def test_places_to_change_exist(heading: str) -> None:
+    places = re.findall(r"`([\w./]+(?:\.py|/))`", section(CONTRIBUTING, heading))
     folders = (ROOT, ROOT / "tornado_idv")
     missing = [each for each in places if not any((folder / each).exists() for folder in folders)]
     assert missing == []
-    assert len(places) > 20
+    assert len(places) > 5
+
+
+def test_way_of_a_lookup_can_be_read_in_an_afternoon() -> None:
+    *core, plugin = re.findall(r"`([\w./]+\.py)`", section(ARCHITECTURE, "The afternoon"))
+    paths = {*(ROOT / "tornado_idv" / each for each in core), ROOT / plugin}
+    assert len(paths) == len(core) + 1 <= 40
+    assert sum(each.read_text(encoding="utf-8").count("\n") for each in paths) <= 5000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -49,7 +49,9 @@ SIZES = {
     # In hundredths of a line.
     "tests per line of product": 206,
     # Words of Markdown outside of tests and examples.
-    "words of documents": 54_900,  # + 1,300 for a README in each feature
+    # + 1,300 for a README in each feature; + 2,800 for those who take the code up: reasons, reading
+    # order, features, plugins, guarding tests.
+    "words of documents": 57_700,
 }
 """At most. A commit that raises a number gives its reason here, as a comment."""
 
