@@ -56,6 +56,14 @@ async def test_verify_is_switched(tmp_path: Path) -> None:
     assert statuses == [200, 404]
 
 
+async def test_demo_mode_needs_a_restart(tmp_path: Path) -> None:
+    """A running service has no test double."""
+    async with reloadable(tmp_path, config(A)) as harness:
+        assert (await harness.reload(config(B, more="demo: true\n"))).needs_restart == ("demo",)
+        assert (await harness.ask("@alice")).record["plan"] == "B"
+        assert (await harness.reload(config(A))).needs_restart == ()
+
+
 async def test_limits_of_the_listener_are_switched_on_an_open_connection(tmp_path: Path) -> None:
     """Also for a head that was parsed before."""
     async with reloadable(tmp_path, config(server="fast_path: false")) as harness:

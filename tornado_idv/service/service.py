@@ -93,9 +93,8 @@ class SharedParts:
 class Service(ServiceInfo):
     """A service that listens, can be drained and reconfigured.
 
-    ``settings`` are those that were committed last, also the ones that need a restart: sockets,
-    logs and parts are still of the settings at the start (see `applicable`). ``reloader`` is that
-    of a service in one process.
+    ``settings`` are those in force: after a reload, settings with the need of a restart still have
+    their values of the start (see `applicable`). ``reloader`` is that of a service in one process.
     """
 
     settings: Settings
@@ -109,13 +108,13 @@ class Service(ServiceInfo):
     async def prepare(self, settings: Settings) -> Prepared:
         """Open the resources of these settings, and change nothing.
 
-        With unchanged settings backends, key store and directory stay the same. Open connections
-        stay open. A request in flight completes in the configuration of its start. Raises
-        `StartError` for a resource that cannot be opened.
+        Settings with the need of a restart keep their values. With unchanged settings, backends,
+        key store and directory stay the same. Open connections stay open. A request in flight
+        completes in the configuration of its start. Raises `StartError` for a resource that cannot
+        be opened.
         """
-        tls = None
-        if settings.server.tls is not None and self.scheme == "https":
-            tls = tls_context(settings.server.tls)
+        settings, _ = applicable(self.settings, settings)
+        tls = None if settings.server.tls is None else tls_context(settings.server.tls)
         changes = [await self.keys.prepare(settings.auth)]
         async with AsyncExitStack() as undo:
             undo.push_async_callback(changes[0].abort)
@@ -242,8 +241,15 @@ async def service_of_one_process(
         operations = service.operations
 
         async def apply(file: ConfigFile) -> ReloadResult:
-            (await prepare_file(file, kinds, service.prepare)).commit()
-            return ReloadResult(needs_restart=applicable(settings, service.settings)[1])
+            needs_restart: tuple[str, ...] = ()
+
+            async def prepare(read: Settings) -> Prepared:
+                nonlocal needs_restart
+                needs_restart = applicable(service.settings, read)[1]
+                return await service.prepare(read)
+
+            (await prepare_file(file, kinds, prepare)).commit()
+            return ReloadResult(needs_restart=needs_restart)
 
         def end(result: ReloadResult, audited: Audited) -> None:
             events.send("ready")
