@@ -379,6 +379,15 @@ async def test_settings_that_need_a_restart_are_listed_each_time(
         assert (await harness.reload(config(A))).needs_restart == ()
 
 
+async def test_no_section_needs_a_restart_because_of_another_kind_of_backend(
+    tmp_path: Path,
+) -> None:
+    make_database(tmp_path / "users.db", ("alice", "4000123412341234", "Free", None))
+    sqlite = "{name: users, kind: sqlite, path: users.db}"
+    async with reloadable(tmp_path, config(A)) as harness:
+        assert (await harness.reload(config(sqlite, server="docs: true"))).needs_restart == ()
+
+
 async def test_same_sqlite_file_with_other_options_is_opened_beside_the_old(
     tmp_path: Path,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from copy import copy
-from functools import lru_cache
+from functools import cache, lru_cache
 from inspect import isclass
 from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, cast
@@ -91,6 +91,7 @@ def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings
     )
 
 
+@cache  # a reload compares sections by their types, too
 def _section(name: str) -> tuple[type[Options], FieldInfo]:
     """Return a section of the configuration with the settings of features."""
     field = copy(Settings.model_fields[name])
