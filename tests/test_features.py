@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -78,9 +79,11 @@ def serving(tree: Path) -> Iterator[dict[str, str]]:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        line = process.stdout.readline()
-        yield json.loads(line) if line.startswith("{") else {"failed": process.stderr.read()}
-        process.terminate()
+        try:
+            line = process.stdout.readline()
+            yield json.loads(line) if line.startswith("{") else {"failed": process.stderr.read()}
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize("tree", [each.name for each in FEATURES], indirect=True)
@@ -95,6 +98,9 @@ def test_service_without_a_feature_serves_and_refuses_its_settings(
             assert found is not None
             assert client.find_card(found.card_number) == found
             assert client.find("@nobody") is None
+        for path in ("status.json", "metrics"):
+            with urlopen(f"{service['admin_url']}/{path}", timeout=10) as response:
+                assert response.status == 200
         with Client(service["url"], "unknown") as stranger, pytest.raises(InvalidKey):
             stranger.find("@alice")
     if feature in SETTINGS:

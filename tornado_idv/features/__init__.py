@@ -12,6 +12,7 @@ from tornado_idv.interfaces.feature import Feature
 
 _NAMES = (
     "batch",
+    "status_page",
     "docs",
     "verify",
     "double",
@@ -20,7 +21,6 @@ _NAMES = (
     "shadow",
     "shared_cache",
     "snapshot",
-    "status_page",
     "systemd",
     "users",
 )

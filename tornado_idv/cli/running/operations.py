@@ -170,7 +170,7 @@ def _status(record: Record) -> Iterator[tuple[str, str]]:
             f"{each['name']} ({each['kind']}): {_condition(each)}; {counts or 'none yet'}",
         )
     yield "cache", _cache_sentence(record["cache"])
-    if record["shared_cache"]:
+    if record.get("shared_cache"):
         yield "shared cache", _shared_cache(record["shared_cache"])
     keys = record["keys"]
     expiry = f", the next expires at {keys['next_expiry']}" if keys["next_expiry"] else ""

@@ -213,7 +213,6 @@ def announce(service: ServiceInfo, settings: Settings) -> None:
         click.echo(f"Listening on {where}")
     if service.admin_url is not None:
         click.echo(f"Admin listener on {service.admin_url}")
-        click.echo(f"Status page: {service.admin_url}/status")
     for place in filter(None, (each.announce for each in FEATURES)):
         for line in resolve_name(place)(settings, service):
             click.echo(line)

@@ -3,5 +3,7 @@
 from tornado_idv.interfaces.feature import Feature
 
 FEATURE = Feature(
-    "status_page", admin_routes="tornado_idv.features.status_page.handlers:admin_routes"
+    "status_page",
+    admin_routes="tornado_idv.features.status_page.handlers:admin_routes",
+    announce="tornado_idv.features.status_page.announcement:announce",
 )

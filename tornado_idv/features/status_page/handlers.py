@@ -29,7 +29,7 @@ class StatusHandler(AdminHandler):
         history: History = self.settings["history"]
         record = status(await self.operations.report(), self.operations.keys)
         record["recent"] = history.latest
-        shared = [record["shared_cache"]] if record["shared_cache"] else []
+        shared = [record["shared_cache"]] if record.get("shared_cache") else []
         for each in record["backends"] + shared:
             each["latency_ms"] = history.backend_latency(each["name"])
         self.send(record)

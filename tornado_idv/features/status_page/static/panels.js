@@ -4,8 +4,9 @@ import {clock, count, day, milliseconds, span} from "./format.js";
 
 export function render(status) {
   fill("backends", [...status.backends, status.shared_cache].filter(Boolean).map(backendRow));
-  fill("shadows", status.shadows.map(shadowRow));
-  byId("shadows-panel").hidden = status.shadows.length === 0;
+  const shadows = status.shadows ?? [];
+  fill("shadows", shadows.map(shadowRow));
+  byId("shadows-panel").hidden = shadows.length === 0;
   fill("keys", status.keys.expiring.map(keyRow), "No key expires soon.");
   const {pid, started_at, requests} = status;
   fill("workers", (status.workers ?? [{pid, started_at, requests}]).map(workerRow));

@@ -16,7 +16,7 @@ function failures(status) {
   const parts = [["Key store", status.key_store], ["Cache snapshot", status.cache_snapshot],
     ["Unix sockets", status.unix_sockets]];
   const sources = status.backends.map((each) => [`Backend ${each.name}`, each]);
-  sources.push(...status.shadows.map((each) => [`Shadow ${each.name}`, each]));
+  sources.push(...(status.shadows ?? []).map((each) => [`Shadow ${each.name}`, each]));
   if (status.shared_cache) sources.push(["Shared cache", status.shared_cache]);
   const reload = status.last_reload;
   return [

@@ -1,0 +1,15 @@
+"""The URL of the page, for the operator who starts the service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tornado_idv.service.service import ServiceInfo
+
+
+def announce(_settings: object, service: ServiceInfo) -> Iterator[str]:
+    """Yield the URL of the page, if there is an admin listener."""
+    if service.admin_url is not None:
+        yield f"Status page: {service.admin_url}/status"
