@@ -87,11 +87,14 @@ async def test_purge_after_the_file_was_read_keeps_its_answers_out(
     await process.directory.find(QUERY)
     await process.stop()
     process = Process(path, wall, Source())
+    first = directory(Source(), ticker=process.ticker)
     async with process.snapshots.opened():
         for each in purges:
-            process.directory.cache.apply(each)
-        process.snapshots.follow(process.settings, process.directory)
-    assert process.directory.cache.describe(QUERY) == cached
+            first.cache.apply(each)
+        process.snapshots.follow(process.settings, first)
+        await process.snapshots.purged()
+    assert first.cache.describe(QUERY) == cached
+    assert path.exists() != bool(purges)
 
 
 async def test_second_service_with_the_same_file_loads_it_and_writes_it_when_the_first_ended(

@@ -91,8 +91,10 @@ class Snapshots(Part):
         directory.cache.persisted = self._persisted
         self._use(settings)
         # At once: no backend may report a change between its revision and its answers. What was
-        # purged since the file was read must not be back.
-        if self._found and not directory.cache.purges:
+        # purged since the file was read must not be back, also not after a crash.
+        if self._found and directory.cache.purges:
+            self._on_purge(directory)
+        elif self._found:
             self.restore(self._found, directory)
         self._found = []  # it takes as much memory as the cache
 
