@@ -460,6 +460,8 @@ async def test_certificate_is_read_again(tmp_path: Path) -> None:
         (tmp_path / "other.pem").write_text(SELF_SIGNED)
         other = text.replace("tls.pem", "other.pem")
         assert (await harness.reload(other)).needs_restart == ()
+        for each in tmp_path.glob("*.pem"):
+            each.unlink()
         assert (await harness.reload(config(A))).needs_restart == ("server.tls",)
 
 

@@ -113,8 +113,10 @@ class Service(ServiceInfo):
         completes in the configuration of its start. Raises `StartError` for a resource that cannot
         be opened.
         """
+        has_tls = settings.server.tls is not None
         settings, _ = applicable(self.settings, settings)
-        tls = None if settings.server.tls is None else tls_context(settings.server.tls)
+        # Without TLS from the next start on, the files of the certificate may be gone already.
+        tls = tls_context(settings.server.tls) if settings.server.tls and has_tls else None
         changes = [await self.keys.prepare(settings.auth)]
         async with AsyncExitStack() as undo:
             undo.push_async_callback(changes[0].abort)
