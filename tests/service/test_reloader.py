@@ -11,9 +11,11 @@ import pytest
 from pydantic import BaseModel
 
 from support.fakes.clock_and_backends import LoopClock
+from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
@@ -89,7 +91,7 @@ async def test_request_during_a_reload_causes_one_other_afterwards(path: Path, m
     assert applied.contents == [b"1", b"2"]
 
 
-SETTINGS = Settings.model_construct(profile_sites=(), backends=())
+SETTINGS = settings_type(Kinds()).model_construct(profile_sites=(), backends=())
 NEED_A_RESTART = {
     *("server.host", "server.port", "server.listen", "server.workers", "server.tls"),
     *("logging.level", "logging.format", "logging.ids"),
