@@ -1,4 +1,4 @@
-"""Users in a Redis server, and a cache of answers in one: the kinds ``redis``."""
+"""Users and a shared cache in a Redis server: the kinds ``redis``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Lookups in a Redis server.
 
-A missing key is "not known here" only while the key ``ready`` is of this run of the server, and it
-has evicted nothing: one that was restarted without its data, or is being loaded, has no users
-either. In a cluster each slot has such a key.
+A missing key means "not known here" under two conditions: the key ``ready`` is of this run of the
+server, and the server has evicted nothing. Otherwise the user may be lost: a server has no users
+after a restart without its data, or during a load. In a cluster each slot has such a key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REQUIRED = ("nickname", "card_number", "plan")
 
 
 class RedisBackend(Backend[RedisOptions]):
-    """Users in hashes, one for each, with one key more for each card number."""
+    """Users in hashes, with one more key for each card number."""
 
     options_type = RedisOptions
     can_lose_users = True
@@ -52,22 +52,22 @@ class RedisBackend(Backend[RedisOptions]):
         self._ready_keys = cluster.ReadyKeys()
         self._is_checked = False
         self._open_problem: str | None = None
-        """Why lookups may fail, as seen at the start; ``None`` after one that succeeded."""
+        """The problem found at the start; ``None`` after a successful lookup."""
 
     @property
     def problem(self) -> str | None:
-        """Why lookups may fail, as seen at the start, until one succeeds."""
+        """The problem found at the start, until a lookup succeeds."""
         return self._open_problem
 
     @property
     def servers(self) -> Collection[tuple[str, str]]:
-        """The primary that the Sentinels name."""
+        """The primary, as named by the Sentinels."""
         return [(self._client.primary, "primary")] if self._client.primary else []
 
     async def open(self) -> None:
         """Connect; raises `StartError` for permanent errors.
 
-        A server that cannot be reached is logged, and connected to by the next lookup.
+        An unreachable server is logged; the next lookup connects again.
         """
         try:
             async with asyncio.timeout(_START_TIMEOUT):
@@ -85,7 +85,7 @@ class RedisBackend(Backend[RedisOptions]):
             _log.error("backend %s: %s", self.name, self._open_problem)
 
     async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
-        """Look the user up; "not known here" only while all users are loaded."""
+        """Look the user up; return ``None`` only while all users are loaded."""
         user = await self._find(query, steps)
         if user is None:
             user = await self._confirm(query, steps)
@@ -93,16 +93,16 @@ class RedisBackend(Backend[RedisOptions]):
         return user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | None:
-        """Look the user up, and show the commands that read users, with their replies."""
+        """Look the user up, and show the commands for users with their replies."""
         return await self.find(query, steps)
 
     async def _confirm(self, query: Query, steps: list[Step] | None) -> User | None:
-        """Return ``None`` for a user who is not known, and one who was loaded meanwhile.
+        """Return ``None`` for an unknown user, or the user if a load added it meanwhile.
 
-        Raises `Unavailable` or `Broken` where the server may have lost the user.
+        Raises `Unavailable` or `Broken` if the server may have lost the user.
         """
         if not self._is_checked:
-            await self._check()  # it was away when the backend opened
+            await self._check()  # the server was down when the backend opened
             self._is_checked = True
         ask = self._ask if self._cluster is None else self._cluster.ask
         is_there, problem = await ask(self._key(query))
@@ -120,9 +120,9 @@ class RedisBackend(Backend[RedisOptions]):
         await self._client.close()
 
     async def _check(self) -> str | None:
-        """Return why users may be missing, if they may.
+        """Return the reason why users may be missing, or ``None``.
 
-        Raises `Broken` for a server that can lose users and keep ``ready``.
+        Raises `Broken` for a server that may evict users but keep ``ready``.
         """
         if self._cluster is not None:
             return await self._cluster.check()
@@ -139,28 +139,28 @@ class RedisBackend(Backend[RedisOptions]):
         has_log = server.get("aof_enabled") == "1"
         if value and value.decode("latin-1") != server["run_id"] and not has_log:
             _log.warning(
-                "backend %s: the server has appendonly no, and the key %s may be in a snapshot "
-                "that is older than the last users; set it to the run_id of the server, so that "
-                "unknown users are answered 503 after a restart",
+                "backend %s: the server has appendonly no, so after a restart the key %s may come "
+                "from a snapshot older than the last users; set it to the run_id of the server: "
+                "then unknown users get 503 after a restart",
                 self.name,
                 self._ready_key,
             )
         return self._problem(value, server)
 
     async def _ask(self, key: str) -> tuple[bool, str | None]:
-        """Return whether this key exists on a single server, and why it may have been lost."""
+        """Return whether a single server has this key, and the reason why it may be lost."""
         read = "HGETALL" if key.startswith(f"{self.options.prefix}user:") else "GET"
         get_ready = "GET", self._ready_key
         infos = [("INFO", each) for each in ("stats", "server", "replication")]
         before, value, after, stats, server, replication = await self._client.execute_all(
             get_ready, (read, key), get_ready, *infos
         )
-        ready = after if after == before else None
+        ready = after if after == before else None  # a load began or ended in between
         return bool(value), self._problem(ready, {**stats, **server, **replication})
 
     def _problem(self, ready: bytes | None, info: Mapping[str, str]) -> str | None:
         if info["role"] != "master":
-            return "the server is a replica, which may lack users"
+            return "the server is a replica and may lack users"
         return self._ready_keys.problem(self._ready_key, ready, info)
 
     async def _execute(self, steps: list[Step] | None, command: str, key: str) -> Any:
@@ -180,17 +180,17 @@ class RedisBackend(Backend[RedisOptions]):
         if user is None:
             user = await self._confirm(named, steps)
         if user is None or user.card_number != query.card_number:
-            raise Broken("the key of a card number names a user who does not have it")
+            raise Broken("the key of a card number names a user with another card number")
         return user
 
     async def _read(self, nickname: str, steps: list[Step] | None) -> User | None:
-        """Return the user of a hash, which must be of this nickname."""
+        """Return the user of a hash; raises `Broken` if the hash has another nickname."""
         record = await self._execute(steps, "HGETALL", self._key(ByNickname(nickname)))
         if not record:
             return None
         user = _to_user({_text(name): value for name, value in record.items()})
         if self._fold(user.nickname) != nickname:
-            raise Broken("the hash of a user contains another nickname than its key")
+            raise Broken("the nickname in the hash of a user differs from the key")
         return user
 
     def _key(self, query: Query) -> str:

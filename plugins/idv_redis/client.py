@@ -1,6 +1,6 @@
 """Commands to one server, or to the primary behind Sentinels.
 
-With `cluster`, the only module that knows redis-py's clients.
+Only this module and `cluster` use the clients of redis-py.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from tornado_idv import Unavailable
 _Reply = TypeVar("_Reply")
 _log = logging.getLogger(__name__)
 _INTERVAL = 1.0
-"""Seconds between two questions to the Sentinels."""
+"""Seconds between two queries to the Sentinels."""
 _PATIENCE = 0.5
 """Seconds to wait for a Sentinel."""
-_RESPONDING = "Redis: %d of %d Sentinels name the primary of %s, which is %s"
+_RESPONDING = "Redis: %d of %d Sentinels name a primary of %s; the current one is %s"
 _FIELD = re.compile(r"(\w+):(.*)\r\n")
 _HOST = re.compile(r"//([^/?#]*@)?[^/?#]*")
 
 
 class Client:
-    """Runs commands, ``pool_size`` at once; further ones wait. It connects when it must.
+    """Runs up to ``pool_size`` concurrent commands and queues the others.
 
-    ``timeout`` bounds an attempt to connect and a response, in seconds.
+    The first command connects. ``timeout`` bounds each attempt to connect and each response, in
+    seconds.
     """
 
     def __init__(self, server: RedisServer, *, timeout: float) -> None:
         self._server = server
         self._settings: dict[str, Any] = {
-            # With RESP 3 redis-py uses idle connections on which something was received.
+            # With RESP 3, redis-py would use an idle connection with unread data.
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
             "socket_connect_timeout": timeout,
@@ -55,14 +56,14 @@ class Client:
         self._follower: asyncio.Task[None] | None = None
         self._have_asked = asyncio.Event()
         self._epoch, self.primary = -1, ""
-        """What the Sentinels name: the epoch, and host and port of the primary."""
+        """The last failover known to the Sentinels: its epoch, and the primary's host and port."""
 
     async def execute(self, *command: str | bytes | int) -> Any:
         """Run one command and return its reply; raises `LookupFailed`."""
         return await self._run(lambda redis: redis.execute_command(*command))
 
     async def execute_all(self, *commands: tuple[str, ...]) -> list[Any]:
-        """Run commands one after the other over one connection; raises as `execute` does."""
+        """Run commands in order over one connection; raises `LookupFailed`."""
 
         def run(redis: Any) -> Awaitable[list[Any]]:
             pipeline = redis.pipeline(transaction=False)
@@ -88,21 +89,21 @@ class Client:
             raise Unavailable("another server has become the primary", counts_against_breaker=False)
 
     async def messages(self, channel: str, *, interval: float) -> AsyncGenerator[bytes | None]:
-        """Yield each message, ``None`` at first and when none came for ``interval`` seconds.
+        """Yield the messages, and ``None`` at first and after ``interval`` seconds of silence.
 
-        What is published after the first ``None`` is received. Raises `LookupFailed` when the
-        connection is lost.
+        From the first ``None`` on, no message is missed. Raises `LookupFailed` when the connection
+        is lost.
         """
         try:
             redis: Any = await self._connected()
             primary = self.primary
             async with redis.pubsub(ignore_subscribe_messages=True) as pubsub:
                 await pubsub.subscribe(channel)
-                await pubsub.get_message(timeout=interval)  # that of the subscription
+                await pubsub.get_message(timeout=interval)  # confirms the subscription
                 yield None
                 while True:
                     message = await pubsub.get_message(timeout=interval)
-                    self._check_primary(primary)  # redis-py may have connected to that of before
+                    self._check_primary(primary)  # redis-py may have reconnected to the old one
                     yield None if message is None else message["data"]
         except Exception as error:  # noqa: BLE001 - each is mapped
             raise to_lookup_failed(error) from None
@@ -117,7 +118,7 @@ class Client:
         await asyncio.gather(*(each.aclose() for each in clients))
 
     async def _connected(self) -> Redis | RedisCluster:
-        """Return the client for the URL, which may follow a file that has changed."""
+        """Return the client for the current URL: a file may hold it, and have changed."""
         url = self._server.url.get_secret_value()
         if url != self._url:
             check_url(self._server.url)
@@ -141,14 +142,14 @@ class Client:
             url = _HOST.sub(rf"//\g<1>{self.primary}", url.replace("unix:", "redis:", 1), count=1)
             on_connect = _connect_to_primary
         redis = Redis.from_url(url, redis_connect_func=on_connect, **self._settings)
-        redis.set_response_callback("INFO", parse_info)  # that of redis-py takes 0.1 ms
+        redis.set_response_callback("INFO", parse_info)  # redis-py's parser takes 0.1 ms
         return redis
 
     async def _follow(self) -> None:
-        """Ask the Sentinels for the primary again and again; close connections to another one.
+        """Query the Sentinels for the primary every second; close connections to the old one.
 
-        The highest epoch is that of the last failover: a Sentinel that was cut off names the old
-        primary.
+        The highest epoch wins: it is the epoch of the last failover. A Sentinel in another part of
+        a divided network still names the old primary.
         """
         service, do_respond = self._server.service, True
         while True:
@@ -157,7 +158,7 @@ class Client:
             named = [each for each in responses if not isinstance(each, BaseException)]
             before = self.primary
             epoch, primary = max(named, default=(-1, ""))
-            # Epochs begin again where the service is removed from all Sentinels, and added again.
+            # Epochs restart when an operator removes the service from all Sentinels and adds it.
             is_reset = len(named) == len(self._sentinels) and (self._epoch, before) not in named
             if epoch > self._epoch or is_reset:
                 self._epoch, self.primary = epoch, primary
@@ -189,7 +190,7 @@ async def _ask(sentinel: Any, service: str | None) -> tuple[int, str]:
 
 
 async def _connect_to_primary(connection: Any) -> None:
-    """Refuse a server that is no primary; ``HELLO`` needs no right of the user."""
+    """Reject a replica; ``HELLO`` shows the role to a user without any permission."""
     await connection.on_connect()
     await connection.send_command("HELLO")
     if b"master" not in await connection.read_response():

@@ -1,8 +1,8 @@
-"""Commands to the nodes of a Redis Cluster, and markers of users that may have been lost.
+"""Commands to the nodes of a Redis Cluster, and markers that detect lost users.
 
-A node can lose its data alone, and a slot can be given to a node that never had its data: a restart
-without persistence, a replica that copied an empty primary, ``redis-cli --cluster fix``. So each
-slot has a marker key, which is lost, copied and moved with the users of the slot.
+One node alone can lose its data: by a restart without persistence, or as a replica of an empty
+primary. ``redis-cli --cluster fix`` can give a slot to a node without the data. So each slot has a
+marker key. Redis loses, copies and moves it together with the users of the slot.
 """
 
 from __future__ import annotations
@@ -29,29 +29,33 @@ from tornado_idv import Broken, LookupFailed
 
 _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
 _PAUSE = 1.0
-"""Seconds for which a node that failed gets no commands: after each failure redis-py reads the
-layout and the commands of the cluster, which takes 0.1 s of CPU time."""
+"""Seconds without commands to a node after its failure.
+
+After each failure redis-py reads the layout and the commands of the cluster: 0.1 s of CPU time.
+"""
 _READ = """
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local marker = redis.call('GET', KEYS[2]) or ''
 return {redis.call('EXISTS', KEYS[1]), marker, redis.call('INFO', ARGV[1]), run_id}
 """
-"""One script, since the next command may reach another node. While a slot is moved, it is refused
-unless both keys are on one node."""
+"""Read a user's key and the marker on one node: a second command could reach another node.
+
+While a slot moves, Redis rejects the script unless both keys are on one node.
+"""
 _NO_ID = "0" * 40
 _RUN_ID = re.compile(rb"[0-9a-f]{40}")
 
 
 class ClusterClient(Client):
-    """Runs each command at the node that has the slot of its key."""
+    """Runs each command on the node with the slot of its key."""
 
     def __init__(self, options: RedisOptions) -> None:
-        # So that a node which hangs is noticed, and its successor asked, within the timeout.
+        # A third leaves time for the successor of a node that hangs.
         super().__init__(options, timeout=options.timeout / 3)
         self._failed: dict[str, tuple[float, LookupFailed]] = {}
 
     async def execute(self, *command: str | bytes | int) -> Any:
-        """Run ``EVAL``, or a command whose first argument is a key; raises `LookupFailed`."""
+        """Run ``EVAL``, or a command with a key as first argument; raises `LookupFailed`."""
         key = str(command[3] if command[0] == "EVAL" else command[1])
         async with self._slots:
             node = ""
@@ -76,7 +80,7 @@ class ClusterClient(Client):
             raise to_lookup_failed(error, in_cluster=True) from None
 
     def node_of(self, key: str) -> str:
-        """Return host and port of the node that has the slot of this key, if that is known."""
+        """Return host and port of the node with the slot of this key, or "of this slot"."""
         try:
             if isinstance(self._redis, RedisCluster):
                 return str(self._redis.get_node_from_key(key).name)  # type: ignore[union-attr]
@@ -85,13 +89,13 @@ class ClusterClient(Client):
         return "of this slot"
 
     def _check_node(self, node: str) -> None:
-        """Raise the failure of the node again, if it is that recent."""
+        """Raise the last failure of the node again during the pause after it."""
         failed = self._failed.get(node)
         if failed is not None and asyncio.get_running_loop().time() < failed[0]:
             raise failed[1].copy()
 
     async def close(self) -> None:
-        """Close every connection, also those that redis-py keeps when it is to read the layout."""
+        """Close every connection, including those for the layout of the cluster."""
         cluster = self._redis
         await super().close()
         if isinstance(cluster, RedisCluster):
@@ -99,16 +103,17 @@ class ClusterClient(Client):
                 await cluster.nodes_manager.aclose(nodes)
 
     def _make(self, url: str) -> RedisCluster:
-        # One attempt more: the first command after a failover finds the new primary.
+        # One more attempt: the first command after a failover finds the new primary.
         return RedisCluster.from_url(url, **{**self._settings, "retry": Retry(NoBackoff(), 1)})
 
 
 class ReadyKeys:
-    """Terms of servers as primaries, and keys ``ready`` that were missing, as seen by this process.
+    """The validity of ``ready`` keys, from the terms of primaries seen by this process.
 
-    A snapshot or a replica may be older than the last writes and have the key, too. So one that
-    names the run of a server (``run_id``) counts for the first term of that run alone, and any
-    other one not after a restart or a failover that this process has noticed.
+    A snapshot or a replica may be older than the last writes and still have the key. So there are
+    three rules. A key with the ``run_id`` of the server is valid in the first term of that run as
+    primary. A key with the ``run_id`` of another run is invalid. A key with another text is valid
+    until this process notices a restart or a failover, and again after it found the key missing.
     """
 
     def __init__(self) -> None:
@@ -117,10 +122,11 @@ class ReadyKeys:
         self._terms: dict[str, tuple[str, int]] = {}
 
     def _term(self, info: Mapping[str, str]) -> tuple[str, int]:
-        """Number the terms of a run: a server that was demoted may be promoted again."""
+        """Number the terms of a run: a demoted server may be promoted again."""
+        # A promotion changes `master_replid2`.
         run_id, promoted_from = info["run_id"], info.get("master_replid2", _NO_ID)
         last, number = self._terms.get(run_id, (promoted_from, 0))
-        if promoted_from not in (last, _NO_ID):  # it is forgotten an hour after the last replica
+        if promoted_from not in (last, _NO_ID):  # Redis clears it an hour after the last replica
             last, number = promoted_from, number + 1
         self._terms[run_id] = last, number
         return run_id, number
@@ -128,16 +134,17 @@ class ReadyKeys:
     def problem(
         self, key: str, value: bytes | None, info: Mapping[str, str], node: str = ""
     ) -> str | None:
-        """Return why the server may lack users, if it may; ``value`` is that of the key.
+        """Return the reason why the server may lack users, or ``None``; ``value`` is of the key.
 
-        The policy may have been changed since the start, and is not replicated, so after a failover
-        it may be another one. What counts is whether the server has evicted anything.
+        The number of evicted keys counts, not the ``maxmemory-policy``: it may have changed since
+        the start, and replicas may have another one.
         """
         run_id, number = term = self._term(info)
         is_known = term in (self._first.setdefault(node, term), self._missing.get(key))
         is_of_run = value == run_id.encode()
         name = re.sub(r":\{.{4}\}$", ":{…}", key)  # a tag would be a hash of the user
-        until = "unknown users are answered 503 until"
+        until = "unknown users get 503 until"
+        events = "restart, failover or slot move" if node else "restart or failover"
         if info.get("evicted_keys") != "0":
             problem = (
                 "the server has evicted keys, and users may be among them; set maxmemory-policy to "
@@ -145,33 +152,30 @@ class ReadyKeys:
             )
         elif not value:
             self._missing[key] = term
-            problem = (
-                f"the key {name} is missing, so the users are not all loaded; {until} it is set"
-            )
+            problem = f"the key {name} is missing, so not all users are loaded; {until} it is set"
         elif (is_known or number == 0) if is_of_run else is_known and not _RUN_ID.fullmatch(value):
             return None
         else:
             problem = (
-                f"the key {name} is of before the server was restarted or another one took over, "
-                "and the last users may be lost; delete it, load all users, and set it to the "
-                f"run_id of the server; {until} then"
+                f"the key {name} is older than the last {events}, and the last users may be lost; "
+                f"delete it, load all users, and set it to the run_id of the server; {until} then"
             )
         return f"node {node}: {problem}" if node else problem
 
 
 class Cluster:
-    """The marker keys of the slots, and what evicts users."""
+    """Checks of the slots' marker keys, and of the nodes' eviction."""
 
     def __init__(self, options: RedisOptions) -> None:
         self.client = ClusterClient(options)
         self._prefix = options.prefix
         self._ready_keys = ReadyKeys()
-        _tags()  # takes 20 ms, which no lookup should
+        _tags()  # takes 20 ms: not in the first lookup
 
     async def check(self) -> str | None:
-        """Return why users may be missing, if they may.
+        """Return the reason why users may be missing, or ``None``.
 
-        It looks at one slot of each range of slots. Raises `Broken` for a node that may evict them.
+        Reads one slot of each range. Raises `Broken` for a node that may evict users.
         """
         first_problem = None
         for first in await self.client.first_slots():
@@ -187,12 +191,12 @@ class Cluster:
         return first_problem
 
     async def ask(self, key: str) -> tuple[bool, str | None]:
-        """Return whether this key exists, and why it may have been lost."""
+        """Return whether this key exists, and the reason why it may be lost."""
         found, _, problem = await self._read(key, self._marker(key_slot(key.encode())), "stats")
         return found, problem
 
     async def _read(self, key: str, marker: str, section: str) -> tuple[bool, bytes, str | None]:
-        """Return whether the key exists, a section of INFO, and why the node may lack users."""
+        """Return whether the key exists, a section of INFO, and the problem of the node."""
         found, ready, info, run_id = await self.client.execute(
             "EVAL", _READ, 2, key, marker, section
         )
@@ -206,7 +210,7 @@ class Cluster:
 
 @cache
 def _tags() -> Mapping[int, str]:
-    """Return a hash tag for each slot; CRC-16 is linear, so these tags have a slot each."""
+    """Return a hash tag for each slot; CRC-16 is linear, so each tag has another slot."""
     letters = "@ABCDEFGHIJKLMNO"
     tags = map("".join, product(letters[:4], letters, letters, letters))
     return {key_slot(tag.encode()): tag for tag in tags}

@@ -1,6 +1,6 @@
 """Errors of Redis, redis-py and the network as `LookupFailed`, with reasons without data.
 
-The server's own messages are not passed on: some quote a command with its arguments.
+Messages of the server are dropped: some quote a command with its arguments.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _OF_CLUSTER: _Reasons = (
     (
         exceptions.RedisClusterException,
         Unavailable,
-        "the cluster cannot be reached, or url is no node of one",
+        "the cluster cannot be reached, or url is not one of its nodes",
     ),
 )
-"""What a client of a cluster raises, before the reasons that follow."""
+"""Errors of a cluster's client; they precede `_REASONS`."""
 _REASONS: _Reasons = (
-    # The first that fits counts: redis-py derives most of these from ConnectionError.
+    # The first match counts: redis-py derives most of these from ConnectionError.
     (exceptions.AuthenticationError, Broken, "the server refuses the user or password in the url"),
     (exceptions.AuthorizationError, Broken, "the server refuses the user or password in the url"),
     (
@@ -34,7 +34,7 @@ _REASONS: _Reasons = (
         "the user in the url may not run a command or read a key; see ACL",
     ),
     (exceptions.BusyLoadingError, Unavailable, "the server is loading its data"),
-    (exceptions.ReadOnlyError, Unavailable, "the server is a replica, and refuses this"),
+    (exceptions.ReadOnlyError, Unavailable, "the server is a replica, not the primary"),
     (exceptions.OutOfMemoryError, Unavailable, "the server has reached maxmemory"),
     (exceptions.AskError, Broken, IN_CLUSTER),
     (exceptions.ClusterCrossSlotError, Broken, IN_CLUSTER),
@@ -55,8 +55,8 @@ _OF_SERVER: dict[str, tuple[type[LookupFailed], str]] = {
 def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFailed:
     """Return the `Unavailable` or `Broken` for an error of a command.
 
-    A lost or refused connection does not count for the circuit breaker: it costs nothing to try
-    again, and an open circuit would prolong the outage. A timeout counts.
+    A lost or refused connection does not count for the circuit breaker: another attempt is cheap,
+    and an open circuit would prolong the outage. A timeout counts.
     """
     if isinstance(error, LookupFailed):
         return error

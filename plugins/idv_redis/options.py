@@ -23,20 +23,20 @@ NOT_INSTALLED = (
 )
 """The advice names the library, since this project publishes no package."""
 IN_CLUSTER = (
-    "the server is a node of a Redis Cluster; use one server, or one behind Sentinel; "
-    "only a backend can have cluster: true"
+    "the server is a node of a Redis Cluster; use a single server or Sentinels, or set "
+    "cluster: true (only in a backend)"
 )
-"""The reason of a failure: one node can lose what others have no part of."""
+"""The reason for a node without ``cluster``: a single `ready` key does not cover every node."""
 _MIN_SECRET = 32
 _URL = re.compile(
     r"(?:rediss?://(?:[^@/?#\[\]]*@)?(?:\[[^\[\]@/?#]+\]|[^@/?#:\[\]]+)(?::[0-9]+)?(?:/[0-9]*/?)?"
     r"|unix://(?:[^@/?#]*@)?/[^@?#]+)(?:\?[^@#]*)?"
 )
-"""A character in a password that is not percent-encoded makes what follows look like a host."""
+"""Stricter than `urlsplit`: an unencoded character in a password would move the host."""
 
 
 def check_url(secret: SecretStr) -> SecretStr:
-    """Return the URL; raises `ValueError`, without any part of it, for an invalid one."""
+    """Return a valid URL; raises `ValueError` without any part of an invalid one."""
     text = secret.get_secret_value()
     try:
         valid = _URL.fullmatch(text) is not None and urlsplit(text).port != 0
@@ -67,12 +67,12 @@ class RedisServer(Options):
     url: RedisUrl
     """The URL: ``redis://user:password@host:6379/0``, ``rediss://…`` for TLS, ``unix:///path``."""
     sentinels: tuple[RedisUrl, ...] = ()
-    """The URLs of the Sentinels, which name the primary; ``url`` then gives only user, password,
+    """The URLs of the Sentinels. They name the primary; ``url`` then gives only user, password,
     database and TLS."""
     service: Annotated[str, Field(min_length=1)] | None = None
-    """The name of the primary, as the Sentinels know it."""
+    """The Sentinels' name of the primary."""
     pool_size: Annotated[WholeNumber, Field(ge=1, le=1000)] = 16
-    """Commands of one process at once; further ones wait."""
+    """Maximum number of concurrent commands of one process; further ones wait."""
 
     @model_validator(mode="after")
     def _one_way_to_the_server(self) -> Self:
@@ -82,10 +82,10 @@ class RedisServer(Options):
 
 
 class RedisOptions(RedisServer, BackendOptions):
-    """The options of the kind ``redis``, beside those of every backend."""
+    """The options of the kind ``redis``, in addition to those of every backend."""
 
     cluster: bool = False
-    """Whether ``url`` is a node of a Redis Cluster."""
+    """Treat ``url`` as a node of a Redis Cluster."""
     prefix: str = ""
     """Prefix of all keys."""
 
@@ -102,6 +102,6 @@ class RedisCacheOptions(RedisServer, SharedCacheOptions):
     """The options of the shared cache ``redis``."""
 
     secret: Annotated[Secret, AfterValidator(_secret)]
-    """The secret that all processes share; entries that were written without it are not used."""
+    """The common secret of all processes. Entries with another secret are ignored."""
     prefix: str = "idv:"
-    """What every key, and the channel for purges, begins with."""
+    """Prefix of all keys, and of the channel for purges."""

@@ -1,15 +1,17 @@
 """A shared cache in a Redis server.
 
-An entry has the generation in which its lookup began, and each purge begins another one and marks
-what it names with it: everything, backends, users. A read returns an entry together with its marks,
-and the entry is valid if none of them is later. So a process that knows of no purge reads no answer
-that was purged; the messages of purges only clear the caches in the memory of processes.
+Purges have consecutive numbers, the *generations*. An entry contains the generation at the start of
+its lookup. A purge increments the generation and writes it as a *mark* for its scope: everything,
+backends, or users. A read returns an entry together with its marks. The entry is valid if no mark
+is later. So even a process that missed a purge reads no purged entry. Purge messages only clear the
+caches in the memory of the processes.
 
-The marks are of one run of the server: after a restart or a failover, which may have lost some, and
-after an eviction of the marks, all entries are misses.
+The marks belong to one run of the server, since a restart or a failover may lose some of them.
+After a restart, a failover or an eviction of the marks, all entries are misses.
 
-Entries and messages are authenticated with the configured secret, so what another client writes to
-the server is a miss. The marks are not: changing them brings back purged entries until they expire.
+Entries and messages are authenticated with the configured secret: an entry of another client is a
+miss. The marks are not authenticated: a change of them brings back purged entries until they
+expire.
 """
 
 from __future__ import annotations
@@ -45,13 +47,13 @@ _TAG_SIZE = 32
 
 
 class Sealer:
-    """Seals records of JSON; those of another version are not opened."""
+    """Authenticates JSON records; records of another version are rejected."""
 
     def __init__(self, secret: SecretStr) -> None:
         self._secret = secret
 
     def digest(self, text: str) -> str:
-        """Return a keyed hash, from which the text cannot be guessed."""
+        """Return a keyed hash: without the secret, the text cannot be guessed."""
         return self._mac(b"name", text.encode()).hex()
 
     def seal(self, key: str, record: Any) -> bytes:
@@ -60,7 +62,7 @@ class Sealer:
         return self._mac(b"record", self._bound(key, payload)) + payload
 
     def open(self, key: str, sealed: bytes) -> Any:
-        """Return the record, ``None`` if it was not sealed for this key with this secret."""
+        """Return the record; ``None`` if it is not sealed for this key with this secret."""
         tag, payload = sealed[:_TAG_SIZE], sealed[_TAG_SIZE:]
         if not hmac.compare_digest(tag, self._mac(b"record", self._bound(key, payload))):
             return None
@@ -77,7 +79,7 @@ class Sealer:
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 1.0
 _PAUSE = 0.2
-"""Seconds between two attempts to connect: purges are not received meanwhile."""
+"""Seconds between two attempts to connect; this process receives no purges meanwhile."""
 _EVERYTHING = "*"
 _STATE = """
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
@@ -88,10 +90,10 @@ if not epoch or string.sub(epoch, 1, #run) ~= run or redis.call('HLEN', KEYS[1])
   redis.call('HSET', KEYS[1], 'epoch', epoch, 'generation', 0)
 end
 """
-"""Begins an *epoch* where the marks are of an earlier run of the server, missing, or too many: no
-entry of before is valid in it, and no generation is compared with one of another epoch.
+"""Begin a new *epoch* if the marks are missing, too many, or of an earlier run of the server.
 
-The server may evict the marks: the generation is among them, so that none is lost alone.
+Entries of an earlier epoch are invalid, and generations are compared only within an epoch. All
+marks are in one hash with the generation: an eviction removes all of them or none.
 """
 _COMPARE = f"{_STATE} return {{epoch, redis.call('HGET', KEYS[1], 'generation')}}"
 _READ = f"""{_STATE}
@@ -112,7 +114,7 @@ end
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
-    """Entries by a keyed hash of their query, the marks of purges, and a channel for them."""
+    """Entries by a keyed hash of their query, marks of purges, and a channel for purges."""
 
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
@@ -126,11 +128,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             raise StartError(f"shared_cache: {NOT_INSTALLED}") from None
         self._client = client.Client(options, timeout=_CONNECT_TIMEOUT)
         self._sealer = Sealer(options.secret)
-        # Marks by another secret have other names.
+        # Processes with another secret have marks of their own.
         self._marks = f"{options.prefix}marks:{self._sealer.digest('marks')[:16]}"
         self._channel = f"{options.prefix}purges"
         self._known: tuple[bytes, int] | None = None
-        """Epoch and generation of which no purge is missing in the memory of this process."""
+        """The epoch and generation up to which this process has applied all purges."""
         self._primary = ""
         self._has_warned = False
         self._listener: asyncio.Task[None] | None = None
@@ -140,7 +142,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._listener = asyncio.create_task(self._listen())
 
     async def get(self, scope: str, query: Query) -> SharedResult:
-        """Return the entry, if no purge since its generation names it."""
+        """Return the entry unless a later purge marks it."""
         key = self._key(scope, query)
         sealed, epoch, generation, *marks = await self._execute(_READ, self._marks, key)
         began = f"{epoch.decode('latin-1')} {int(generation)}"
@@ -155,7 +157,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         return SharedResult(began, SharedAnswer(user and User(*user), *rest))
 
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
-        """Store an entry, which the server removes when it is of no use any more."""
+        """Store an entry; the server removes it at the end of its stale time."""
         key, answer = self._key(scope, query), result.answer
         if answer is None:
             return
@@ -174,7 +176,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         await self._client.execute("SET", key, sealed, "PXAT", math.ceil(answer.stale_until * 1000))
 
     async def purge(self, purge: Purge) -> None:
-        """Begin a generation, mark what is purged with it, and announce it to all who listen."""
+        """Begin a generation, write it to the marks of the purge, and publish the purge."""
         names = [f"backend {each}" for each in purge.backends]
         names += [each.text for each in purge.queries]
         await self._execute(
@@ -232,7 +234,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 last_reason = reason
 
     async def _compare(self) -> None:
-        """Purge everything here if messages were missed, or the marks are of another epoch."""
+        """Purge this process after missed messages or a new epoch."""
         epoch, generation = await self._execute(_COMPARE, self._marks)
         present = epoch, int(generation)
         if present != self._known:
@@ -240,11 +242,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             self.purged(Purge())
         primary = self._client.primary
         if self._primary not in ("", primary):
-            await self.purge(Purge())  # others may have left the old one before its last purge
+            await self.purge(Purge())  # others may have missed the last purge of the old primary
         self._primary = primary
 
     async def _receive(self, message: bytes) -> None:
-        """Purge what a message names, or everything if messages before it were missed."""
+        """Apply the purge of a message; after missed messages, purge everything."""
         *state, sealed = message.split(b" ", 2)
         record = self._sealer.open(self._channel, sealed)
         if record is None:
@@ -253,16 +255,15 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         epoch, generation = state
         known, self._known = self._known, (epoch, int(generation))
         follows = known is not None and self._known == (known[0], known[1] + 1)
-        # Also if this process began it: lookups may have begun since.
+        # A purge of this process is applied again: lookups may have started since.
         self.purged(_to_purge(record) if follows else Purge())
 
     async def _purge_unread(self) -> None:
-        """Purge everything, here and in what is shared with this secret, without a message."""
+        """Purge this process and all entries with this secret, without a message."""
         if not self._has_warned:
             _log.warning(
-                "shared cache: a message about a purge cannot be read: it was written with "
-                "another secret, by another version or by another client; each of them purges "
-                "everything"
+                "shared cache: a purge message cannot be read: its sender has another secret, is "
+                "another version or another client; each such message purges everything"
             )
         self._has_warned = True
         self.purged(Purge())
@@ -270,7 +271,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
 
 def _to_purge(record: Any) -> Purge:
-    """Return the purge that a message is about."""
+    """Return the purge in a message."""
     _, backends, queries = record
     named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
     return Purge(tuple(backends), tuple(named))

@@ -1,4 +1,4 @@
-"""Users from a YAML fixture, reloaded when it is edited: the kind ``yaml``."""
+"""Users from a YAML fixture with automatic reload: the kind ``yaml``."""
 
 from __future__ import annotations
 

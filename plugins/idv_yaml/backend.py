@@ -1,8 +1,8 @@
-"""Users from a fixture file, reloaded when it is edited; `fixture` parses it.
+"""Users from a fixture file, reloaded after each edit; `fixture` parses it.
 
-An edit is noticed by comparing the file's signature a few times a second, which works on every
-file system and for every way to replace a file. The file is read when two signatures are equal
-again: then it is not being written, and a later edit cannot have the same times.
+The backend compares the file's signature a few times a second. This works on every file system and
+for every way to replace a file. After a change it waits for two equal signatures in a row. Then no
+write is in progress, and a later edit gets other times.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tornado_idv import (
 
 
 class YamlOptions(BackendOptions):
-    """The options of the kind ``yaml``, beside those of every backend."""
+    """The options of the kind ``yaml``, in addition to those of every backend."""
 
     path: ConfigPath
-    """The fixture; a relative path is relative to the folder of the configuration file."""
+    """The fixture. A relative path starts at the folder of the configuration file."""
     watch: bool = True
-    """Whether the file is reloaded when it changes."""
+    """Reload the file when it changes."""
     _is_demo: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
@@ -54,7 +54,7 @@ class YamlOptions(BackendOptions):
 
 _CHECK_INTERVAL = 0.25
 _MAX_CHANGES = 3
-"""Checks in a row after which a file that is different each time is read all the same."""
+"""Read a file that never stops changing after this many checks with a different signature."""
 _MAX_PROBLEMS = 10
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class YamlBackend(Backend[YamlOptions]):
 
     @property
     def problem(self) -> str | None:
-        """Why the last edit was rejected."""
+        """The reason for the rejection of the last edit."""
         return self._problem
 
     @property
@@ -87,7 +87,7 @@ class YamlBackend(Backend[YamlOptions]):
 
     @property
     def faults(self) -> Mapping[Query | None, Fault]:
-        """Faults by query, for the test double; that of all queries has the key ``None``."""
+        """Faults by query, for the test double; the fault of all queries has the key ``None``."""
         return self._fixture.faults
 
     async def open(self) -> None:
@@ -99,7 +99,7 @@ class YamlBackend(Backend[YamlOptions]):
     async def find(self, query: Query) -> User | None:
         """Return the user from the last valid fixture.
 
-        Raises `Unavailable` for an entry with a fault and without a user: nothing is known of it.
+        Raises `Unavailable` for an entry with only a fault: whether its user exists is unknown.
         """
         fixture = self._fixture
         user = fixture.users.get(query)
@@ -114,9 +114,9 @@ class YamlBackend(Backend[YamlOptions]):
             self._watcher = None  # its traceback refers to this backend
 
     async def reload(self) -> None:
-        """Read the file; keep the old users if it cannot be used.
+        """Read the file; keep the old users if the file is invalid.
 
-        The same problem is logged once in a row, however often the file is read.
+        Repeated reads with the same problem log it once.
         """
         try:
             digest, fixture = await DaemonThread("fixture")(self._load)
@@ -140,7 +140,7 @@ class YamlBackend(Backend[YamlOptions]):
     def _load(self) -> tuple[str, Fixture]:
         """Return the file's digest and users; raises `StartError`.
 
-        It takes 14 s for 300,000 users, or returns the present ones if the content is the same.
+        Parsing 300,000 users takes 14 s. If the content is unchanged, the present users are reused.
         """
         path = self.options.path
         try:
@@ -172,7 +172,7 @@ class YamlBackend(Backend[YamlOptions]):
                     changes = int(before != last)
                     await self.reload()
             except Exception as error:  # noqa: BLE001 - this and later edits must still be noticed
-                changes = 1
+                changes = 1  # the next check reads the file, changed or not
                 text = "backend %s: fixture not reloaded:\n%s"
                 _log.error(text, self.name, format_traceback(error))
             await asyncio.sleep(_CHECK_INTERVAL)

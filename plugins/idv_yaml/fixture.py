@@ -1,7 +1,7 @@
 """Parse a fixture into an index of users; every problem has its line and column.
 
-No message contains a nickname or a card number; it names their line. The name of an unknown
-member is left out too: it may be a nickname.
+Messages contain lines instead of nicknames and card numbers. They leave out the name of an unknown
+member, too: it may be a nickname.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Steps = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """The users of one file, each by two queries; ``counted`` if it says how many.
+    """The users of one file, each by two queries; ``counted`` if the file has a ``count``.
 
-    ``faults`` are by query; that of all queries has the key ``None``.
+    ``faults`` are by query; the fault of all queries has the key ``None``.
     """
 
     users: Mapping[Query, User] = field(repr=False)
@@ -60,10 +60,10 @@ _FIELDS = {
         "write an https:// or http:// URL of at most 2,048 characters, or leave the member out",
     ),
 }
-"""The form of each member of a user, and what to write; a profile URL is optional."""
+"""The pattern of each member of a user, and the advice for a mismatch."""
 _OF_USER = (*_FIELDS, "fault")
-_NO_USERS = "missing or empty, as in a cut file; that there are no users is written users: []"
-_NO_LIST = "a list is wanted, each item beginning with a dash"
+_NO_USERS = "missing or empty; the file may be cut; write users: [] if there are no users"
+_NO_LIST = "must be a list; begin each item with a dash"
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
@@ -75,11 +75,11 @@ def parse(
     folds_nicknames: bool = False,
     allows_faults: bool = False,
 ) -> Fixture:
-    """Parse a fixture; with ``counted`` one without ``count`` is rejected as truncated.
+    """Parse a fixture; with ``counted``, reject a missing ``count`` as a sign of truncation.
 
-    With ``folds_nicknames`` the queries by nickname are in lower case. A fault is an error unless
-    ``allows_faults``. Raises `ConfigError` with every problem of the file, whose name is ``file``;
-    text that is not YAML has one problem.
+    With ``folds_nicknames``, the queries by nickname are in lower case. Without ``allows_faults``,
+    a fault is an error. Raises `ConfigError` with every problem; ``file`` is the name in its
+    messages. Invalid YAML has one problem.
     """
     try:
         root = yaml_loader.read(content, file)
@@ -89,7 +89,7 @@ def parse(
         if not (line and line[0][problem.column - 1 :].startswith("@")):
             raise
         # The most frequent error in a fixture: YAML reserves a leading ``@``.
-        message = "a value that begins with @ must stand in quotes"
+        message = "put a value that begins with @ in quotes"
         raise ConfigError(replace(problem, message=message)) from None
     if not isinstance(root, yaml_loader.Mapping):
         message = 'write a mapping with the member "users"'
@@ -115,7 +115,7 @@ class _Checker:
     _firsts: dict[Query, int] = field(default_factory=dict)
 
     def check(self, *, needs_count: bool, is_complete: bool) -> None:
-        """Validate the document; ``is_complete`` is whether the file ends with a line break."""
+        """Validate the document; ``is_complete`` if the file ends with a line break."""
         self._reject_unknown(self.root, _MEMBERS, ())
         self._fault(self.root, ())
         items = self.root.get("users", "")
@@ -132,14 +132,14 @@ class _Checker:
         written = self.root.get("count")
         right = f"set count to {users} if that is right"
         if written is None:
-            missing = f"missing, and was there before; the file may be cut; {right}"
+            missing = f"missing, but the last fixture had it; the file may be cut; {right}"
             return missing if needed else None
         if not (isinstance(written, yaml_loader.Text) and _COUNT.fullmatch(written)):
             return "write a number"
         if int(written) != users:
-            return f"says {int(written)}, the users are {users}; the file may be cut; {right}"
+            return f"is {int(written)}, but there are {users} users; the file may be cut; {right}"
         if not is_complete:
-            return "a file with a count ends with a line break; this one may be cut"
+            return "the file must end with a line break if it has a count; it may be cut"
         return None
 
     def _user(self, number: int, item: Any) -> None:
@@ -148,7 +148,7 @@ class _Checker:
             self._report(path, "write a mapping with nickname, card_number and plan")
             return
         self._reject_unknown(item, _OF_USER, path)
-        # A user that is never found needs no more than what is asked for.
+        # Every lookup of such an entry fails: it needs a query, but no user.
         is_partial = "fault" in item and "plan" not in item
         nickname, card_number, plan, profile_url = (
             self._field(item, name, path, required=name != "profile_url" and not is_partial)
@@ -170,7 +170,7 @@ class _Checker:
             self.users |= dict.fromkeys(queries.values(), user)
 
     def _fault(self, item: dict[Any, Any], path: Steps, *queries: Query) -> None:
-        """Read the fault of a user, or that of all queries if there are none."""
+        """Read the fault of a user; without ``queries``, the fault of all lookups."""
         if "fault" not in item:
             return
         path = (*path, "fault")
@@ -196,7 +196,7 @@ class _Checker:
                 self._report((*path, name), "missing")
             return None
         if not isinstance(value, yaml_loader.Text):
-            self._report((*path, name), "plain text is wanted")
+            self._report((*path, name), "must be plain text")
             return None
         # A plain str from here on: encoders refuse its subclasses.
         text = str(value.removeprefix("@") if name == "nickname" else value)

@@ -184,7 +184,7 @@ async def test_a_message_that_cannot_be_read_purges_everything(
             await first.wait_for(Purge())
             assert first.directory.get_cached(QUERY) is None
             assert (await first.cache.get("", QUERY)).answer is None
-    assert caplog.text.count("a message about a purge cannot be read") == 2
+    assert caplog.text.count("a purge message cannot be read") == 2
 
 
 async def test_a_server_that_is_down_at_the_start_is_used_when_it_is_there(

@@ -94,8 +94,8 @@ def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
     [
         pytest.param("", "1:1: users", "missing or empty", id="empty document"),
         pytest.param("\nusers: ''", "2:1: users", "missing or empty", id="users empty text"),
-        pytest.param("users: null", "1:1: users", "a list is wanted", id="users null"),
-        pytest.param("users: {a: b}", "1:1: users", "a list is wanted", id="users a mapping"),
+        pytest.param("users: null", "1:1: users", "must be a list", id="users null"),
+        pytest.param("users: {a: b}", "1:1: users", "must be a list", id="users a mapping"),
         pytest.param("---\n", "2:1", "write a mapping", id="empty scalar"),
         pytest.param(f"- {ALICE}", "1:1", "write a mapping", id="root a list"),
         pytest.param("users: [alice]", "1:9: users[0]", "write a mapping", id="user a text"),
@@ -138,7 +138,7 @@ def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
         pytest.param("count: -1\nusers: []\n", "1:1: count", "a number", id="count negative"),
         pytest.param("count: [1]\nusers: []\n", "1:1: count", "a number", id="count a list"),
         pytest.param(f"count: {'9' * 5000}\nusers: []\n", "1:1: count", "a number", id="huge"),
-        pytest.param("count: 2\nusers: []\n", "1:1: count", "says 2, the users are 0", id="count"),
+        pytest.param("count: 2\nusers: []\n", "1:1: count", "is 2, but there are 0", id="count"),
         pytest.param("count: 0\nusers: []", "1:1: count", "line break", id="last line unfinished"),
         pytest.param("a: &x 1", "1:4", "anchors", id="anchor"),
         pytest.param("users: [", "2:1", "not valid YAML", id="cut in a list"),
@@ -209,7 +209,7 @@ def test_a_counted_fixture_cut_at_any_byte_is_never_smaller(whole: str) -> None:
 def test_a_count_that_was_there_is_missed() -> None:
     assert problems(BLOCK, counted=True) == [
         (
-            "u.yaml:1:1: count: missing, and was there before; the file may be cut; "
+            "u.yaml:1:1: count: missing, but the last fixture had it; the file may be cut; "
             "set count to 2 if that is right"
         )
     ]
@@ -218,7 +218,7 @@ def test_a_count_that_was_there_is_missed() -> None:
 def test_a_wrong_count_is_reported_with_what_to_do() -> None:
     assert problems(COUNTED.replace("count: 2", "count: 3")) == [
         (
-            "u.yaml:1:1: count: says 3, the users are 2; the file may be cut; "
+            "u.yaml:1:1: count: is 3, but there are 2 users; the file may be cut; "
             "set count to 2 if that is right"
         )
     ]
