@@ -37,7 +37,7 @@ SIZES = {
     "features/users": 1376,
     "features/verify": 124,
     # Plugins.
-    "plugins/idv_ldap": 1310,
+    "plugins/idv_ldap": 1316,
     "plugins/idv_postgres": 2866,
     "plugins/idv_redis": 1105,
     "plugins/idv_sqlite": 1388,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from idv_ldap import refusals as refusals  # its memory is made before processes are forked
+from idv_ldap import refusals as refusals  # allocates its shared memory before the first fork
 from tornado_idv import Kinds, hookimpl
 
 

@@ -50,23 +50,23 @@ class LdapBackend(Backend[LdapOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query that a search is configured for."""
+        """The kinds of query with a configured search."""
         return frozenset(self._searches)
 
     @property
     def problem(self) -> str | None:
-        """Why there is no connection."""
+        """The reason why there is no connection."""
         return self._pool.problem
 
     async def open(self) -> None:
-        """Connect and bind; raises `StartError` for a ``base_dn`` that is missing, for example.
+        """Connect and bind; raises `StartError` for permanent errors (a missing ``base_dn``).
 
-        A server that cannot be reached is logged, and connected to as soon as it can be.
+        An unreachable server is logged; connecting is retried in the background.
         """
         tls = self.options.tls
         for file in (tls.ca_file, tls.cert_file, tls.key_file):
             if file is not None:
-                require_file(file)  # an error of libldap does not name it
+                require_file(file)  # errors of libldap do not name the file
         try:
             await self._pool.open()
         except Refused as error:
@@ -78,7 +78,7 @@ class LdapBackend(Backend[LdapOptions]):
                 await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
 
     async def _warn_of_unseen(self) -> None:
-        """Log the attributes that every entry seems to lack."""
+        """Log the attributes without a visible value in any entry."""
         for name in sorted({*self._mapper.attributes, *self.options.filter_attributes}):
             with suppress(LookupFailed):
                 find = methodcaller("first", f"({name}=*)")
@@ -107,7 +107,7 @@ class LdapBackend(Backend[LdapOptions]):
         return BackendResult(user, server=server) if options.canaries else user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Search the directory, and show connections, filter, attributes and expressions."""
+        """Search the directory; show connections, filter, attributes and expressions."""
         return await self.find(query, steps)
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
 """One bound connection to an LDAP server, with searches pipelined on the event loop.
 
-libldap blocks, but not on a socket that does not: a response that has arrived in part is read
-later, and a request that does not fit is an error. Only connecting needs a thread.
+After the bind the socket is non-blocking, and then libldap does not block either. It reads the rest
+of an incomplete response later. A request larger than the send buffer is an error. Only connecting
+needs a thread.
 """
 
 from __future__ import annotations
@@ -33,24 +34,23 @@ _KEEP_ALIVE = {
     ldap.OPT_X_KEEPALIVE_PROBES: 3,
 }
 _START_TLS = b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037"
-"""RFC 4511, section 4.14."""
+"""The encoded StartTLS request (RFC 4511, section 4.14)."""
 _NO_ATTRIBUTES = ["1.1"]
-"""RFC 4511, section 4.5.1.8; an empty list would mean all."""
+"""Request no attributes (RFC 4511, section 4.5.1.8); an empty list would request all."""
 _FIRST_PAGE = ldap.controls.SimplePagedResultsControl(size=1, cookie="")
 _LIMIT = 2
-"""Entries of a search: the second shows that the first is not the only one."""
+"""Maximum number of entries of a search: a second entry makes the first ambiguous."""
 
 
 Bound = tuple[Any, Types, bool, str]
-"""A connection of python-ldap, the types of its server, whether that has a ``contextCSN``, and what
-identifies it."""
+"""A connection of python-ldap, and of its server: the types, ``has_context_csn``, the identity."""
 
 
 def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound:
-    """Connect to a server and bind.
+    """Connect to a server and bind; blocks.
 
-    Blocks; raises errors of python-ldap, `OSError`, `Refused`, and `LookupFailed` for a refused
-    certificate and as `check_loaded` and `read_types`.
+    Raises errors of python-ldap, `OSError`, `Refused`, and `LookupFailed`: for an untrusted
+    certificate, and from `check_loaded` and `read_types`.
     """
     bind = options.bind
     refusal = _try_tls(options, uri) if options.uses_tls(uri) else None
@@ -61,14 +61,14 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
         if options.start_tls:
             handle.start_tls_s()
         elif options.uses_tls(uri):
-            # libldap connects to send it; a handshake that hangs must not hold `attempt`.
+            # The request makes libldap connect: a hanging handshake must not hold `attempt`.
             handle.abandon(handle.search_ext("", ldap.SCOPE_BASE, attrlist=_NO_ATTRIBUTES))
         with REFUSALS.attempt(options):
             try:
                 if bind is None:
                     handle.simple_bind_s("", "")
                 elif bind.password is None:
-                    handle.sasl_bind_s("", "EXTERNAL", "")  # interactive would block all threads
+                    handle.sasl_bind_s("", "EXTERNAL", "")  # interactive blocks all threads
                 else:
                     handle.simple_bind_s(bind.dn, bind.password.get_secret_value())
             except REFUSED as error:
@@ -83,16 +83,16 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
 
 
 def _try_tls(options: LdapOptions, uri: str) -> str | None:
-    """Make a TLS handshake that ends in time; return why the certificate is refused, if it is.
+    """Make a trial TLS handshake; return the reason if the certificate is not trusted.
 
-    That of libldap, which decides whether one succeeds, does neither: other failures are ignored.
-    Raises `OSError` for a server that cannot be reached or does not respond in time.
+    The handshake of libldap has no timeout, and reports no reason. Its result counts, so other
+    failures are ignored here. Raises `OSError` for an unreachable server and for a timeout.
     """
     server: Any = urlsplit(uri)
     try:
         context = ssl.create_default_context(cafile=options.tls.ca_file)
     except OSError:
-        raise ValueError("ca_file") from None  # as of python-ldap, for its files
+        raise ValueError("ca_file") from None  # python-ldap raises it for its files, too
     address = server.hostname, server.port
     with socket.create_connection(address, timeout=options.connect_timeout) as sock:
         if options.start_tls:
@@ -110,9 +110,9 @@ def _try_tls(options: LdapOptions, uri: str) -> str | None:
 
 
 def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
-    """Set every option that libldap would otherwise take from its surroundings.
+    """Set every option with a default from the environment or the files of libldap.
 
-    For TLS those are which certificates are trusted, and our own; to read the former takes 10 ms.
+    The trusted certificates of a TLS connection take 10 ms to read.
     """
     values: dict[int, Any] = {
         ldap.OPT_PROTOCOL_VERSION: 3,
@@ -132,15 +132,15 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
         if tls.cert_file is not None and tls.key_file is not None:
             values[ldap.OPT_X_TLS_CERTFILE] = str(tls.cert_file)
             values[ldap.OPT_X_TLS_KEYFILE] = str(tls.key_file)
-        values[ldap.OPT_X_TLS_NEWCTX] = 0  # last: it reads those before it
+        values[ldap.OPT_X_TLS_NEWCTX] = 0  # last: it applies the TLS options before it
     for option, value in values.items():
         handle.set_option(option, value)
 
 
 class Connection:
-    """A bound connection; ``lost`` is done when it is not to be used any more.
+    """A bound connection; ``lost`` has its failure after it was closed.
 
-    ``place`` is that of the server in ``uris``; ``server`` identifies it.
+    ``place`` is the index of the server in ``uris``; ``server`` identifies the server.
     """
 
     def __init__(
@@ -167,9 +167,10 @@ class Connection:
         return [select(self._types, entry, attributes) for entry in found]
 
     async def first(self, filter_: str, attribute: str | None = None) -> Attributes | None:
-        """Return an entry that the filter finds; raises as `search` does.
+        """Return a matching entry; raises `Unavailable` or `Broken`.
 
-        It has the values of the attribute by the names of the server, if that knows pages.
+        If the server supports paged results, the entry has the values of the attribute, under the
+        server's names.
         """
         try:
             if attribute is None:
@@ -178,7 +179,7 @@ class Connection:
                 found = await self._search(filter_, [attribute], [_FIRST_PAGE])
         except Ambiguous:
             return {}
-        except LookupFailed as error:  # a limit of the server may be for this search alone
+        except LookupFailed as error:  # a limit of the server may apply to this search only
             error.counts_against_breaker = self.lost.done()
             raise
         return found[0] if found else None
@@ -209,7 +210,7 @@ class Connection:
         except ldap.LDAPError as error:
             raise to_lookup_failed(error) from None
         except asyncio.CancelledError:
-            if self._received == received:
+            if self._received == received:  # the server answered no other search either
                 self.lose(Unavailable("the server did not respond in time"))
             if not self.lost.done():
                 with suppress(ldap.LDAPError):
@@ -217,10 +218,10 @@ class Connection:
             raise
         finally:
             del self._pending[number]
-        # Continuation references have no name; other servers are not searched.
+        # Continuation references have no name. Other servers are not searched.
         entries = [entry for name, entry in found if name is not None]
         if found and not entries and options.references == "fail":
-            text = "a part of base_dn is on other servers, which are not searched"
+            text = "a part of base_dn is on other servers; they are not searched"
             raise Unavailable(text, counts_against_breaker=False)
         return entries
 
@@ -242,7 +243,7 @@ class Connection:
             try:
                 kind, result, number, _ = self._handle.result3(ldap.RES_ANY, 1, 0)
             except ldap.LDAPError as error:
-                # The error of one search; python-ldap raises it here, with its number.
+                # python-ldap raises the error of a single search here, with its number.
                 number, failure = _number_of(error), error
                 if number is None:
                     self.lose(to_lookup_failed(error))

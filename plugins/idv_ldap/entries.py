@@ -1,4 +1,4 @@
-"""Filters of searches, and users made of the entries that they find."""
+"""Filters of searches, and the mapping of entries to users."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NO_SERVER = "ldapi://%2Fnone"
 
 
 class FilterTemplate:
-    """A filter with a placeholder; raises `StartError` for one that is not valid.
+    """A filter with a placeholder; raises `StartError` for an invalid filter.
 
-    ``any`` is the filter for every value, and ``attribute`` the one whose value is searched for,
-    ``None`` if there are several or the value is a part of one.
+    ``any`` is the filter for all values. ``attribute`` is the attribute compared with the
+    placeholder; ``None`` for several attributes, and for a comparison with a part of a value.
     """
 
     def __init__(self, text: str) -> None:
@@ -34,7 +34,7 @@ class FilterTemplate:
         names = _WHOLE_VALUE.findall(text)
         self.attribute = names[0] if len(names) == len(self._parts) - 1 == 1 else None
         try:
-            # libldap parses the filter before it connects, which fails.
+            # libldap parses the filter, and then fails to connect.
             ldap.initialize(_NO_SERVER).search_ext("", ldap.SCOPE_BASE, self.render("x"))
         except ldap.FILTER_ERROR:
             raise StartError(f"the filter {text} is not valid (RFC 4515)") from None
@@ -42,15 +42,15 @@ class FilterTemplate:
             pass
 
     def render(self, value: str) -> str:
-        """Return the filter for a value, which is escaped (RFC 4515, section 3)."""
+        """Return the filter with the escaped value (RFC 4515, section 3)."""
         escaped: str = ldap.filter.escape_filter_chars(value)
         return escaped.join(self._parts)
 
 
 class EntryMapper:
-    """Maps the attributes of an entry; an attribute with one value is text, another a list.
+    """Maps the attributes of an entry: one value is text, several are a list.
 
-    Bytes that are not text in UTF-8 stay bytes, which only the function ``guid`` takes.
+    Values with invalid UTF-8 stay bytes; only the function ``guid`` accepts bytes.
     """
 
     def __init__(self, options: LdapOptions) -> None:
@@ -65,7 +65,7 @@ class EntryMapper:
         )
 
     def user(self, attributes: dict[str, list[bytes]]) -> User | None:
-        """Return the user of an entry, ``None`` for one that is not known; raises `Broken`."""
+        """Return the user of an entry, or ``None`` by ``not_known_when``; raises `Broken`."""
         record = self.record(attributes)
         if self.not_known_when is not None and self._is_not_known(self.not_known_when, record):
             return None
@@ -92,7 +92,11 @@ class EntryMapper:
                 yield step
 
     def _is_not_known(self, condition: Expression, record: dict[str, Any]) -> bool:
-        """Evaluate a condition; raises `Broken` if it is false, and true for one of some values."""
+        """Evaluate a condition.
+
+        Raises `Broken` if an attribute has several values, and the condition is true for a single
+        one but false for the list: the operator compared text with a list.
+        """
         if not is_falsy(condition.evaluate(record)):
             return True
         for name in condition.members:
@@ -104,7 +108,7 @@ class EntryMapper:
         return False
 
     def record(self, attributes: dict[str, list[bytes]]) -> dict[str, Any]:
-        """Return the attributes as text and lists; they have the names of the expressions."""
+        """Return the attributes as text and lists, by the names in the expressions."""
         record: dict[str, Any] = {}
         for name, values in attributes.items():
             texts = [_text(each) for each in values]

@@ -1,7 +1,7 @@
-"""python-ldap, imported without what libldap reads from its surroundings, and its errors.
+"""The import of python-ldap without the user's settings of libldap, and the errors of python-ldap.
 
 ``ldap.conf``, ``~/.ldaprc`` and ``LDAP*`` variables could change trusted certificates, limits and
-the treatment of aliases; libldap reads them when it is loaded, unless ``LDAPNOINIT`` is set.
+the treatment of aliases. libldap reads them on load, unless ``LDAPNOINIT`` is set.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _BROKEN: dict[type[Exception], str] = {
     ldap.FILTER_ERROR: "the filter is not valid (RFC 4515)",
     ldap.INAPPROPRIATE_AUTH: "the server accepts no bind of this kind for bind.dn",
     ldap.INAPPROPRIATE_MATCHING: "an attribute of the filter cannot be compared in this way",
-    ldap.INSUFFICIENT_ACCESS: "the server refuses bind.dn the search (access control)",
+    ldap.INSUFFICIENT_ACCESS: "the access control of the server forbids bind.dn the search",
     ldap.INVALID_CREDENTIALS: "the server refuses bind.dn or its password",
     ldap.INVALID_DN_SYNTAX: "base_dn or bind.dn is not a distinguished name",
     ldap.NO_SUCH_OBJECT: "base_dn does not exist, or bind.dn may not read it",
-    ldap.OPERATIONS_ERROR: "the server refuses the search; Active Directory does without a bind",
+    ldap.OPERATIONS_ERROR: "the server refuses the search; Active Directory requires a bind",
     ldap.STRONG_AUTH_REQUIRED: "the server requires TLS, or a stronger bind: write ldaps:// or "
     "start_tls: true",
     ldap.UNDEFINED_TYPE: "an attribute of the filter does not exist",
@@ -55,7 +55,7 @@ REFUSED = (
     ldap.INVALID_CREDENTIALS,
     ldap.UNWILLING_TO_PERFORM,
 )
-"""Errors of a bind for wrong credentials, and for an account that is locked, by server."""
+"""Errors of a bind with wrong credentials or a locked account; they differ by server."""
 
 
 def explain_refusal(error: Exception) -> str:

@@ -35,9 +35,9 @@ _PORTS = {"ldap": 389, "ldaps": 636}
 
 
 def _uri(text: str) -> str:
-    """Return the canonical URI; libldap would also take a list of them, or a search."""
+    """Return the canonical URI; libldap would also accept a list of URIs, or a search."""
     match = _URI.fullmatch(text)
-    try:  # not every version of Python checks what is in brackets
+    try:  # not every version of Python checks the address in brackets
         server = urlsplit(text if match else "")
         valid = server.port != 0 and ("[" not in text or bool(IPv6Address(server.hostname or "")))
     except ValueError:
@@ -48,7 +48,7 @@ def _uri(text: str) -> str:
 
 
 def is_loopback(uri: str) -> bool:
-    """Return whether only this machine can be the server."""
+    """Return whether the server is on this machine."""
     host = urlsplit(uri).hostname or ""
     try:
         return ip_address(host).is_loopback
@@ -64,7 +64,7 @@ class BindOptions(Options):
     password: Password | None = None
     """Its password."""
     sasl: Literal["external"] | None = None
-    """``external`` binds by the client certificate of ``tls``."""
+    """``external`` binds with the client certificate of ``tls``."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -80,7 +80,7 @@ class TlsOptions(Options):
     """Trusted certificates, and our own."""
 
     ca_file: ConfigPath | None = None
-    """The trusted certificates, in PEM; without it, those of the system."""
+    """The trusted certificates, in PEM; by default the system's."""
     cert_file: ConfigPath | None = None
     """Our certificate, in PEM."""
     key_file: ConfigPath | None = None
@@ -126,9 +126,9 @@ class ResponseOptions(Options):
     plan: FieldSource
     """The plan."""
     profile_url: FieldSource | None = None
-    """The profile URL; without it, it is derived from the nickname."""
+    """The profile URL; by default, it is derived from the nickname."""
     not_known_when: ExpressionText | None = None
-    """A condition on the attributes under which the user is not known, such as a disabled one."""
+    """A condition on the attributes; if true, the user is "not found", such as a disabled one."""
 
 
 class LdapOptions(BackendOptions):
@@ -137,11 +137,11 @@ class LdapOptions(BackendOptions):
     uris: Annotated[tuple[Annotated[str, AfterValidator(_uri)], ...], Field(min_length=1)]
     """The servers, in order of preference."""
     bind: BindOptions | None = None
-    """Our credentials; without them, the bind is anonymous."""
+    """Our credentials; by default, the bind is anonymous."""
     base_dn: str
-    """The entry below which is searched."""
+    """The entry at the top of the search."""
     scope: Literal["subtree", "onelevel", "base"] = "subtree"
-    """How far below it."""
+    """The depth of the search below ``base_dn``."""
     by_nickname: NicknameSearch | None = None
     """The search for a nickname."""
     by_card: CardSearch | None = None
@@ -149,21 +149,21 @@ class LdapOptions(BackendOptions):
     response: ResponseOptions
     """Sources of the fields of a user."""
     start_tls: bool = False
-    """Whether ``ldap://`` is upgraded to TLS before the bind."""
+    """Upgrade ``ldap://`` to TLS before the bind."""
     tls: TlsOptions = TlsOptions()
     """Trusted certificates, and our own."""
     insecure: bool = False
-    """Whether passwords and users may cross a network in plain text."""
+    """Allow ``ldap://`` without TLS to other machines, with passwords and users in plain text."""
     require_context_csn: bool | None = None
-    """Whether a server is used only if the suffix of base_dn has a contextCSN.
+    """Require a contextCSN in the suffix of base_dn: a replica has none until it is loaded.
 
-    By default that is so where the server offers replication, and once a server had one."""
+    By default, servers that offer replication need one; after a server had one, all need one."""
     references: Literal["ignore", "fail"] = "ignore"
-    """Whether a search fails that finds only references to other servers."""
+    """Treatment of a search with only references to other servers as its result."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 2.0
-    """How long each step of connecting may take: connect, TLS, bind."""
+    """Timeout of each step of connecting: connect, TLS, bind."""
     max_age: Annotated[Duration, Field(gt=0)] = 900.0
-    """How long a connection is used, ± 10 %; then the first server is tried again."""
+    """Maximum age of a connection, ± 10 %; then the first server is tried again."""
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:
@@ -191,6 +191,6 @@ class LdapOptions(BackendOptions):
 
     @property
     def searches(self) -> dict[type[Query], str]:
-        """The filters, for the kinds of query that the backend serves."""
+        """The filters, by kind of query."""
         both = (ByNickname, self.by_nickname), (ByCard, self.by_card)
         return {kind: search.filter for kind, search in both if search is not None}

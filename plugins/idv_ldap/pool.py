@@ -1,6 +1,6 @@
 """Two connections to the first server that responds, kept open, replaced and restored.
 
-Servers may differ, so one is used at a time: the first in the list that has a connection.
+Servers may differ in their data. So only one is in use at a time: the first with a connection.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _STEPS = 10
 _LOST = Unavailable("the connection was lost")
 RETRY_INTERVAL = 1.0
 RETURN_INTERVAL = 10.0
-"""Seconds for which a connection to another server than the first is used."""
+"""Maximum age in seconds of a connection to any server but the first of the list."""
 BROKEN_INTERVAL = 60.0
-"""The same after an error that waiting does not repair; `Refusals` has those of credentials."""
+"""Seconds before the next attempt after a `Broken`; `Refusals` paces refused credentials."""
 
 
 class ConnectionPool:
-    """Open connections of a backend; ``problem`` is why there is none.
+    """Open connections of a backend; ``problem`` is the reason why there is none.
 
-    ``on_available`` is called when there is a connection again.
+    Each new connection calls ``on_available``.
     """
 
     def __init__(self, options: LdapOptions, on_available: Callable[[], None]) -> None:
@@ -45,7 +45,7 @@ class ConnectionPool:
         self._failure: LookupFailed = Unavailable("the backend is not open")
         self._is_replica = options.require_context_csn
         self.attempts: dict[str, str] = {}
-        """How each server responded to the last attempt to connect to it."""
+        """The result of the last attempt to connect, by server."""
 
     @property
     def problem(self) -> str | None:
@@ -53,14 +53,14 @@ class ConnectionPool:
 
     @property
     def _usable(self) -> list[Connection]:
-        """The connections that are not lost, as far as is known."""
+        """The connections without a known failure."""
         return [each for each in self._open if not each.lost.done()]
 
     async def open(self) -> None:
-        """Connect; raises `Broken` for what is not repaired by waiting.
+        """Connect; raises `Broken` for permanent errors.
 
-        A server that cannot be reached is logged, and connected to as soon as it can be; so are
-        servers after `Refused`.
+        An unreachable server is logged, and connecting is retried in the background. `Refused` is
+        raised, and also retried.
         """
         refused = None
         try:
@@ -75,9 +75,9 @@ class ConnectionPool:
             raise refused
 
     async def search(self, find: Callable[[Connection], Awaitable[Found]]) -> Found:
-        """Search by the connection with the fewest searches to the first server.
+        """Search on the first server, over its connection with the fewest searches.
 
-        Another one is used if that is lost.
+        If the connection is lost, repeat the search on another one.
         """
         failure = self._failure.copy()
         failure.counts_against_breaker = False
@@ -122,7 +122,7 @@ class ConnectionPool:
             connection = new
 
     async def _restore(self) -> Connection:
-        """Connect, and try again until that succeeds."""
+        """Connect; retry until an attempt succeeds."""
         while True:
             try:
                 return await self._connect()
@@ -135,7 +135,7 @@ class ConnectionPool:
     async def _connect(self) -> Connection:
         """Connect to the first server that responds; raises the first error, with all reasons.
 
-        One that refuses our credentials is the last, since the others have the same accounts.
+        After refused credentials no other server is tried: all have the same accounts.
         """
         options, failed = self._options, list[LookupFailed]()
         REFUSALS.check(options)
@@ -162,7 +162,7 @@ class ConnectionPool:
         raise type(failed[0])("; ".join(each.reason for each in failed))
 
     def _report(self, failure: LookupFailed) -> None:
-        """Log a failure once in an outage, and one that waiting does not repair also before one."""
+        """Log a failure once per outage; log `Broken` also while another connection works."""
         is_news = isinstance(failure, Broken) or not self._usable
         if is_news and failure.reason != self._failure.reason:
             again = f"trying again every {_pause(failure):g} s"

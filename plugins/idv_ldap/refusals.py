@@ -1,7 +1,7 @@
-"""Credentials that a server refused: after some attempts it locks the account.
+"""Pauses after refused credentials: a server locks an account after some attempts.
 
-The memory is shared by all processes of a service, since the plugin is imported before the first
-is forked. Other credentials are tried immediately.
+All processes of a service share this memory: the import of the plugin precedes the first fork.
+Changed credentials are tried immediately.
 """
 
 from __future__ import annotations
@@ -23,28 +23,32 @@ if TYPE_CHECKING:
     from idv_ldap.options import LdapOptions
 
 _FIRST_PAUSE, _FACTOR, _MAX_PAUSE = 60.0, 10.0, 3600.0
-"""Seconds: three attempts in the half hour in which a server may count them, then one an hour."""
+"""Seconds: three attempts in half an hour, as servers may count them, then one per hour."""
 _ACCEPTED_FOR = 10.0
-"""Seconds in which credentials that were accepted may be used by several processes at a time, so
-that they do not wait for each other where a server does not respond."""
+"""Seconds after an accepted bind without the limit of one bind at a time.
+
+Without this time, the processes would wait for each other at a server that does not respond.
+"""
 _PLACES = 4096
 _RECORD = struct.Struct("qdd232s")
-"""The hash of the credentials, the end and the length of the pause, and the reason; the length is 0
-for credentials that were accepted."""
+"""The hash of the credentials, the end and the length of the pause, and the reason.
+
+The length is 0 for accepted credentials.
+"""
 
 
 class Refused(Broken):
-    """The server refuses our credentials; it is not asked again until the end of a pause."""
+    """The server refuses our credentials; a pause precedes the next attempt."""
 
 
 class Refusals:
-    """The refusals that last; ``timer`` gives seconds, the same in all processes."""
+    """The pauses of all credentials; ``timer`` gives seconds, the same in all processes."""
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
         self._records = mmap(-1, _PLACES * _RECORD.size)
         self._in_process: dict[int, threading.Lock] = {}
-        # Its locks end with the process that has them. Elsewhere a service is one process.
+        # A lock ends with its process. On other systems a service is a single process.
         self._file = os.memfd_create("idv_ldap") if sys.platform == "linux" else None
 
     def check(self, options: LdapOptions) -> float:
@@ -61,8 +65,8 @@ class Refusals:
     def attempt(self, options: LdapOptions) -> Iterator[None]:
         """Allow one use of the credentials at a time, in all processes, and record its `Refused`.
 
-        Others are allowed if one was just accepted. Raises as `check` does, and `Unavailable` if
-        another use has not ended in time.
+        Shortly after an accepted use, concurrent uses are allowed. Raises `Refused` during a pause,
+        and `Unavailable` after a timeout.
         """
         credentials = _hash(options)
         with self._locked(credentials, options.connect_timeout):
@@ -88,7 +92,7 @@ class Refusals:
     @contextmanager
     def _locked(self, credentials: int, timeout: float) -> Iterator[None]:
         deadline, place = time.monotonic() + timeout, credentials % _PLACES
-        # The lock of a file excludes other processes, and no thread of this one.
+        # The file lock excludes other processes; threads of this process need another lock.
         with self._in_process.setdefault(place, threading.Lock()):
             while self._file is not None:
                 until, pause, _ = self._read(credentials)
@@ -99,7 +103,7 @@ class Refusals:
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise Unavailable("another process has not bound in time") from None
+                        raise Unavailable("the bind of another process takes too long") from None
                     time.sleep(0.01)
             try:
                 yield
@@ -109,7 +113,7 @@ class Refusals:
 
 
 def _hash(options: LdapOptions) -> int:
-    """Return the hash of the credentials, with a secret of Python that forked processes share."""
+    """Return the hash of the credentials; forked processes share Python's secret for hashes."""
     bind = options.bind
     password = bind.password.get_secret_value() if bind and bind.password else None
     return hash((tuple(sorted(options.uris)), bind and bind.dn, password))

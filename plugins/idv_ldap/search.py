@@ -1,6 +1,6 @@
 """The search for a nickname or a card number, and evidence for its "not found".
 
-A server finds nothing by an attribute that may not be read, or by a constant that is misspelt.
+A filter with an unreadable attribute or a misspelt constant finds nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from idv_ldap.server import Attributes
 from tornado_idv import Broken
 
 _MAX_AGE = 1.0
-"""Seconds since a search found an entry, after which "not found" needs another one."""
+"""Seconds of validity of a successful search as evidence for "not found"."""
 _ENTRY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
-"""Also one whose entries may not be read, as far as the server knows the attribute."""
+"""Any entry but an empty unit; where supported, ``hasSubordinates`` counts unreadable entries."""
 
 
 class Search:
@@ -28,15 +28,16 @@ class Search:
         self.template = FilterTemplate(filter_)
         self._attributes = attributes
         self._witness: str | None = None
-        """A value that found an entry; empty if none is known, ``None`` if no entry is."""
+        """A value that found an entry; empty if no value is known, ``None`` if no entry is."""
         self._seen_at: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 
     async def find(self, connection: Connection, value: str) -> Attributes | None:
-        """Return the attributes of the entry.
+        """Return the attributes of the entry, or ``None``.
 
-        Raises `Broken` for none, unless the filter finds another one, or the connection found one
-        less than a second ago. A tree that was empty from the start has no users.
+        ``None`` needs evidence: the filter finds another entry, or the connection found an entry
+        less than a second ago. Otherwise raises `Broken`. A tree that was empty from the start
+        needs no evidence.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -54,6 +55,7 @@ class Search:
         return None
 
     async def _confirm(self, connection: Connection) -> None:
+        """Raise `Broken` unless the filter finds an entry, or the tree was empty from the start."""
         template = self.template
         if self._witness and await connection.first(template.render(self._witness)) is not None:
             return
@@ -62,11 +64,11 @@ class Search:
             if self._witness is None and await connection.first(_ENTRY) is None:
                 return
             raise Broken(
-                f"the filter finds no entry for any value ({template.any}): there is none, "
+                f"the filter finds no entry for any value ({template.any}): no such entry exists, "
                 "or bind.dn may not read it or an attribute of the filter"
             )
         self._witness = next((values[0].decode() for values in found.values()), "")
         if self._witness and await connection.first(template.render(self._witness)) is None:
             failure = Broken(f"the server finds no {template.attribute} by its index")
-            connection.lose(failure)  # Samba may find it on another
+            connection.lose(failure)  # Samba may find it on a new connection
             raise failure

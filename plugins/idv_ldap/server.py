@@ -1,8 +1,8 @@
 """The schema of a server, and the state of a replica.
 
-A server ignores what it does not know: an unknown attribute in a filter finds nothing, in OpenLDAP
-without an error (RFC 4511, section 4.5.1.7, "Undefined"), so that every user would be "not known".
-And it returns values under names of its own, such as ``title;lang-en`` or ``ou``.
+An unknown attribute in a filter finds nothing, in OpenLDAP without an error (RFC 4511, section
+4.5.1.7, "Undefined"). Then every user would be "not known". A server may also return values under
+other names than requested, such as ``title;lang-en`` or ``ou``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _TYPE = re.compile(r"\(\s*(\S+)(?:\s+NAME\s+('[^']*'|\([^)]*\)))?")
 """OID and names (RFC 4512, section 4.1.2)."""
 _NAME = re.compile(r"'([^']*)'")
 _SYNC = b"1.3.6.1.4.1.4203.1.9.1.1"
-"""The control of RFC 4533, which the overlay ``syncprov`` has."""
+"""The control of RFC 4533; the overlay ``syncprov`` offers it."""
 _BEING_LOADED = "the server is a replica that is being loaded"
 
 Attributes = dict[str, list[bytes]]
 Types = dict[str, str]
-"""The OID of each attribute type by its names, in lower case, and by itself."""
+"""The OIDs of attribute types, by their names in lower case and by OID."""
 
 
 def parse_types(definitions: Iterable[bytes]) -> Types:
@@ -43,10 +43,10 @@ def parse_types(definitions: Iterable[bytes]) -> Types:
 
 
 def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> Attributes:
-    """Return the values by the names of the request, of which a server may return others.
+    """Return the values by the requested names; a server may return other names.
 
-    Raises `Broken` for values with options, or of a type, that were not requested: those of a
-    type that is derived from a requested one, for example, which would seem to be missing.
+    Raises `Broken` for values of another type or with other options than requested. Such a type
+    may be derived from a requested one; without the error, the attribute would seem to be missing.
     """
 
     def key(description: str) -> tuple[str, frozenset[str]]:
@@ -59,7 +59,7 @@ def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> At
     for description, values in attributes.items():
         names = [name for name, each in keys.items() if each == key(description)]
         if values and not names:
-            text = "which response does not name: an attribute would seem to be missing"
+            text = "but response does not name it: an attribute would seem to be missing"
             raise Broken(f"the server returned {description}, {text}")
         for name in names:
             selected[name] = selected.get(name, []) + values
@@ -67,10 +67,10 @@ def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> At
 
 
 def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types:
-    """Return the types of the server; raises `Broken` if it lacks one of the names.
+    """Return the types of the server, or none if its schema is unreadable; blocks.
 
-    There are none if its schema cannot be read. Blocks, and raises errors of python-ldap, also
-    where the server has no ``base_dn``.
+    Raises `Broken` for a name without a type, and errors of python-ldap, also for a missing
+    ``base_dn``.
     """
     places = _read(handle, options.base_dn, "subschemaSubentry", is_required=True)
     definitions: list[bytes] = []
@@ -79,7 +79,7 @@ def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types
         definitions += schema["attributetypes"]
     types = parse_types(definitions)
     if not types:
-        text = "backend %s: the schema cannot be read: unknown attributes would find no user"
+        text = "backend %s: the schema cannot be read: an unknown attribute would find no user"
         _log.warning(text, options.name)
     for name in names if types else ():
         base = name.partition(";")[0]
@@ -89,13 +89,12 @@ def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types
 
 
 def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
-    """Return whether the database of ``base_dn`` has a ``contextCSN``.
+    """Return whether the database of ``base_dn`` has a ``contextCSN``; blocks.
 
-    OpenLDAP writes that into the suffix of each database that is replicated, and into that of a
-    replica at the end of its first refresh. Raises `Unavailable` if there is none although
-    ``is_replica`` or, where that is not known, although the server offers replication; and for a
-    controller of Active Directory that has not replicated all. Blocks, and raises errors of
-    python-ldap.
+    OpenLDAP writes it into the suffix of each replicated database; in a replica, at the end of the
+    first refresh. A missing one raises `Unavailable` if ``is_replica``; if ``is_replica`` is
+    unknown, it does so on a server that offers replication. Also raises `Unavailable` for an
+    unsynchronized controller of Active Directory, and errors of python-ldap.
     """
     root = _read(handle, "", "namingContexts", "supportedControl", "isSynchronized")
     if root["issynchronized"] == [b"FALSE"]:
@@ -114,9 +113,9 @@ def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
 
 
 def identify(handle: Any) -> str:
-    """Return what the server calls itself, as Active Directory does, or else its address.
+    """Return the server's name for itself, as in Active Directory, or else its address.
 
-    Blocks, and raises errors of python-ldap and `OSError`.
+    Blocks; raises errors of python-ldap and `OSError`.
     """
     with socket.socket(fileno=os.dup(handle.fileno())) as sock:
         address = repr(sock.getpeername())
@@ -127,7 +126,7 @@ def identify(handle: Any) -> str:
 def _read(
     handle: Any, name: str, *attributes: str, kind: str = "*", is_required: bool = False
 ) -> defaultdict[str, list[bytes]]:
-    """Return attributes of an entry by their names in lower case; servers write other cases."""
+    """Return attributes of an entry by their names in lower case: servers vary the case."""
     entry: defaultdict[str, list[bytes]] = defaultdict(list)
     try:
         found = handle.search_s(name, ldap.SCOPE_BASE, f"(objectClass={kind})", attributes)

@@ -28,7 +28,7 @@ PERSONS = (
     person("disabled", "4", "employeeType;lang-en: disabled"),
     person("range", "5", "employeeType;lang-abcdefg: disabled"),
 )
-UNSEEN = "which response does not name: an attribute would seem to be missing"
+UNSEEN = "but response does not name it: an attribute would seem to be missing"
 HIDDEN_SCHEMA = 'access to dn.base="cn=Subschema" by * none\naccess to * by * read'
 
 
@@ -132,7 +132,7 @@ async def test_without_a_schema_names_must_be_those_of_the_server(
             ("organizationalUnitName", f"broken: the server returned ou, {UNSEEN}"),
         ):
             assert await found(tmp_path, server.uri, "alice", plan(path)) == expected
-    assert "the schema cannot be read: unknown attributes would find no user" in caplog.text
+    assert "the schema cannot be read: an unknown attribute would find no user" in caplog.text
 
 
 async def test_filter_by_a_type_that_others_are_derived_from(
@@ -198,7 +198,7 @@ def test_values_are_selected_by_type_and_options(
 ) -> None:
     types = parse_types(DEFINITIONS)
     if expected is None:
-        with pytest.raises(Broken, match="which response does not name"):
+        with pytest.raises(Broken, match="response does not name"):
             select(types, returned, requested)
     else:
         assert select(types, returned, requested) == expected
