@@ -1,4 +1,4 @@
-"""Users in one table, or view, of a SQLite file, which the service only reads."""
+"""Read-only access to users in a table or view of a SQLite file: the kind ``sqlite``."""
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
-"""Lookups in a SQLite file that may be written, replaced or damaged at any time.
+"""Lookups in a SQLite file; other programs may write, replace or damage it at any time.
 
 The backend checks the file every second. There are three results:
 
-- Written through SQLite: every connection sees the new rows; the cache is purged.
-- Replaced, or changed without SQLite's knowledge (a copy over it): the file is opened again
-  and checked, lookups are switched to it, the cache is purged, and the old connections close.
-- Missing or bad: results are uncertain. While the old file is intact behind its open
-  connections (deleted, or another renamed over it), users in it are still *found*, but instead
-  of "not known here" `Unavailable` or `Broken` is raised. A file that was damaged in place is
-  closed, and every lookup raises. The first check that finds a good file ends this state.
+- The file was written through SQLite: every connection sees the new rows; the cache is purged.
+- The file was replaced, or changed without SQLite's knowledge (a copy over it): the backend opens
+  and checks the new file, switches lookups to it, purges the cache, and closes the old connections.
+- The file is missing or invalid. If the old file was deleted, or another was renamed over it, the
+  open connections still read the old users: these are *found*, and all others raise `Unavailable`
+  or `Broken`. If the file was damaged in place, it is closed, and every lookup raises. The next
+  check with a valid file ends this state.
 
-A result is returned only if the file's signature is that of the last check; otherwise the
-file is checked first. (After a copy over the file, a query may read some pages of the old file
-from SQLite's page cache and some of the new one, and find one user's nickname in an index
-that leads to another user's row.)
+Each result needs an unchanged signature of the file since the last check. Otherwise the file is
+checked first: after a copy over the file, SQLite may combine cached pages of the old file with
+pages of the new one, and follow one user's index entry to another user's row.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from tornado_idv import (
 
 _log = logging.getLogger(__name__)
 _LEFT_SIDECAR = (
-    "the file was replaced while its old -wal and -shm files remain, and SQLite would apply these "
-    "to the new one; remove both"
+    "the file was replaced, but the old -wal and -shm files remain, and SQLite would apply them "
+    "to the new file; remove both"
 )
 _LOST_SIDECAR = (
     "the -wal or -shm file was removed or replaced, and users may be lost with it; when the file "
@@ -66,17 +65,17 @@ class SqliteBackend(Backend[SqliteOptions]):
 
     @classmethod
     def user_store(cls, options: SqliteOptions) -> SqliteUserStore:
-        """Return all users of the file; a view can be read only."""
+        """Return all users of the file; a view is read-only."""
         return SqliteUserStore(options)
 
     @property
     def problem(self) -> str | None:
-        """Why lookups fail, or find no more than the users of a file that is gone."""
+        """The reason why lookups fail, or find only users of a file that is gone."""
         return None if self._error is None else self._error.reason
 
     @property
     def revision(self) -> str | None:
-        """That of the last check, which has reported every change before."""
+        """The revision at the last check; changes up to then are reported."""
         return None if self._file is None else self._file.state.revision
 
     async def open(self) -> None:
@@ -99,8 +98,8 @@ class SqliteBackend(Backend[SqliteOptions]):
             except LookupFailed:
                 if self._file is file:
                     raise
-                continue  # the file was closed during the query: query what replaced it
-            # A user who was found is one of before, if a sidecar was removed; a miss is uncertain.
+                continue  # the file was closed during the query: use its successor
+            # Without its sidecars, a found user is one of the last check; a miss is uncertain.
             is_current = file.is_unmodified() and (user is not None or not file.has_lost_sidecar())
             if not is_current and (self._error is None or not file.is_intact()):
                 await self.check()
@@ -113,12 +112,12 @@ class SqliteBackend(Backend[SqliteOptions]):
         return user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | None:
-        """Query the table, and show the statement and what came back."""
+        """Query the table, and show the statement and its result."""
         return await self.find(query, steps)
 
     async def close(self) -> None:
         """Stop the running queries, close every connection and end its thread."""
-        # No check starts after this: nothing would close a file that it opens.
+        # Prevents later checks: the files that they open would stay open.
         self._closed = True
         if self._watch_task is not None:
             self._watch_task.cancel()
@@ -128,13 +127,12 @@ class SqliteBackend(Backend[SqliteOptions]):
         await self._drop()
 
     async def check(self) -> None:
-        """Check the file and apply what happened to it up to now.
+        """Check the file and apply its changes up to now.
 
-        Concurrent callers share one check. One that is cancelled leaves it running. A closed
+        Concurrent callers share one check, and a cancelled caller leaves it running. A closed
         backend checks nothing.
         """
-        # A check that is already running may have read the file's status before the caller's
-        # query: wait for it and start another.
+        # A running check may have read the file's status before the caller's query: start another.
         if self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
         if self._check_task is None or self._check_task.done():
@@ -174,7 +172,7 @@ class SqliteBackend(Backend[SqliteOptions]):
                 _log.info("backend %s: the file is usable again", self.name)
 
     async def _is_current(self, file: OpenFile) -> bool:
-        """Return whether the open file is the one at the path, with changes known to SQLite."""
+        """Return whether the path still has the open file, with only changes known to SQLite."""
         was = file.state
         signature = signature_of(self.options.path)
         if not signature.is_same_file(was.signature):
@@ -184,7 +182,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         if file.has_lost_sidecar():
             if signature == was.signature:
                 raise Unavailable(_LOST_SIDECAR)
-            await self._drop()  # before it is opened: in one process SQLite shares the -shm file
+            await self._drop()  # before the next open: connections of a process share the -shm file
             return False
         try:
             now = await file.check()

@@ -1,6 +1,6 @@
-"""SQLite's errors as `LookupFailed`, with reasons that contain no data.
+"""SQLite's errors as `LookupFailed`, with reasons without data.
 
-SQLite's own messages are not passed on: some quote a value of the table.
+Messages of SQLite are dropped: some quote a value of the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BROKEN = {
 _UNAVAILABLE = {
     sqlite3.SQLITE_BUSY: "the database is locked",
     sqlite3.SQLITE_CANTOPEN: (
-        "the file, or the -wal, -shm or -journal file beside it, cannot be opened; give this user "
+        "the file or its -wal, -shm or -journal file cannot be opened; give this user "
         "permission to read them, and to write to the directory if the database is in WAL mode"
     ),
     sqlite3.SQLITE_ERROR: "the table, or a column of it, is gone",
@@ -32,9 +32,9 @@ _UNAVAILABLE_EXTENDED = {
             sqlite3.SQLITE_READONLY_DIRECTORY,
             sqlite3.SQLITE_READONLY_RECOVERY,
         ),
-        "the database is in WAL mode and this user cannot create or write the -wal and -shm files "
-        "beside it; let this user write to the directory and these files, or turn WAL mode off "
-        "with: PRAGMA journal_mode=DELETE",
+        "the database is in WAL mode and this user cannot create or write its -wal and -shm files; "
+        "let this user write to the directory and these files, or turn WAL mode off with: "
+        "PRAGMA journal_mode=DELETE",
     ),
     sqlite3.SQLITE_READONLY_ROLLBACK: (
         "a writer stopped in the middle of a transaction and left a -journal file; roll it back "
@@ -44,7 +44,7 @@ _UNAVAILABLE_EXTENDED = {
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Return whether the same query may succeed when a writer has finished."""
+    """Return whether the query may succeed after the end of a write."""
     return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
@@ -71,9 +71,10 @@ def to_lookup_failed(error: sqlite3.Error) -> LookupFailed:
 
 
 def to_write_failed(error: sqlite3.Error) -> LookupFailed:
-    """Return the `Unavailable` or `Broken` for an error of SQLite while users are imported.
+    """Return the `Unavailable` or `Broken` for an error of SQLite during an import.
 
-    The messages of violated constraints name columns only, unless they are a trigger's own.
+    Messages of violated constraints contain only names of columns. Messages of triggers may contain
+    data.
     """
     code = _primary_code(error)
     if code == sqlite3.SQLITE_CONSTRAINT:

@@ -1,14 +1,14 @@
 """The SQL of a lookup: one statement for each kind of query, and its parameters.
 
-SQLite stores values as they are inserted. A column may hold a card number as a number or as
-bytes, neither of which equals the queried text, and the result would be "not known here" for a
-user who exists. So a lookup queries these forms, too, and a row found by one is `Broken`.
+SQLite stores values in the type of the INSERT. A column may hold a card number as a number or as
+bytes. Neither equals the queried text, and an existing user would be "not known here". So a lookup
+also queries these forms, and a row in one of them is `Broken`.
 
-Each form is a SELECT of its own: with ``IN`` or ``OR`` SQLite's planner does not use the index
-of a table that was small when it was analysed.
+Each form is a separate SELECT: with ``IN`` or ``OR``, SQLite's planner ignores the index of a table
+that was small at its last ANALYZE.
 
-Several lookups of one kind share one statement, which saves most of the time of switching
-between the event loop and SQLite's thread.
+Several lookups of one kind share one statement. This saves most of the time for switches between
+the event loop and SQLite's thread.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from tornado_idv import ByNickname, Query
 Value = str | bytes | None
 
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-"""Text that SQLite stores as a number in a column of numbers, but for zeros in front."""
+"""Text without leading zeros that a numeric column of SQLite stores as a number."""
 _OPERANDS = {
-    # A cast converts as SQLite does when it stores; without the plus the column would be converted.
+    # A cast converts like an INSERT. The plus removes its affinity: else it converts the column.
     "text": "?{0}",
     "blob": "?{1}",
     "native": "+CAST(?{0} AS BLOB)",
     "integer": "+CAST(?{2} AS NUMERIC)",
     "real": "+CAST(?{2} AS REAL)",
 }
-"""The forms of a value, from the parameters text, bytes in UTF-8, and text that is a number."""
+"""The forms of a value, from three parameters: text, bytes in UTF-8, and numeric text."""
 _AT_ONCE = (1, 2, 4, 8, 16, 32)
+"""Sizes of batches; sqlite3 caches prepared statements, so there are few different ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """One kind of query, asked in each form that the column can hold.
+    """The statement for one kind of query, with a SELECT for each form in the column.
 
-    ``batches`` are statements for several queries at once, by their number: the values are
-    those of one after the other, and each row begins with the place of its query, from 0.
+    ``batches`` are statements for several queries, by their number. Their parameters are the
+    concatenated values of the queries. Each row begins with the index of its query.
     """
 
     sql: str
@@ -59,10 +60,10 @@ class Lookup:
         is_view: bool,
         folds: bool,
     ) -> Lookup:
-        """Return the lookup by a quoted SQL expression, which ``select`` selects as ``name``.
+        """Return the lookup by a quoted SQL expression; ``select`` selects it as ``name``.
 
-        ``is_text`` says that SQLite turns the column's numbers into text as they are stored.
-        With ``folds`` the case of ASCII letters does not count.
+        With ``is_text``, SQLite stores the column's numbers as text. With ``folds``, the case of
+        ASCII letters is ignored.
         """
         forms = [
             *("text", "blob"),
@@ -70,9 +71,9 @@ class Lookup:
             *(("native",) if is_utf16 and not folds else ()),
         ]
         parameters = 2 if is_text else 3
-        # A column of a view has the affinity that one of its tables declares, and SQLite would take
-        # the value, converted to it, for what other tables hold. So what is found is compared
-        # with the value again, behind a limit that SQLite does not move conditions over.
+        # A column of a view has the affinity of a column of one of its tables. SQLite converts the
+        # value to that, and may find a row of another table by mistake. So the row is compared
+        # with the value again, outside of a LIMIT: SQLite moves no condition across it.
         limit = " LIMIT -1" if is_view else ""
 
         def arm(form: str, place: int) -> str:
@@ -83,7 +84,7 @@ class Lookup:
             if form == "text":
                 exact += f" AND +{name} = {operand} COLLATE {'NOCASE' if folds else 'BINARY'}"
             elif form == "blob" and folds:
-                # Collations leave bytes alone; an index has them behind all text.
+                # Collations ignore bytes; an index has them after all text.
                 indexed = f"{column} COLLATE NOCASE >= x''"
                 folded = f"CAST({name} AS TEXT) = ?{numbers[0]} COLLATE NOCASE"
                 exact += f" AND ({name} = {operand} OR {folded})"

@@ -1,9 +1,8 @@
-"""One open SQLite file: its connections, and whether it has changed since.
+"""One open SQLite file: its connections, and detection of changes.
 
-The file is opened by SQLite alone: closing any other descriptor of it would drop the locks
-that SQLite holds in this process (POSIX), and a lookup could then read a half-written page. So
-the change counter in the file's header is read through SQLite, as ``data_version``, and the
-rest from the file's status.
+Only SQLite opens the file. If this process closed another descriptor, POSIX would drop SQLite's
+locks, and a lookup could read a half-written page. So the change counter in the file's header comes
+from SQLite, as ``data_version``, and the rest from the file's status.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from idv_sqlite.reader import Reader, connect
 from tornado_idv import Broken, FileSignature, Query, Step, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
-"""Bytes up to which every page and row of a file is checked; otherwise schema and counts."""
+"""Maximum size in bytes for a check of every page and row; larger files: schema and counts."""
 _LACKS_ROWS = "an index lacks rows of its table; repair it by the statement REINDEX"
 
 
 class State(NamedTuple):
-    """State of a file that is compared from one check to the next.
+    """State of a file, compared from one check to the next.
 
-    ``sidecars`` are device and inode of the ``-wal`` and ``-shm`` files beside it. An open
-    connection keeps those that it has opened, while SQLite finds them by their names. The
-    ``revision`` also lasts beyond a process, and is not newer than ``data_version``.
+    ``sidecars`` are device and inode of the ``-wal`` and ``-shm`` files. An open connection keeps
+    its own; new connections find them by name. The ``revision`` stays comparable after a restart of
+    the process, and is not newer than ``data_version``.
     """
 
     signature: FileSignature
@@ -63,7 +62,7 @@ class OpenFile:
         path = options.path
         before = signature_of(path)
         if not path.is_file():
-            # To open a FIFO would block SQLite's thread for ever.
+            # Opening a FIFO would block SQLite's thread forever.
             raise Unavailable("not a regular file; write the path of a SQLite database")
         if before.size == 0:
             raise Unavailable("the file is empty")
@@ -80,7 +79,7 @@ class OpenFile:
                 for _ in range(options.readers):
                     connection = await connect(path)
                     stack.push_async_callback(connection.close)
-                    # It opens the -wal file here, and not with the first lookup.
+                    # The first statement opens the -wal file: here, not in the first lookup.
                     await connection.execute_fetchall("PRAGMA schema_version")
                     await connection.execute_fetchall("PRAGMA busy_timeout = 0")
                     readers.append(await Reader.over(connection))
@@ -114,8 +113,8 @@ class OpenFile:
 
     async def check(self) -> State:
         """Return the current state; raises `sqlite3.Error`, or `Unavailable` without a file."""
-        # The transaction's lock excludes writers, so that signature and version are consistent.
-        # (Not in WAL mode, where a checkpoint can come between; the file is then opened again.)
+        # The lock of the transaction excludes writers: signature and version are consistent.
+        # In WAL mode, a checkpoint may still come between; then the file is opened again.
         await self.watcher.execute_fetchall("BEGIN")
         try:
             revision = revision_of(self.options.path, self.target)
@@ -128,10 +127,10 @@ class OpenFile:
             await self.watcher.execute_fetchall("ROLLBACK")
 
     async def compare_indexes(self, *, every_row: bool = False) -> None:
-        """Raise `Broken` for an index that lacks rows, of any table if the users are a view.
+        """Raise `Broken` for an index with missing rows; for a view, check all tables.
 
-        Counting does not see a row that is under another value, but takes a hundredth of the time
-        of ``every_row``. ``PRAGMA quick_check`` only counts, and in SQLite 3.40 does not.
+        Counting misses a row under a wrong value, but takes a hundredth of the time of
+        ``every_row``. ``PRAGMA quick_check`` only counts, and in SQLite 3.40 not even that.
         """
         found = await self.watcher.execute_fetchall(
             "SELECT t.name, i.name FROM sqlite_master AS t, pragma_index_list(t.name) AS i WHERE "
@@ -153,7 +152,7 @@ class OpenFile:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_ERROR:
                     raise
-                continue  # an index by a function that is not known here, which no lookup uses
+                continue  # an index on a function of the writer; lookups do not use it
             if verdict != "ok":
                 raise Broken(_LACKS_ROWS)
 
@@ -191,9 +190,9 @@ def sidecars_of(path: Path) -> frozenset[tuple[int, int]]:
 
 
 def revision_of(path: Path, target: Path) -> str:
-    """Return what identifies the content of the file and of its ``-wal`` file, if that has any.
+    """Return an identifier of the content of the file and of its ``-wal`` file.
 
-    SQLite's own counters do not help: in WAL mode the one in the file is not changed by a write.
+    SQLite's change counter does not serve: in WAL mode, a write leaves it unchanged in the file.
     """
     wal = FileSignature.find(Path(f"{target}-wal"))
     signatures = [signature_of(path), wal if wal and wal.size else None]
@@ -201,7 +200,7 @@ def revision_of(path: Path, target: Path) -> str:
 
 
 def signature_of(path: Path) -> FileSignature:
-    """Return the file's signature; raises `Unavailable` if the path leads to no file."""
+    """Return the file's signature; raises `Unavailable` without a file at the path."""
     try:
         return FileSignature.of(path)
     except OSError as error:

@@ -17,26 +17,26 @@ class Columns(Options):
     nickname: Name = "nickname"
     """The nickname, without ``@`` in front."""
     card_number: Name = "card_number"
-    """The card number, declared as text so that zeros in front stay."""
+    """The card number, declared as text to keep leading zeros."""
     plan: Name = "plan"
     """The plan."""
     profile_url: Name | None = None
-    """The profile URL; if not given, the column ``profile_url``, if the table has one."""
+    """The profile URL; by default ``profile_url``, unless the table has no such column."""
 
 
 class SqliteOptions(BackendOptions):
-    """The options of the kind ``sqlite``, beside those of every backend."""
+    """The options of the kind ``sqlite``, in addition to those of every backend."""
 
     path: ConfigPath
-    """The SQLite file; a relative path starts at the folder of the configuration file."""
+    """The SQLite file. A relative path starts at the folder of the configuration file."""
     table: Name = "users"
-    """The table or view that holds one user in each row."""
+    """The table or view with one user per row."""
     columns: Columns = Columns()
-    """The names of the table's columns, where they are not the usual ones."""
+    """The names of the table's columns; the defaults are the names of the fields."""
     readers: Annotated[WholeNumber, Field(ge=1, le=16)] = 1
-    """Connections for lookups; more than one helps only where queries are slow."""
+    """Number of connections for lookups; more than one helps only with slow queries."""
     max_removed: Percentage = "2%"
-    """The share of the users that ``tornado-idv users import`` may remove."""
+    """Maximum percentage of the users that ``tornado-idv users import`` may remove."""
 
     @property
     def column_names(self) -> dict[str, str]:

@@ -1,13 +1,13 @@
-"""One read-only connection, whose queries stop when no caller waits for them any more.
+"""One read-only connection; a query stops when no caller waits for it.
 
-aiosqlite runs the queries of a connection in a thread, and a caller that is cancelled (by its
-deadline, for example) stops waiting without stopping its query. `sqlite3_interrupt` would
-stop whatever runs at that moment, which may be another caller's query. So the reader sends one
-statement at a time, and SQLite itself asks every few thousand steps whether a caller still
-waits for it: such a query ends within about a millisecond, and no other is affected.
+aiosqlite runs the queries of a connection in a thread. A cancelled caller (after its deadline, for
+example) stops waiting, but its query continues. `sqlite3_interrupt` would stop the statement that
+runs at that moment, perhaps another caller's. So the reader sends one statement at a time, and
+SQLite checks every few thousand steps for a waiting caller. An abandoned query ends within about a
+millisecond, and no other query is affected.
 
-Most of a lookup's time is the way to that thread and back. So all lookups of one kind that
-wait when the connection becomes free are sent in one statement.
+Most of a lookup's time is the way to that thread and back. So one statement serves all waiting
+lookups of one kind when the connection becomes free.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ logging.getLogger("aiosqlite").setLevel(logging.INFO)
 async def connect(path: Path) -> aiosqlite.Connection:
     """Open a file for reading; each statement waits `BUSY_TIMEOUT` for a lock.
 
-    Raises `sqlite3.Error`, and leaves no thread behind when it does.
+    Raises `sqlite3.Error`, and then leaves no thread behind.
     """
     connection = await aiosqlite.connect(
         read_only_uri(path), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT
@@ -55,7 +55,7 @@ async def connect(path: Path) -> aiosqlite.Connection:
 
 
 def read_only_uri(path: Path) -> str:
-    """Return the URI that opens this file; characters that are special in a URI are escaped."""
+    """Return the read-only URI of this file, with special characters escaped."""
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
@@ -66,8 +66,8 @@ _Request: TypeAlias = "tuple[Sequence[Value], asyncio.Future[list[Row]]]"
 class Reader:
     """A connection with a queue of lookups.
 
-    SQLite's own wait for a lock would block the thread, and the last of many callers would wait
-    many times as long; `fetch` waits instead.
+    SQLite's own wait for a lock would block the thread, and add up for many callers. So `fetch`
+    waits instead.
     """
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
@@ -77,13 +77,13 @@ class Reader:
         self.waiting = 0
         self.stopping = False
         self.running: Sequence[_Request] = ()
-        """The lookups of the statement that runs, or ran last."""
+        """The lookups of the current or last statement."""
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
         """Return a reader on a connection without a busy timeout."""
         reader = cls(connection)
-        # Called in the connection's thread, while a statement runs.
+        # SQLite calls it in the connection's thread during a statement.
         await connection.set_progress_handler(
             lambda: reader.stopping or not _pending(reader.running), _STEPS
         )
@@ -92,7 +92,7 @@ class Reader:
     async def fetch(self, lookup: Lookup, values: Sequence[Value]) -> list[Row]:
         """Return all rows of a lookup, with a value for each ``?``.
 
-        Raises `sqlite3.Error`, for a database that stays locked after `BUSY_TIMEOUT`.
+        Raises `sqlite3.Error`; for a locked database, after `BUSY_TIMEOUT`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + BUSY_TIMEOUT
@@ -132,7 +132,7 @@ class Reader:
         self._serve_task = None
 
     async def _run_batch(self, lookup: Lookup, batch: list[_Request]) -> None:
-        """Run one statement; if it fails, repeat each lookup alone, as one may be the cause."""
+        """Run one statement; after a failure, repeat each lookup alone: one may be the cause."""
         found: list[list[Row]] = [[] for _ in batch]
         try:
             for place, *row in await self._execute(lookup, batch):
@@ -154,7 +154,7 @@ class Reader:
         try:
             if not self.stopping:
                 return await self._connection.execute_fetchall(lookup.batches[len(batch)], values)
-        except ValueError:  # aiosqlite's, for a closed connection
+        except ValueError:  # aiosqlite raises it for a closed connection
             pass
         raise sqlite3.ProgrammingError("the connection is closed")
 

@@ -1,8 +1,8 @@
-"""All users of a SQLite file at once, for ``tornado-idv users``: the only code that writes it.
+"""All users of a SQLite file, for ``tornado-idv users``: the only code that writes the file.
 
-To replace users, a copy of the file is changed and renamed over it, so that readers are never
-locked out. A file in WAL mode is changed in one transaction instead: a new file would be read with
-the ``-wal`` file of the old one, and in this mode writers do not lock readers out.
+To replace users, a copy of the file is changed and renamed over it: readers are never locked out.
+A file in WAL mode is changed in one transaction instead. SQLite would apply the old ``-wal`` file
+to a renamed file, and in this mode writers do not lock readers out.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ _BUSY_TIMEOUT = 10.0
 """Seconds to wait for another writer, or for a reader at the commit."""
 _ROWS_AT_ONCE = 1000
 _CACHE = -64 * 1024
-"""Of pages, in KiB."""
+"""Size of the page cache; negative numbers are KiB."""
 _MOUNTED = (errno.EBUSY, errno.EXDEV)
 _NOT_DURABLE = (
-    "the users were changed, and whether that outlasts a crash of the machine could not be "
+    "the users were changed; whether the change survives a crash of the machine could not be "
     "determined; import them again"
 )
 
 
 def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
-    """Return a copy of the database at ``target``, or an empty file, deleted unless it is renamed.
+    """Return a copy of the database at ``target``, or an empty file.
 
-    Other writers of the old file are locked out until then; readers are not. Raises `StartError`.
+    The end of ``stack`` deletes the file unless it was renamed. Until then other writers of the old
+    file are locked out, but no readers. Raises `StartError`.
     """
     path = target.with_name(f".{target.name}.import")
-    try:  # one that an earlier process left is used again
+    try:  # reuse the file of an interrupted import
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from None
@@ -50,7 +51,7 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
     status = os.fstat(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another import may have renamed it.
+        # Another import may have renamed the file before the lock.
         is_locked = os.path.samestat(status, path.stat())
     except (BlockingIOError, FileNotFoundError):
         is_locked = False
@@ -72,7 +73,7 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
 def _rename(path: Path, target: Path) -> None:
     """Rename a new file over the old one.
 
-    Raises `StartError`, and `Unavailable` for an error after the new file has the name.
+    Raises `StartError`, and `Unavailable` for an error after the rename.
     """
     try:
         _sync(path)
@@ -81,8 +82,8 @@ def _rename(path: Path, target: Path) -> None:
         reason = error.strerror
         if error.errno in _MOUNTED:
             reason = (
-                "it is mounted by itself, as into a container; mount its folder, or add --merge, "
-                "by which the file itself is changed and no user removed"
+                "the file itself is a mount point, as in a container; mount its folder, or add "
+                "--merge to change the file in place, without removing users"
             )
         raise StartError(f"{target}: cannot be replaced: {reason}") from None
     try:
@@ -100,17 +101,16 @@ def _sync(path: Path) -> None:
 
 
 def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
-    """Copy the database, with its owner and mode; its writers are locked out up to the end."""
+    """Copy the database with owner and mode; lock other writers out until the end of ``stack``."""
     lock, source = (stack.enter_context(_connected(target)) for _ in range(2))
-    # By a connection of its own: SQLite does not copy from one that has begun to write.
+    # A separate connection: SQLite does not copy from one with a write transaction.
     lock.execute("BEGIN IMMEDIATE")
     status = target.stat()
     try:
         os.fchown(descriptor, status.st_uid, status.st_gid)
     except OSError:
         raise StartError(
-            f"{target}: the new file cannot be given to the owner of this one; run the "
-            "import as that user"
+            f"{target}: the new file cannot get the owner of this one; run the import as that user"
         ) from None
     os.fchmod(descriptor, status.st_mode & 0o7777)
     with closing(sqlite3.connect(path)) as copy:
@@ -120,7 +120,7 @@ def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
 
 
 def _is_missing(path: Path) -> bool:
-    """Return whether there is no database, but at most an empty file."""
+    """Return whether the path has no file, or an empty one."""
     try:
         return path.stat().st_size == 0  # `exists` hides other errors, from Python 3.14 on
     except FileNotFoundError:
@@ -157,8 +157,8 @@ class SqliteUserStore(UserStore):
 
     @contextmanager
     def transaction(self, *, in_place: bool) -> Iterator[SqliteTransaction]:
-        """Change the file in one transaction, or a copy, which is renamed over it."""
-        # The file itself is replaced, not a link that leads to it.
+        """Change the file in one transaction, or change a copy and rename it over the file."""
+        # The target of a symbolic link is replaced, not the link.
         path = Path(os.path.realpath(self.options.path))
         is_new = _is_missing(path)
         with ExitStack() as stack:
@@ -186,7 +186,7 @@ class SqliteUserStore(UserStore):
 
 
 class SqliteTransaction(UserTransaction):
-    """The change of a file, or of a copy at ``target`` that is renamed over it."""
+    """The change of a file, or of a copy at ``target``; the commit renames the copy."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class SqliteTransaction(UserTransaction):
         connection.execute(f"PRAGMA cache_size = {_CACHE}")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA foreign_keys = ON")
-        if target != path:  # it is deleted after a failure
+        if target != path:  # the copy needs no journal: a failure deletes it
             connection.execute("PRAGMA journal_mode = OFF")
             connection.execute("PRAGMA synchronous = OFF")
         connection.execute("BEGIN IMMEDIATE")
@@ -220,7 +220,7 @@ class SqliteTransaction(UserTransaction):
         self._numbers: Iterator[int] | None = None
 
     def _row_key(self, table: str) -> str:
-        """Return the name of the row's number, or the nickname in a table that has no number."""
+        """Return the name of the row number, or of the nickname in a table WITHOUT ROWID."""
         rows = self._connection.execute("SELECT name FROM pragma_table_xinfo(?)", [table])
         columns = {name.lower() for (name,) in rows}
         for name in {"rowid", "_rowid_", "oid"} - columns:
@@ -232,12 +232,12 @@ class SqliteTransaction(UserTransaction):
     def stored(self) -> Iterator[StoredRow]:
         """Yield all rows, from within the transaction."""
         plan, card_number, nickname, url = (self._columns.get(each, "NULL") for each in FIELDS)
-        # A nickname in bytes is a user's, too, but not served: such a row differs from any other.
+        # A nickname in bytes is never served. A null plan makes its row differ from the import.
         plan = f"iif(typeof({nickname}) = 'blob', NULL, {plan})"
         names = f"CAST({nickname} AS TEXT), {card_number}, {plan}, {url}, {self._key}"
         with _mapped_errors():
             query = f"SELECT {names} FROM {self._table}"  # noqa: S608 - quoted
-            # A cursor cannot be closed after its connection, as a generator would after a signal.
+            # `chain` has no `close`: `yield from` would close the cursor after its connection.
             yield from chain(self._connection.execute(query))
 
     def delete(self, keys: Iterable[object]) -> int:
@@ -248,7 +248,7 @@ class SqliteTransaction(UserTransaction):
         query = "SELECT sql LIKE '%AUTOINCREMENT%' FROM sqlite_master WHERE lower(name) = lower(?)"
         ((counts,),) = self._connection.execute(query, [self._store.options.table])
         if deleted and isinstance(last, int) and last < 2**63 - 1 and not counts:
-            # SQLite would give the number of a deleted row to a new user, and what refers to it.
+            # SQLite would reuse the number of a deleted row: references would get another user.
             self._numbers = count(last + 1)
         return deleted
 
@@ -258,7 +258,7 @@ class SqliteTransaction(UserTransaction):
         return self._run(f"UPDATE {self._table} SET {assigned} WHERE {self._key} = ?", rows)  # noqa: S608 - quoted
 
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
-        """Add rows, many by one statement, which takes half the time."""
+        """Add rows; many rows per statement take half the time."""
         names = [self._columns[field] for field in fields]
         if self._numbers is not None:
             names.append(self._key)
@@ -281,18 +281,18 @@ class SqliteTransaction(UserTransaction):
                 return
             self._connection.execute("COMMIT")
             self._connection.close()
-            # What the service would not open must not come in place of what it serves.
+            # A file that the service rejects must not replace the one in use.
             check(self._store.options.model_copy(update={"path": self._target}))
             if self._is_new and not _is_missing(self._path):
                 raise StartError(
-                    f"{self._path}: another writer created it during the import, which changed "
-                    "nothing; import again"
+                    f"{self._path}: another writer created it during the import; nothing was "
+                    "changed; import again"
                 )
             self._store.ignore_signals()
             _rename(self._target, self._path)
 
     def _create_indexes(self) -> None:
-        """Create the unique indexes of a new table; before its rows, they would take longer."""
+        """Create the unique indexes of a new table, after its rows to save time."""
         options = self._store.options
         for field, folds in (("nickname", options.folds_nicknames), ("card_number", False)):
             index, key = quoted(f"{options.table}_{field}"), self._columns[field]

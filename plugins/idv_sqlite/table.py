@@ -1,7 +1,7 @@
 """The table or view with the users: validation, and the SQL of its lookups.
 
-Columns are always qualified with the table (``u."name"``): SQLite reads a bare ``"name"`` that
-is not a column as a string, and the result would be "no such user".
+Columns are always qualified with the table (``u."name"``). Without a column of this name, SQLite
+reads a bare ``"name"`` as a string, and every user would be "not found".
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from idv_sqlite.options import SqliteOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
 
 FIELDS = ("plan", "card_number", "nickname", "profile_url")
-"""Those of a `User`, in their order."""
+"""The fields of a `User`, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A validated table; ``warnings`` are sentences for the log, about speed and uniqueness.
 
-    ``columns`` are the quoted names of the columns by field, ``profile_url`` only if it is there.
+    ``columns`` are the quoted names of the columns by field; ``profile_url`` may be missing.
     """
 
     lookups: dict[type[Query], Lookup]
@@ -38,8 +38,8 @@ class Table:
 async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> Table:
     """Find the table and its columns.
 
-    Raises `Unavailable` for what is not there, with the names of what is, `Broken` for a
-    column whose type cannot hold text and for nicknames with ``@``, and `sqlite3.Error`.
+    A missing table or column raises `Unavailable` with the existing names. A column that cannot
+    store text, and nicknames with ``@``, raise `Broken`. Also raises `sqlite3.Error`.
     """
     table = options.table
     rows = await connection.execute_fetchall(
@@ -66,14 +66,14 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
             values[field],
             select,
             field,
-            # What a view says of its columns' types need not hold for each of its rows.
+            # Rows of a view may have other types than its columns.
             is_text=not is_view and _affinity(types[_folded(names[field])]) == "text",
             is_utf16=encoding != "UTF-8",
             is_view=is_view,
             folds=folds,
         )
         is_slow = await _scans(connection, lookup, query, is_view=is_view)
-        # A lookup that takes long shares no statement.
+        # A slow lookup would delay the others of its batch.
         alone = replace(lookup, batches={1: lookup.batches[1]})
         lookups[type(query)] = alone if is_view or is_slow else lookup
         slow += [field.replace("_", " ")] * is_slow
@@ -86,7 +86,7 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
 
 
 def to_user(row: Sequence[Any]) -> User:
-    """Return the user in a row; raises `Broken` for a bad one."""
+    """Return the user in a row; raises `Broken` for an invalid row."""
     for name, value in zip(("plan", "card number", "nickname", "profile URL"), row, strict=True):
         if not (isinstance(value, str) and value) and (name, value) != ("profile URL", None):
             raise Broken(f"the {name} of a row is not text, or empty")
@@ -111,23 +111,22 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
     # SQLite before 3.37 has no STRICT tables, and returns no rows here.
     tables = await connection.execute_fetchall(f"PRAGMA main.table_list({quoted(options.table)})")
     if any(strict for *_, strict in tables):
-        # Only here `ANY` keeps each value as it came; elsewhere it turns digits into numbers.
+        # In a STRICT table, `ANY` keeps each value; elsewhere it turns digits into numbers.
         types = {name: "" if declared == "ANY" else declared for name, declared in types.items()}
     for column in (options.columns.nickname, options.columns.card_number):
         declared = types[_folded(column)]
         if _affinity(declared) == "numeric":
             raise Broken(
                 f"the column {quoted(column)} is declared {declared}, which turns digits into "
-                "numbers and drops zeros in front; declare it TEXT and load the users again"
+                "numbers and drops leading zeros; declare it TEXT and load the users again"
             )
     return types
 
 
 def _affinity(declared: str) -> Literal["text", "numeric", "none"]:
-    """Return what a column of a declared type stores, by SQLite's rules in their order.
+    """Return the affinity of a declared type, by SQLite's rules in their order.
 
-    One with text affinity turns numbers into text, a numeric one text that looks like a number
-    into one.
+    Text affinity turns numbers into text. Numeric affinity turns numeric text into numbers.
     """
     if "INT" in declared:
         return "numeric"
@@ -140,7 +139,7 @@ async def _scans(
     connection: aiosqlite.Connection, lookup: Lookup, query: Query, *, is_view: bool
 ) -> bool:
     """Return whether a lookup reads the whole table."""
-    # A view's own rows are read one by one as they come: only the tables behind it count.
+    # SQLite reads the rows of the view one by one: only scans of its tables count.
     harmless = {"SCAN CONSTANT ROW", *(("SCAN u", "SCAN f") if is_view else ())}
     sql = f"EXPLAIN QUERY PLAN {lookup.sql}"
     plan = [row[-1] for row in await connection.execute_fetchall(sql, lookup.values(query))]
@@ -172,7 +171,7 @@ async def _unique_index_warnings(
 
 async def _reject_at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> None:
     table, column = quoted(options.table), quoted(options.columns.nickname)
-    # The range can use an index; one that ignores case takes more than @ for it.
+    # The range can use an index. With NOCASE it has more characters than @, so substr follows.
     rows = await connection.execute_fetchall(
         f"SELECT 1 FROM {table} AS u WHERE u.{column} >= '@' AND u.{column} < 'A' "  # noqa: S608 - quoted
         f"AND substr(u.{column}, 1, 1) = '@' LIMIT 1"

@@ -234,7 +234,7 @@ async def test_wal_mode_in_a_read_only_directory_is_explained_at_the_start(
     path = write(public_path / "users.db", ALICE)
     run(path, "PRAGMA journal_mode = WAL")
     error = await start_error_in_a_read_only_directory(path)
-    assert "the database is in WAL mode and this user cannot create or write the -wal" in error
+    assert "the database is in WAL mode and this user cannot create or write its -wal" in error
     assert "let this user write to the directory" in error
     assert "PRAGMA journal_mode=DELETE" in error
     assert error.endswith("(SQLITE_READONLY_DIRECTORY)")
@@ -250,7 +250,7 @@ async def test_a_file_without_read_permission_is_explained_at_the_start(
         writer.execute("UPDATE users SET plan = 'Pro'")
         path.with_name(path.name + suffix).chmod(0o000)
         error = await start_error_in_a_read_only_directory(path)
-    assert "the -wal, -shm or -journal file beside it, cannot be opened" in error
+    assert "its -wal, -shm or -journal file cannot be opened" in error
     assert "give this user permission to read them" in error
 
 
