@@ -111,6 +111,7 @@ if ARGV[2] ~= '' then
   redis.call('PUBLISH', ARGV[2], epoch .. ' ' .. generation .. ' ' .. ARGV[3])
 end
 """
+"""Arguments: text for a new epoch, the channel or '', the message, the names of the marks."""
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):

@@ -1,4 +1,4 @@
-"""The `Backend` that looks users up in another HTTP service."""
+"""The `Backend` for users of another HTTP service."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tornado_idv import (
 
 _log = logging.getLogger(__name__)
 _PAST_CACHES = {"Cache-Control": "no-cache", "X-IDV-Past-Cache": "1"}
-"""For a cache on the way, and for another instance of this service."""
+"""The first header is for caches on the way, the second for another instance of this service."""
 
 
 class UpstreamBackend(Backend[UpstreamOptions]):
@@ -41,7 +41,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
     can_lose_users = True
     max_age: float | None = None
-    """Seconds that a cache on the way may have kept a response; ``None`` for any time."""
+    """Maximum age of a response from a cache on the way, in seconds; ``None`` for any."""
 
     def __init__(self, options: UpstreamOptions) -> None:
         super().__init__(options)
@@ -68,11 +68,11 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query that a request is configured for."""
+        """The kinds of query with a configured request."""
         return frozenset(self.templates)
 
     async def open(self) -> None:
-        """Create the pool of connections; none is established before the first lookup."""
+        """Create the connection pool; the first lookup connects."""
         for warning in self.options.warnings():
             _log.warning("backend %s: %s", self.name, warning)
         await self.sender.open()
@@ -80,8 +80,9 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     async def find(self, query: Query) -> User | BackendResult | None:
         """Request the user from the upstream.
 
-        A kept connection may deliver a second response to an earlier request. What it says without
-        the id of this one, and without the requested value, is requested again on a new connection.
+        A kept connection may deliver a second response to an earlier request. If a response has
+        neither the id of this request nor the requested value, the request is repeated on a new
+        connection.
         """
         responses: list[Response] = []
         try:
@@ -96,7 +97,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         return await self._look_up(query, [], on_new=True)
 
     async def find_canary(self, query: Query) -> User | BackendResult | None:
-        """Look the canary up past caches on the way, as far as they honour it.
+        """Look the canary up with request headers that bypass caches on the way.
 
         Raises `Unavailable` if the ``Age`` of a response exceeds the ``max_age`` of the canary.
         """
@@ -105,7 +106,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         return await looking.find(query)
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Look the user up, and show requests, responses and the results of expressions."""
+        """Look the user up; show requests, responses and results of expressions."""
         recorded: list[Step] = []
         recording = copy(self)
         recording.sender = Recorder(self.sender, recorded)
@@ -132,7 +133,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         if second is None:
             responses.append(await self._send(first.render(query), on_new=on_new))
             return self.reader.read(query, responses[0])
-        # A user who has gone between the two requests may have another id: both are sent again.
+        # A user removed and added between the requests has a new id: both requests are repeated.
         for is_new in (on_new, True):
             responses[:] = [await self._send(first.render(query), on_new=is_new)]
             user_id = self.reader.read_id(query, responses[0])
@@ -142,10 +143,10 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             result = self.reader.read(query, *reversed(responses))
             if _user(result) is not None:
                 return result
-        raise Unavailable("the first response has a user, and the second does not know it")
+        raise Unavailable("the first response has an id, but the second one no user with this id")
 
     async def _send(self, request: Request, *, on_new: bool) -> Response:
-        """Send a request, with what is forwarded of the request that this lookup runs for."""
+        """Send a request, with the forwarded headers of the client's request."""
         if self.max_age is not None:
             others = {k: v for k, v in request.headers.items() if k.lower() != "cache-control"}
             request = replace(request, headers={**others, **_PAST_CACHES})

@@ -1,6 +1,7 @@
 """Records the steps of one lookup, for the operator.
 
-They hold whole requests and responses, but for what is named like a secret.
+The steps contain complete requests and responses; values with a name like that of a secret are
+masked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tornado_idv import Masker, Step, strict_json
 _SECRET_NAME = re.compile("auth|key|token|secret|cookie|passw|pwd", re.IGNORECASE)
 _SHOWN = 4096
 _SHOWN_OF_OTHERS = 400
-"""Characters of a response that is not of one user; it may hold the records of others."""
+"""Characters of a response that may contain records of other users."""
 
 
 class Recorder(Sender):
@@ -37,7 +38,7 @@ class Recorder(Sender):
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send a request; also the body of a response is read that a lookup does not need."""
+        """Send a request; read the body of every response, if needed or not."""
         shown = _masked(self.shown(request))
         self._steps.append(Step("request", f"{shown.method} {shown.url}"))
         self._steps.append(Step("request headers", shown.headers))
@@ -53,7 +54,7 @@ class Recorder(Sender):
 
 
 def bounded(steps: list[Step]) -> Iterator[Step]:
-    """Yield the steps, with less of the body of a response that is not of one user."""
+    """Yield the steps; show less of a body that is not certainly the record of one user."""
     for index, step in enumerate(steps, 1):
         shown = step.shown
         if step.name == "response body":
@@ -66,7 +67,7 @@ def bounded(steps: list[Step]) -> Iterator[Step]:
 
 
 def _masked(request: Request) -> Request:
-    """Mask the values in a request that are named like a secret."""
+    """Mask the values in a request with a name like that of a secret."""
     path, mark, query = request.url.partition("?")
     body = request.body
     if body is not None:
@@ -85,7 +86,7 @@ def _mask_pairs(pairs: str) -> str:
 
 
 def _mask_json(body: bytes) -> str:
-    """Mask in a document; what has no secret, or is no JSON, stays as it was sent."""
+    """Mask in a JSON document; return other bodies, and those without a secret, unchanged."""
     with suppress(ValueError):
         document = strict_json.loads(body)
         if (masked := _mask(document)) != document:

@@ -15,7 +15,7 @@ from idv_upstream.transport.credentials import Credential, HeaderName, NoCredent
 from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, Query
 
-# Where an expression is false it is no text and no record, so the response is rejected.
+# A false expression gives neither a text nor a record, so the response is rejected.
 _NATIVE = {
     "by_nickname": {
         "url": "/api/v1/identify/url",
@@ -35,12 +35,12 @@ _NATIVE = {
         "profile_url": "profile_url || `false`",
         "not_known_when": "status == 'error' && code == 'not_found'",
     },
-    # It never sends these, so something else must have.
+    # This service never sends these, so another server did.
     "status": {204: Outcome.BROKEN, 410: Outcome.BROKEN},
-    # It sends ``no-store`` to every client, which is not meant for a cache.
+    # This service sends ``no-store`` to all clients: it is not meant for this cache.
     "cache_control": "ignore",
 }
-"""The options of an upstream that is another instance of this service."""
+"""The options for another instance of this service."""
 
 
 class UpstreamOptions(BackendOptions):
@@ -51,30 +51,30 @@ class UpstreamOptions(BackendOptions):
     """
 
     base_url: BaseUrl | None = None
-    """The URL of the upstream, in front of the paths of the requests."""
+    """The URL of the upstream; the paths of the requests are appended."""
     by_nickname: NicknameRequest | None = None
     """The request for a nickname."""
     by_card: CardRequest | None = None
     """The request for a card number."""
     response: ResponseOptions | None = None
-    """Where the user is in a response."""
+    """The mapping from a response to a user."""
     status: StatusOptions = Field(default_factory=dict)
-    """What single statuses mean, where that differs from the default."""
+    """Meanings of statuses that differ from the default."""
     forward: frozenset[Literal["traceparent", "x-request-id"]] = frozenset()
-    """Headers of the client's request that are sent to the upstream; no other ever is.
+    """Headers of the client's request to forward; no other header is ever forwarded.
 
-    ``traceparent`` has a span id of its own, with ``tracestate`` as it came."""
+    ``traceparent`` gets a new span id; ``tracestate`` is forwarded with it, unchanged."""
     echo_header: HeaderName | None = None
-    """A header with an id of ours, which the upstream sends back with each response."""
+    """A request header with a unique id. The upstream returns it in its response."""
     confirm_not_found: bool = True
-    """Whether "not found" on a kept connection, without that id, is requested again on a new one,
-    since it may be a second response to an earlier request."""
+    """Repeat the request on a new connection after a "not found" without that id on a kept one. It
+    may be a second response to an earlier request."""
     cache_control: Literal["follow", "ignore"] = "follow"
-    """Whether ``Cache-Control`` of a response may shorten how long it is cached."""
+    """Shorten the cache time of a response by its ``Cache-Control`` (follow), or never (ignore)."""
     auth: Credential = NoCredential()
     """Our credential."""
     tls: TlsOptions = TlsOptions()
-    """Which certificates are trusted, and our own."""
+    """Trusted certificates, and our own."""
     _profile_site: str = PrivateAttr(default="")
 
     @model_validator(mode="before")
@@ -83,8 +83,8 @@ class UpstreamOptions(BackendOptions):
         own = ("by_nickname", "by_card", "response", "status")
         if isinstance(given, dict) and "endpoints" in given:
             raise ValueError(
-                "endpoints is no option any more, since one of them alone may lack a user; write "
-                "the base_url of a balancer, or a backend for each of them, the first with "
+                "the option endpoints was removed, since a single endpoint may lack a user; write "
+                "the base_url of a balancer, or a backend for each endpoint, all but the last with "
                 'on_unavailable: continue, so that "not found" needs all of them'
             )
         if not isinstance(given, dict) or any(given.get(name) is not None for name in own):
@@ -102,7 +102,7 @@ class UpstreamOptions(BackendOptions):
     @field_validator("by_nickname", "by_card")
     @classmethod
     def _check_host(cls, request: FirstRequest | None, info: ValidationInfo) -> FirstRequest | None:
-        # Without a value, one of the two is invalid, which is reported already.
+        # An invalid base_url has no value here, and is reported already.
         has_host = info.data.get("base_url", True) is not None
         for each in (request, request and request.then):
             if each is not None and not each.is_absolute and not has_host:
@@ -128,13 +128,14 @@ class UpstreamOptions(BackendOptions):
                 raise ValueError("needs base_url, or by_nickname and by_card with complete URLs")
             raise ValueError("a request is missing; write by_nickname or by_card")
         if self.response is None:
-            raise ValueError("response is missing: where the user is in a response")
+            raise ValueError("response is missing: it maps a response to a user")
         for kind, request in self.requests.items():
             if request.then is not None and self.response.id is None:
                 raise ValueError("response.id is missing: then needs the id of the user")
             name = "card_number" if kind is ByNickname else "nickname"
             if getattr(self.response, name) is None:
-                raise ValueError(f"response.{name} is required: the query has only the other one")
+                other = "nickname" if kind is ByNickname else "card number"
+                raise ValueError(f"response.{name} is required for lookups by {other}")
         return self
 
     @property
@@ -144,17 +145,17 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def requests(self) -> dict[type[Query], FirstRequest]:
-        """The requests, for the kinds of query that the upstream serves."""
+        """The configured requests, by kind of query."""
         both = ((ByNickname, self.by_nickname), (ByCard, self.by_card))
         return {kind: request for kind, request in both if request is not None}
 
     @property
     def has_credential(self) -> bool:
-        """Return whether there is a credential or client certificate; a request may have one."""
+        """Return whether ``auth`` or ``tls`` has a credential; headers of requests may, too."""
         return not isinstance(self.auth, NoCredential) or self.tls.cert_file is not None
 
     def warnings(self) -> Iterator[str]:
-        """Describe mappings that hide an error or a second user."""
+        """Yield a warning for each mapping that hides an error or a second user."""
         yield from self.mapping.warnings()
         accepts_one = self.mapping.complete_when is not None or self.mapping.pick == "first"
         for kind, first in self.requests.items():
@@ -164,8 +165,8 @@ class UpstreamOptions(BackendOptions):
                     yield f'{name} requests a page of no users, so every user is "not found"'
                 elif size == 1 and not accepts_one:
                     yield (
-                        f"{name} requests a page of one user, so a second one is not noticed; "
-                        "request two, or write pick: first if the first is wanted"
+                        f"{name} requests a page of one user, so a second one is not detected; "
+                        "request two, or write pick: first to accept the first"
                     )
         hiding = [
             str(status)
@@ -174,18 +175,18 @@ class UpstreamOptions(BackendOptions):
         ]
         if hiding and self.mapping.not_known_when is None:
             yield (
-                f'each response of status {", ".join(hiding)} is read as "not found", that of a '
-                "wrong path too; write not_known_when, a condition on its body, or if absent users "
-                f"have another status: {{{hiding[-1]}: broken}}"
+                f'each response of status {", ".join(hiding)} is read as "not found", also for a '
+                "wrong path; write not_known_when, a condition on its body; if absent users have "
+                f"another status, write status: {{{hiding[-1]}: broken}}"
             )
         if self.folds_nicknames and ByNickname in self.requests:
             yield (
                 "nicknames are requested in lower case (identifiers.nickname_case: fold), so the "
-                "upstream must ignore case, or hold them in lower case: otherwise users are "
-                '"not found"; look up one whose nickname has capitals'
+                "upstream must ignore case, or store them in lower case: otherwise users are "
+                '"not found"; look up a user with capitals in the nickname'
             )
 
     @property
     def mapping(self) -> ResponseOptions:
-        """The mapping of its responses, which is required."""
+        """The mapping of responses; validation requires it."""
         return cast("ResponseOptions", self.response)

@@ -159,8 +159,8 @@ BROKEN = {
     "select text": ({"select": "id"}, record(id="canary"), "select (id) gives text, not a record"),
     "flattened null": ({"select": "[]"}, [None], "select ([]) gives null, not a record"),
     "two": ({"select": "items"}, {"items": [RECORD, RECORD]}, "more than one user for one query"),
-    "list unselected": ({}, [RECORD], "a list, not a record; select says"),
-    "empty list unselected": ({}, [], "a list, not a record; select says"),
+    "list unselected": ({}, [RECORD], "a list, not a record; write select"),
+    "empty list unselected": ({}, [], "a list, not a record; write select"),
     "null": ({}, None, "the response is null, not a record"),
     "another": (
         {},

@@ -145,8 +145,8 @@ WRONG = {
         "endpoints: [http://a, http://b]",
         6,
         (
-            "endpoints is no option any more, since one of them alone may lack a user; write "
-            "the base_url of a balancer, or a backend for each of them, the first with "
+            "the option endpoints was removed, since a single endpoint may lack a user; write "
+            "the base_url of a balancer, or a backend for each endpoint, all but the last with "
             'on_unavailable: continue, so that "not found" needs all of them'
         ),
     ),
@@ -154,7 +154,7 @@ WRONG = {
     "no response": (
         f"base_url: http://a\n{BY}",
         6,
-        "response is missing: where the user is in a response",
+        "response is missing: it maps a response to a user",
     ),
     "a response to our own protocol": (
         f"base_url: http://a\n{RESPONSE}",
@@ -166,7 +166,7 @@ WRONG = {
         + BY
         + "\nresponse: {plan: plan, nickname: login, check_echo: false}",
         6,
-        "response.card_number is required: the query has only the other one",
+        "response.card_number is required for lookups by nickname",
     ),
     "a wrong expression": (
         f"base_url: http://a\n{BY}\nresponse: {{plan: 'a..b', card_number: card, nickname: login}}",

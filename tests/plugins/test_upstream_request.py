@@ -251,12 +251,12 @@ def test_value_in_a_header_is_printable_or_rejected(value: str) -> None:
 
 
 WRONG = {
-    "no path": ({"url": "people/{nickname}"}, "url", "begins with one slash"),
+    "no path": ({"url": "people/{nickname}"}, "url", "with one leading slash"),
     "another scheme": ({"url": "ftp://h/{nickname}"}, "url", "write http or https"),
     "user info": ({"url": "https://a:b@h/{nickname}"}, "url", "no user info"),
     "fragment": ({"url": "/p#{nickname}"}, "url", "no fragment"),
-    "empty": ({"url": ""}, "url", "begins with one slash"),
-    "scheme": ({"url": "{nickname}://h/p"}, "url", "placeholders stand behind the host"),
+    "empty": ({"url": ""}, "url", "with one leading slash"),
+    "scheme": ({"url": "{nickname}://h/p"}, "url", "placeholders only after the host"),
     "host": ({"url": "https://{nickname}/p"}, "url", "no placeholder"),
     "bad port": ({"url": "https://h:99999/{nickname}"}, "url", "not a host"),
     "dots": ({"url": "/a/../{nickname}"}, "url", "segments of dots"),
@@ -285,12 +285,12 @@ WRONG = {
     ),
     "header value": ({"url": "/{nickname}", "headers": {"A": "ü"}}, "headers.A", "printable"),
     "header blank": ({"url": "/{nickname}", "headers": {"A": "{nickname} "}}, "headers.A", "ends"),
-    "header Host": ({"url": "/{nickname}", "headers": {"HOST": "h"}}, "headers.HOST", "not set"),
+    "header Host": ({"url": "/{nickname}", "headers": {"HOST": "h"}}, "headers.HOST", "be set"),
     **{
         f"header {name}": (
             {"url": "/{nickname}", "headers": {name: "x"}},
             f"headers.{name}",
-            "this header is not set here; credentials stand in auth",
+            "this header cannot be set here; write credentials in auth",
         )
         for name in (
             *("Accept-Encoding", "Authorization", "Connection", "Content-Length", "Expect"),

@@ -287,7 +287,7 @@ async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Fo
 
 def test_key_without_a_certificate_is_rejected() -> None:
     """The problem is reported at the key."""
-    with pytest.raises(ValidationError, match="no cert_file that this key belongs to") as caught:
+    with pytest.raises(ValidationError, match="key_file needs cert_file") as caught:
         options(key_file="a.key")
     assert [each["loc"] for each in caught.value.errors()] == [("key_file",)]
 

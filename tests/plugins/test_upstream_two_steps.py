@@ -89,7 +89,7 @@ async def explained(folder: Path, url: str) -> str:
         ),
         (
             [CARD, UNKNOWN, CARD, UNKNOWN],
-            "unavailable: the first response has a user, and the second does not know it",
+            "unavailable: the first response has an id, but the second one no user with this id",
             ["/cards/0012", "/users/7", "/cards/0012", "/users/7"],
         ),
         (

@@ -1,11 +1,10 @@
-"""Texts with placeholders, whose values are encoded so that they cannot reach beyond them.
+"""Texts with placeholders; the encoding of a value keeps it within its position.
 
-``{name}`` is a placeholder; ``{{`` and ``}}`` stand for braces. A value between quotes is
-escaped so that it cannot end them: between double quotes as in a JSON string (SCIM,
-GraphQL), between single quotes by doubling them (OData). Then it is encoded for the position
-in the request.
+``{name}`` is a placeholder; ``{{`` and ``}}`` stand for braces. A value between quotes is escaped
+and cannot end them: between double quotes as in a JSON string (SCIM, GraphQL), between single
+quotes by doubling them (OData). Then it is encoded for its position in the request.
 
-Everything here is compiled once, when the configuration is read, and rendered for each query.
+Texts are compiled once, with the configuration, and rendered for each query.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _ENCODED_QUOTE = re.compile("%(?:22|27|5C)", re.IGNORECASE)
 _UNRESERVED = re.compile("[A-Za-z0-9._~-]*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Blanks at the ends are rejected: recipients strip them (RFC 9110, section 5.5).
+# No blanks at the ends: recipients strip them (RFC 9110, section 5.5).
 _HEADER_VALUE = re.compile("(?:[!-~](?:[ -~]*[!-~])?)?")
 # Set by the client, or by a credential.
 _RESERVED_HEADER = re.compile(
@@ -37,14 +36,14 @@ _RESERVED_HEADER = re.compile(
 _BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 _SLOT = "\0"  # stands for a placeholder while quotes are parsed
 _QUOTED = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^']|'')*' """, re.DOTALL | re.VERBOSE)
-# Text within quotes that would need a second layer of escaping, or undo the first.
+# Quoted text that needs a second layer of escaping, or would undo the first.
 _AMBIGUOUS = {
     '"': re.compile(r'(?:^|[^\\])(?:\\\\)*\\["\0]'),
     "'": re.compile("''"),
 }
 Encode = Callable[[str], str]
-"""Encodes text for a position in a request, each character independently of the others."""
-# Neither changes what the other escapes, so their order does not matter.
+"""Encodes text for a position in a request, character by character."""
+# The order of the two does not matter: neither adds or removes characters of the other.
 _ESCAPES: Mapping[str, Encode] = {
     '"': lambda value: json.dumps(value, ensure_ascii=False)[1:-1],
     "'": lambda value: value.replace("'", "''"),
@@ -52,13 +51,13 @@ _ESCAPES: Mapping[str, Encode] = {
 Parts = list[str | Encode]
 """A compiled text: constants, and the encoders of the values between them."""
 Steps = tuple[str | int, ...]
-"""The names and indexes that lead to a part of a tree."""
+"""The path of names and indexes to a part of a tree."""
 Problem = tuple[Steps, str]
-"""The position of a text that cannot be compiled, and what is wrong with it."""
+"""The position of an invalid text, and the problem."""
 
 
 def render(parts: Parts, value: str) -> str:
-    """Return a compiled text with ``value`` in the place of its placeholders."""
+    """Return a compiled text with ``value`` instead of its placeholders."""
     return "".join([part if isinstance(part, str) else part(value) for part in parts])
 
 
@@ -79,14 +78,14 @@ def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
 
 
 def _quotes(shown: str, around: str) -> Iterator[str]:
-    """The quotes around each placeholder."""
+    """Yield the quotes around each placeholder, the innermost first."""
     done = 0
     for match in _QUOTED.finditer(shown):
         yield from [around] * shown.count(_SLOT, done, match.start())
         quote, inside = match[0][0], match[0][1:-1]
         if _SLOT in inside and _AMBIGUOUS[quote].search(inside):
             raise ValueError(
-                "a placeholder cannot stand between quotes that have escaped quotes within"
+                "a placeholder is not allowed between quotes with escaped quotes within"
             )
         yield from _quotes(inside, quote + around)
         done = match.end()
@@ -97,8 +96,8 @@ def _quotes(shown: str, around: str) -> Iterator[str]:
 class Placeholders:
     """The names of placeholders, and the prefix of the first profile site.
 
-    All but ``profile_site`` stand for the value of the query; ``profile_url`` has the prefix
-    of every profile URL in front.
+    All but ``profile_site`` stand for the value of the query; ``profile_url`` puts the prefix of
+    profile URLs before it.
     """
 
     names: Sequence[str] = ()
@@ -107,8 +106,8 @@ class Placeholders:
     def compile(self, text: str, value: Encode = str, literal: Encode = str) -> Parts:
         """Compile ``text``; ``value`` encodes values, ``literal`` the text around them.
 
-        Raises `ValueError` as ``literal`` does, for an unknown placeholder, and for one between
-        quotes that it cannot be escaped for.
+        Raises `ValueError`: for an unknown placeholder, for one between quotes without a safe
+        escape, and from ``literal``.
         """
         if _SLOT in text:
             raise ValueError("a NUL character cannot be sent")
@@ -127,7 +126,7 @@ class Placeholders:
         return parts
 
     def problems(self, node: Any, steps: Steps = ()) -> Iterator[Problem]:
-        """Yield the texts in a tree that cannot be compiled; names of members are constant."""
+        """Yield the problems of the texts in a tree; names of members have no placeholders."""
         if isinstance(node, Mapping):
             for name, member in node.items():
                 yield from Placeholders().problems(name, (*steps, name))
@@ -142,16 +141,16 @@ class Placeholders:
                 yield steps, str(error)
 
     def header_problems(self, headers: Mapping[str, str]) -> Iterator[Problem]:
-        """Yield the headers that cannot be sent."""
+        """Yield the problems of headers."""
         for name, text in headers.items():
             if not _HEADER_NAME.fullmatch(name):
-                yield (name,), "not the name of a header, which has no placeholder either"
+                yield (name,), "not the name of a header; it cannot have a placeholder either"
             elif is_reserved(name):
-                yield (name,), "this header is not set here; credentials stand in auth"
+                yield (name,), "this header cannot be set here; write credentials in auth"
             elif problems := list(self.problems(text, (name,))):
                 yield from problems
             elif not is_header_value(render(self.compile(text), "x")):
-                yield (name,), "a header is printable ASCII, without blanks at its ends"
+                yield (name,), "must be printable ASCII, without blanks at its ends"
 
 
 def _in_quotes(quotes: str, encode: Encode) -> Encode:
@@ -168,30 +167,30 @@ def _in_quotes(quotes: str, encode: Encode) -> Encode:
 
 
 def is_reserved(header: str) -> bool:
-    """Return whether a header is set by the client, or by a credential."""
+    """Return whether the client or a credential sets this header."""
     return _RESERVED_HEADER.fullmatch(header) is not None
 
 
 def is_header_value(text: str) -> bool:
-    """Return whether ``text`` is received as it is sent."""
+    """Return whether ``text`` is a valid header value that recipients keep unchanged."""
     return _HEADER_VALUE.fullmatch(text) is not None
 
 
 def has_dot_segment(path: str) -> bool:
     """Return whether a server may resolve a segment of the path as ``.`` or ``..``.
 
-    Encoded slashes count too, since some servers decode a path before they split it, and
-    some read a segment only up to a semicolon.
+    Some servers decode a path before they split it, so encoded slashes count, too. Some end a
+    segment at a semicolon.
     """
     return "." in path and _DOT_SEGMENT.search(path) is not None
 
 
 def compile_url(url: str, query: Mapping[str, str], known: Placeholders) -> Parts:
-    """Compile a URL, with more parameters of its query."""
+    """Compile a URL, with additional query parameters."""
     parts = Url.parse(url)
     path = [parts.origin, *_url_part(parts.path, known, _as_path)]
     if has_dot_segment(render(path, "x")):
-        raise ValueError("a path cannot have segments of dots")
+        raise ValueError("a path cannot have segments of dots (. or ..)")
     parameters = []
     for pair in parts.query.split("&") if parts.query else ():
         name, equals, text = pair.partition("=")
@@ -207,7 +206,7 @@ def compile_form(members: Mapping[str, str], known: Placeholders) -> Parts:
 
 
 def parse_json(body: Any) -> Any:
-    """Return the tree of a JSON body, which may be written as text."""
+    """Return the tree of a JSON body; parse a body written as text."""
     try:
         return strict_json.loads(body, max_depth=128) if isinstance(body, str) else body
     except ValueError:
@@ -217,7 +216,7 @@ def parse_json(body: Any) -> Any:
 
 
 def compile_json(node: Any, known: Placeholders) -> Parts:
-    """Compile a JSON value whose strings may have placeholders; names of members may not."""
+    """Compile a JSON value; its strings may have placeholders, names of members may not."""
     if isinstance(node, str):
         return ['"', *known.compile(node, _in_json, _in_json), '"']
     if isinstance(node, list):
@@ -244,10 +243,10 @@ def _parameters(members: Mapping[str, str], known: Placeholders) -> list[Parts]:
 
 
 def _url_part(text: str, known: Placeholders, literal: Encode) -> Parts:
-    """Compile a part of a URL, in which quotes are recognized only if they are not encoded."""
+    """Compile a part of a URL; quotes around placeholders must be unencoded."""
     parts = known.compile(text, percent_encode, literal)
     if any(map(callable, parts)) and _ENCODED_QUOTE.search(text):
-        raise ValueError("write quotes and backslashes as they are; they are encoded for you")
+        raise ValueError("write quotes and backslashes unencoded; this service encodes them")
     return parts
 
 
@@ -264,7 +263,7 @@ def _in_json(text: str) -> str:
 
 
 def _literal(safe: str) -> Encode:
-    """Keep a part of a URL as it is written, and encode what a URL cannot hold."""
+    """Keep a part of a URL, and encode only invalid characters."""
 
     def encode(text: str) -> str:
         if _BAD_PERCENT.search(text):

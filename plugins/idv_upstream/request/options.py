@@ -1,4 +1,4 @@
-"""The options ``by_nickname`` and ``by_card``: how a request is built."""
+"""The options ``by_nickname`` and ``by_card``: the parts of a request."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ _SIZE = re.compile(
     (?:"|\]|%5D)?(?:\s*[=:]\s*"?|\s+)([01])\b(?![.%])""",
     re.IGNORECASE | re.VERBOSE,
 )
+"""A parameter for a page size of 0 or 1, such as ``limit=1`` or ``"maxResults": 1``."""
 
 
 class RequestOptions(Options):
@@ -40,28 +41,27 @@ class RequestOptions(Options):
     method: str = ""
     """The method, in capitals; ``GET`` unless set, or ``POST`` for a request with a body."""
     url: str
-    """A path that begins with a slash, below ``base_url`` or the endpoint; or a complete URL.
-    Placeholders may stand behind the host."""
+    """A path below ``base_url``, with a leading slash; or a complete URL. Placeholders are allowed
+    after the host."""
     query: dict[str, str] = Field(default_factory=dict)
-    """Query parameters, beside those in ``url``."""
+    """Query parameters, in addition to those in ``url``."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Headers, beside those that every request has."""
+    """Headers, in addition to those of every request."""
     json_body: Any = Field(default=None, alias="json")
-    """The body as JSON: a mapping or list of strings, or a string that is JSON itself."""
+    """The body as JSON: a mapping or list of strings, or JSON as a string."""
     form: dict[str, str] | None = None
     """The body as a form, instead of JSON."""
     repeatable: bool | None = None
-    """Whether it may be sent again if no response came; true for ``GET`` and ``HEAD`` unless
-    set."""
+    """Allow a second attempt after no response; by default true for ``GET`` and ``HEAD``."""
 
     @property
     def is_absolute(self) -> bool:
-        """Return whether it is sent without an endpoint."""
+        """Return whether ``url`` is complete, without ``base_url``."""
         return not self.url.startswith("/")
 
     @property
     def page_size(self) -> int | None:
-        """Return the size of the page that it seems to request, if that is 0 or 1."""
+        """Return the apparent page size of the request if it is 0 or 1, else ``None``."""
         parameters = {**self.query, **(self.form or {})}
         texts = [self.url, *(f"{name}={value}" for name, value in parameters.items())]
         texts.append(json.dumps(self.json_body).replace("\\", ""))
@@ -134,7 +134,7 @@ class RequestOptions(Options):
 
 
 class SecondRequest(RequestOptions):
-    """The second request of a lookup, for the user with an id of the first response."""
+    """The second request of a lookup, with the id in the first response."""
 
     placeholders: ClassVar[Sequence[str]] = ("id", "profile_site")
 
@@ -143,7 +143,7 @@ class FirstRequest(RequestOptions):
     """A request for a query."""
 
     then: SecondRequest | None = None
-    """A second request, for the user with the ``response.id`` of this one's response."""
+    """A second request, with the ``response.id`` of the first response."""
 
     def template(self, profile_site: str) -> RequestTemplate:
         """Compile the request, and the second one."""
@@ -164,7 +164,7 @@ class CardRequest(FirstRequest):
 
 
 def _report(problems: Iterable[Problem]) -> None:
-    """Raise an error with all of the problems, each with its location."""
+    """Raise an error with all problems and their locations."""
     details = [
         InitErrorDetails(
             type=PydanticCustomError("value_error", "{error}", {"error": text}),

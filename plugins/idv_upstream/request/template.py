@@ -12,10 +12,10 @@ from tornado_idv import Broken, ByNickname, Query, strict_json
 
 
 class Request(Struct, frozen=True):
-    """One request, ready to be sent.
+    """One request, ready to send.
 
-    ``url`` is encoded; it is absolute, or a path below an endpoint. A ``repeatable``
-    request may be sent twice without harm.
+    ``url`` is encoded; it is absolute, or a path below ``base_url``. A ``repeatable`` request may
+    be sent twice without harm.
     """
 
     method: str
@@ -25,7 +25,7 @@ class Request(Struct, frozen=True):
     repeatable: bool
 
     def __repr__(self) -> str:
-        """Without values: they include the query, and may include a credential."""
+        """Leave out the values: they include the query, and may include a credential."""
         return "Request()"
 
 
@@ -47,10 +47,10 @@ class RequestTemplate:
         )
 
     def render_value(self, value: str) -> Request:
-        """Return the request for a value in the place of its placeholders.
+        """Return the request with a value instead of its placeholders.
 
-        Raises `Broken` if the value cannot stand where its placeholder does. That is not
-        the fault of the upstream, so it does not count against the circuit breaker.
+        Raises `Broken` for a value that is invalid in its position. This is not the fault of the
+        upstream, so it does not count against the circuit breaker.
         """
         if not value or not strict_json.is_unicode(value):
             raise Broken("the query cannot be sent", counts_against_breaker=False)

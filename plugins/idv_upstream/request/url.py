@@ -19,9 +19,9 @@ _SEGMENT = re.compile(r"(?!\.\.?$)[A-Za-z0-9._~-]+", re.ASCII)
 
 
 class Url(NamedTuple):
-    """The parts of a URL; path and query may hold placeholders.
+    """The parts of a URL; path and query may contain placeholders.
 
-    ``origin`` is empty for a path that is sent to an endpoint.
+    ``origin`` is empty for a path below ``base_url``.
     """
 
     origin: str
@@ -30,13 +30,12 @@ class Url(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Url:
-        """Split a URL; raises `ValueError` for one that cannot be requested."""
+        """Split a URL; raises `ValueError` for an invalid one."""
         parts = _PARTS.fullmatch(text)
         if parts is None or not (parts[1] or parts[2]) or text.startswith("//"):
             raise ValueError(
-                "not a URL that can be requested; write a path that begins with one slash, or "
-                "http or https and a host: placeholders stand behind the host, and there is no "
-                "fragment"
+                "not a URL that can be requested; write a path with one leading slash, or "
+                "http or https and a host: placeholders only after the host, and no fragment"
             )
         if parts[1] and not _is_origin(parts[1]):
             raise ValueError(
@@ -47,7 +46,7 @@ class Url(NamedTuple):
 
 
 def _is_origin(text: str) -> bool:
-    """Return whether the client accepts it: it checks ports and punycode hosts, but not IPv6."""
+    """Return whether the client accepts this origin; yarl checks ports and punycode, not IPv6."""
     if not _ORIGIN.fullmatch(text):
         return False
     try:
@@ -58,7 +57,7 @@ def _is_origin(text: str) -> bool:
 
 
 def origin_of(text: str) -> str:
-    """Return the origin of a complete URL that can be requested; empty for another text."""
+    """Return the origin of a valid complete URL; empty for any other text."""
     try:
         return Url.parse(text).origin
     except ValueError:
@@ -82,5 +81,4 @@ BaseUrl = Annotated[
     AfterValidator(_base_url),
     WithJsonSchema({"type": "string", "examples": ["https://directory.example"]}),
 ]
-"""An ``http`` or ``https`` URL without user info, query and fragment; kept without a slash
-at its end."""
+"""An ``http`` or ``https`` URL without user info, query, fragment and trailing slash."""

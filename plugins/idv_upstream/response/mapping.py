@@ -1,6 +1,6 @@
 """Maps a JSON document of the upstream to a `User`.
 
-It knows nothing of requests, and no error raised here holds a value of the document.
+Independent of requests. Errors contain no value of the document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NICKNAME = re.compile("[!-~]+")
 _CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")
 _FIELDS = ("id", "plan", "card_number", "nickname", "profile_url")
 _MAX_RESULTS = 5
-"""Results that are recorded of an expression on the records of a list."""
+"""Maximum number of recorded results of an expression on the records of a list."""
 
 
 class AnotherUser(Broken):
@@ -46,9 +46,9 @@ class _Recorded(Expression):
 
 
 class ResponseMapper:
-    """Maps documents as the options say.
+    """Maps documents by the options.
 
-    With ``folds_nicknames`` a nickname in another case than requested is the same one.
+    With ``folds_nicknames`` the case of nicknames is ignored.
     """
 
     def __init__(self, options: ResponseOptions, *, folds_nicknames: bool = False) -> None:
@@ -69,7 +69,7 @@ class ResponseMapper:
         self._uses_root = any(ROOT in each.members for each in read if each is not None)
 
     def record_steps(self, steps: list[Step]) -> None:
-        """Add a step for each expression that is evaluated from now on."""
+        """Add a step for each evaluation of an expression from now on."""
         for name, expression in self._expressions.items():
             self._expressions[name] = _Recorded(name, expression, steps)
         for field in self._fields.values():
@@ -77,17 +77,18 @@ class ResponseMapper:
                 field.expression = _Recorded(field.name, field.expression, steps)
 
     def is_not_known(self, document: Any) -> bool:
-        """Return whether the body of such a response says so; raises `Broken` if it is unclear."""
+        """Return whether ``not_known_when`` is absent, or true for the body; raises `Broken`."""
         return not self._is_false("not_known_when", document)
 
     def user(self, query: Query, document: Any) -> User | None:
-        """Return the user in ``document``; ``None`` if it says that the user is not known.
+        """Return the user in ``document``, or ``None`` for a certain "not found".
 
-        Raises `Broken`, with what is wrong and where, unless it is certainly one or the other.
+        Every other document raises `Broken`, with the problem and its place.
         """
         record = self._record_of(query, document, echo=self._check_echo)
         if record is None:
             return None
+        # Without check_echo, the requested value counts as the user's.
         same = None if self._check_echo else query
         card_number = same.card_number if isinstance(same, ByCard) else self._card_number_of(record)
         nickname = same.nickname if isinstance(same, ByNickname) else self._nickname_of(record)
@@ -99,12 +100,12 @@ class ResponseMapper:
         return User(self._fields["plan"].required(record), card_number, nickname, url)
 
     def id(self, query: Query, document: Any) -> str | None:
-        """Return the id of the user in ``document``, in the same way as `user`."""
+        """Return the id of the user in ``document``, under the conditions of `user`."""
         record = self._record_of(query, document, echo=False)
         return None if record is None else self._fields["id"].required(record)
 
     def _record_of(self, query: Query, document: Any, *, echo: bool) -> Any:
-        """Return the user's record, or ``None``; raises the error that a response says."""
+        """Return the user's record, or ``None``; raises the error in a response."""
         for name, kind in (("unavailable_when", Unavailable), ("broken_when", Broken)):
             if name in self._expressions and not self._is_false(name, document):
                 raise kind(f"the response says so ({name})")
@@ -116,7 +117,7 @@ class ResponseMapper:
         if not self._is_false("found_when", document):
             return self._record(document, query, echo=echo)
         found_when, select = self._expressions["found_when"], self._expressions.get("select")
-        # A condition on what is selected is no second statement.
+        # If both read the same members, they cannot contradict each other.
         if select is not None and any(
             path[: len(selected)] != selected
             for path in found_when.paths
@@ -132,12 +133,12 @@ class ResponseMapper:
         return None
 
     def _is_false(self, name: str, document: Any) -> bool:
-        """Return whether there is such a condition, and it is false."""
+        """Return whether the condition is configured and false."""
         condition = self._expressions.get(name)
         return condition is not None and is_falsy(condition.evaluate(document))
 
     def _records(self, document: Any, query: Query) -> list[Any]:
-        """Return what may be the user's record: what is selected, or those of a list."""
+        """Return the candidates: the selected record, or the records of a selected list."""
         select = self._expressions.get("select")
         given = document if select is None else select.evaluate(document)
         if select is None or type(given) is not list:
@@ -153,9 +154,9 @@ class ResponseMapper:
         return {**record, ROOT: document} if is_wanted else record
 
     def _record(self, document: Any, query: Query, *, echo: bool) -> Any:
-        """Return the record of the one user; ``None`` for an empty list of users.
+        """Return the record of the user; ``None`` for an empty list.
 
-        With ``echo``, a record by which the user is not known must be of the requested one.
+        With ``echo``, ``not_known_when`` counts only in a record of the requested user.
         """
         known = (
             each
@@ -172,11 +173,11 @@ class ResponseMapper:
             return given
         if select is not None:
             raise Broken(f"select ({select.text}) gives {json_type(given)}, not a record")
-        hint = "; select says which list to look at" if type(given) is list else ""
+        hint = "; write select for the list of records" if type(given) is list else ""
         raise Broken(f"the response is {json_type(given)}, not a record{hint}")
 
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
-        """Return whether ``not_known_when`` reads any of its members, and is true for it."""
+        """Return whether the record has members of ``not_known_when``, and it is true for them."""
         condition = self._expressions.get("not_known_when")
         if condition is None or not condition.reads(record):
             return False
@@ -185,7 +186,7 @@ class ResponseMapper:
         return not echo or self._is_requested(record, query)
 
     def _requested(self, records: list[Any], query: Query) -> list[Any]:
-        """Return the records of a list that are of the requested user."""
+        """Return the records of the requested user."""
         requested = [each for each in records if self._is_requested(each, query)]
         if isinstance(query, ByNickname) and not requested:
             nicknames = {self._nickname_of(each).lower() for each in records}

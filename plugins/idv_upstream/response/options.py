@@ -1,4 +1,4 @@
-"""The option ``response``: where the user is in a response."""
+"""The option ``response``: the mapping from a response to a user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 
 StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
-"""What single statuses mean, where that differs from the default."""
+"""Meanings of statuses that differ from the default."""
 
 _LIKE_404 = (204, 410)
 _DEFAULTS: Mapping[int, Outcome] = {
@@ -50,9 +50,9 @@ _DEFAULTS: Mapping[int, Outcome] = {
 def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     """Return the outcome of a status.
 
-    204 and 410 mean what 404 does: where that is a mistake, so are these. Any other status is
-    broken: refused credentials (401, 403, 407) are ours, never the client's, and redirects are
-    not followed.
+    204 and 410 follow an override of 404: a wrong path may cause all three. Any other status is
+    broken: refused credentials (401, 403, 407) are ours, never the client's, and redirects are not
+    followed.
     """
     configured = overrides.get(status) or (overrides.get(404) if status in _LIKE_404 else None)
     return configured or _DEFAULTS.get(status, Outcome.BROKEN)
@@ -62,28 +62,26 @@ class ResponseOptions(Options):
     """Position of the user in a response."""
 
     found_when: ExpressionText | None = None
-    """An expression on the whole response; if its result is false, empty or null, the user is
-    not known there."""
+    """An expression on the whole response. A false, empty or null result means "not found"."""
     unavailable_when: ExpressionText | None = None
-    """A condition on the whole response: if it is true, the upstream is unavailable, whatever the
-    status says."""
+    """A condition on the whole response. If true, the upstream is unavailable, with any status."""
     broken_when: ExpressionText | None = None
-    """A condition on the whole response: if it is true, the upstream rejects the request, such as
-    our credentials."""
+    """A condition on the whole response. If true, the upstream rejects the request, for example our
+    credentials."""
     error: ExpressionText | None = None
-    """An expression on a response that is no user, whatever its status, for a message in the log;
-    the requested value, long numbers, mail addresses and secrets are masked."""
+    """An expression for an error message in the log, on a response without a user. The requested
+    value, long numbers, mail addresses and secrets are masked."""
     complete_when: ExpressionText | None = None
-    """A condition on the whole response that must be true before "not known" or a single user is
-    believed: that no further page exists."""
+    """A condition for a complete response. "Not found" and a single user need it to be true: no
+    further page exists."""
     select: ListText | None = None
-    """An expression for the user's record, or a list of them; the whole response unless
-    set. An empty list means that the user is not known there."""
+    """An expression for the user's record, or a list of records; by default the whole response. An
+    empty list means "not found"."""
     pick: Literal["one", "first"] = "one"
-    """Whether a list of more than one is an error (one), or its first is the user (first)."""
+    """Treatment of a list of several users: an error (one), or its first user counts (first)."""
     match: Literal["all", "echo"] = "all"
-    """Whether all records of a list are meant (all), or only those with the requested nickname or
-    card number (echo), for a search that means "contains" or "starts with"."""
+    """Records of a list that count: all of them, or those with the requested nickname or card
+    number (echo). Needed for a search for "contains" or "starts with"."""
     id: FieldSource | None = None
     """The id of the user in the response to a request with ``then``."""
     plan: FieldSource
@@ -93,16 +91,16 @@ class ResponseOptions(Options):
     nickname: FieldSource | None = None
     """The nickname, with or without ``@``."""
     profile_url: FieldSource | None = None
-    """The profile URL; without it, it follows from the nickname."""
+    """The profile URL; by default derived from the nickname."""
     check_echo: bool = True
-    """Whether the response must hold the requested nickname or card number. Without it, any
-    user is taken for the requested one."""
+    """Require the requested nickname or card number in the response. With false, any user is
+    accepted as the requested one."""
     not_known_when: ExpressionText | None = None
-    """A condition that must be true for the body of a response whose status says that the
-    user is not known, so that a wrong ``base_url`` is not taken for that. A user for whose record
-    it is true, such as a disabled one, is not known either."""
+    """Expected content of a "not found" response. Guards against a wrong ``base_url``: its 404
+    pages do not match. A user with a matching record, such as a disabled one, is "not found",
+    too."""
     media_type: Literal["json", "any"] = "json"
-    """Whether the media type of a response must be JSON."""
+    """Required media type of a response: JSON, or any."""
 
     @model_validator(mode="after")
     def _check_required(self) -> Self:
@@ -114,18 +112,18 @@ class ResponseOptions(Options):
                 [InitErrorDetails(type="missing", loc=(name,), input=None) for name in missing],
             )
         if self.match == "echo" and not (self.check_echo and self.select is not None):
-            raise ValueError("match: echo needs select, which gives the list, and check_echo")
+            raise ValueError("match: echo needs select for the list, and check_echo")
         return self
 
     def warnings(self) -> Iterator[str]:
-        """Describe expressions that hide an error or a further page."""
+        """Yield a warning for each expression that hides an error or a further page."""
         texts = (self.unavailable_when, self.broken_when)
         errors = [Expression(text) for text in texts if text is not None]
         for each in errors:
             if _QUOTED_NAME.search(each.text):
                 yield (
                     f"{each.text} compares with a member of the response, so it may never be true: "
-                    "text stands in single quotes, and double quotes are for names"
+                    "write text in single quotes; double quotes are for names"
                 )
         hiding: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
             ("found_when", is_falsy, "is false", "error != 'no such user'"),
@@ -139,15 +137,15 @@ class ResponseOptions(Options):
             kinds = [node["type"] for node in nodes_of(expression.node)]
             if "filter_projection" in kinds and not is_on_record:
                 yield (
-                    f"response.{name} ({text}) has a filter: records that it leaves out are read "
-                    'as "not found", all of them if their member has another name; select the '
-                    "whole list, and write not_known_when for users such as disabled ones"
+                    f"response.{name} ({text}) has a filter: excluded records are read as "
+                    '"not found", and with a wrong name of a member these are all records; select '
+                    "the whole list, and write not_known_when for users such as disabled ones"
                 )
             elif any(map(hides, _results_for_others(expression, [] if is_on_record else errors))):
                 yield (
                     f"response.{name} ({text}) {result} for other responses too, such as an error "
-                    'or one without that member, which is then read as "not found"; write '
-                    f"something like {example}"
+                    'or one without that member; they are read as "not found"; write something '
+                    f"like {example}"
                 )
         if self.complete_when is not None and "==" not in self.complete_when:
             yield (
@@ -165,8 +163,9 @@ class ResponseOptions(Options):
 def _results_for_others(expression: Expression, errors: Sequence[Expression]) -> list[Any]:
     """Return the results for responses of another kind, such as an error.
 
-    In those each member that is read is missing, an unknown text, one that ``errors`` name, an
-    object or a list of objects, which have the same members; and none of ``errors`` is true.
+    The test documents contain the members of the expression. Each member is missing, an unknown
+    text, a literal of ``errors``, an object, or a list of objects. These objects have the same
+    members. Documents with a true condition of ``errors`` are left out.
     """
     names = sorted(expression.members.union(*(each.members for each in errors)))
     nodes = [node for each in errors for node in nodes_of(each.node)]

@@ -1,4 +1,4 @@
-"""A response as it was received: its body bounded, complete and decompressed."""
+"""A received response: its body is bounded, complete and decompressed."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from multidict import MultiMapping
 from tornado_idv import Broken, Unavailable, strict_json
 
 MAX_BODY = 64 * 1024
-"""Bytes of a body that are read at most, decompressed or not; a longer one is `Broken`."""
+"""Maximum size of a body in bytes, before and after decompression; a longer one is `Broken`."""
 
 _MAX_JSON_DEPTH = 128
 _CORRUPT = "a compressed response that is damaged"
 
 
 MAX_RETRY_AFTER = 60.0
-"""Seconds that an upstream can keep us from sending requests."""
+"""Maximum pause in seconds that an upstream can request."""
 
 _SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class Response(NamedTuple):
-    """A response; the body is decompressed, and empty if it was not read."""
+    """A response; the body is decompressed, or empty if unread."""
 
     status: int
     headers: MultiMapping[str]
     """Names are case-insensitive."""
     body: bytes
     is_certain: bool = True
-    """It can only be the response to its request: it has its id, or came on a new connection."""
+    """Certainly the response to its request: it has the id, or came on a new connection."""
 
 
 def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
-    """Decompress a body, which was read up to one byte more than `MAX_BODY`.
+    """Decompress a body of up to `MAX_BODY` bytes; one more byte means that it is too long.
 
-    Raises `Broken`, or `Unavailable` if it may be incomplete.
+    Raises `Broken`, or `Unavailable` for a body that may be incomplete.
     """
     if not body and not ("Content-Length" in headers or "Transfer-Encoding" in headers):
         raise Unavailable("the response was cut short")
@@ -51,9 +51,9 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
 
 
 def decode_json(body: bytes) -> Any:
-    """Return the JSON document in a body; raises `Broken` if it is not valid.
+    """Return the JSON document in a body; raises `Broken` for invalid JSON.
 
-    Strings may hold a lone surrogate, as JSON can escape one.
+    Strings may contain a lone surrogate: JSON can escape one.
     """
     try:
         return strict_json.loads(body, max_depth=_MAX_JSON_DEPTH)
@@ -62,7 +62,7 @@ def decode_json(body: bytes) -> Any:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds that ``Retry-After`` asks to wait (RFC 9110, section 10.2.3); 0 if unknown."""
+    """Return the seconds of ``Retry-After`` (RFC 9110, section 10.2.3); 0 if unknown."""
     value = headers.get("Retry-After", "").strip()
     if _SECONDS.fullmatch(value):
         return float(value)
@@ -73,7 +73,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def sent_at(headers: Mapping[str, str]) -> datetime:
-    """Return the time by the clock of the upstream, if it sends it: ours may be wrong."""
+    """Return the time of the upstream's clock, or else of ours: the two may differ."""
     return _date(headers.get("Date", "")) or datetime.now(UTC)
 
 
@@ -91,7 +91,7 @@ def too_long() -> Broken:
 
 
 def _decompress(body: bytes, coding: str) -> bytes:
-    """Decompress no more than `MAX_BODY`, so that a decompression bomb costs no memory."""
+    """Decompress up to `MAX_BODY` bytes: a decompression bomb costs no memory."""
     if coding not in {"gzip", "x-gzip", "deflate"}:
         raise Broken("a compressed response of an unsupported kind")
     stream = zlib.decompressobj(32 + zlib.MAX_WBITS)  # recognizes either by its header

@@ -1,4 +1,4 @@
-"""Turns a response into a user, "not found here", or an error."""
+"""Converts a response to a user, "not found here", or an error."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
-    """Return the seconds for which the response is fresh, and whether it may be cached at all.
+    """Return the freshness of the response in seconds, and whether it may be cached at all.
 
-    Seconds are ``None`` if the headers do not tell. ``s-maxage``, which is meant for shared
-    caches as this one is, precedes ``max-age``; the response's ``Age`` is subtracted. Values
-    that cannot be parsed are ignored.
+    Without a valid value, the seconds are ``None``. This cache is a shared one, so ``s-maxage``
+    precedes ``max-age``. The ``Age`` of the response is subtracted. Invalid values are ignored.
     """
     text = ",".join(headers.getall("Cache-Control", ()))
     directives = {name.lower(): quoted or plain for name, quoted, plain in _DIRECTIVE.findall(text)}
@@ -57,9 +56,9 @@ _MAX_MESSAGE = 100
 class ResponseReader:
     """Reads the responses of one upstream.
 
-    ``statuses`` override what single statuses mean, ``hints`` says whether
-    ``Cache-Control`` is followed, ``credential`` whether one is configured, ``folds_nicknames``
-    whether the case of nicknames is ignored; ``secrets`` are masked in messages.
+    ``statuses`` override the meanings of statuses. With ``hints``, ``Cache-Control`` is followed.
+    ``credential`` is true if a credential is configured. With ``folds_nicknames``, the case of
+    nicknames is ignored. ``secrets`` are masked in messages.
     """
 
     def __init__(
@@ -83,9 +82,9 @@ class ResponseReader:
     def read(
         self, query: Query, response: Response, *earlier: Response
     ) -> User | BackendResult | None:
-        """Return the user and how long to cache it; raises `Unavailable` or `Broken`.
+        """Return the user and its cache time; raises `Unavailable` or `Broken`.
 
-        ``earlier`` responses to the same lookup may shorten that, too.
+        ``earlier`` responses of the same lookup may also shorten the cache time.
         """
         user = None
         with self._message_added(query, response):
@@ -94,7 +93,7 @@ class ResponseReader:
         return self.limited(user, response, *earlier)
 
     def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
-        """Return the result with the shortest time that the responses allow to cache it."""
+        """Return the result with the shortest cache time of the responses."""
         if not self._hints:
             return user
         limits = [freshness(each.headers) for each in responses if "Cache-Control" in each.headers]
@@ -104,7 +103,7 @@ class ResponseReader:
         return BackendResult(user, ttl=seconds, storable=all(storable for _, storable in limits))
 
     def read_id(self, query: Query, response: Response) -> str | None:
-        """Return the id of the user for the second request; raises as `read`."""
+        """Return the id for the second request; raises `Unavailable` or `Broken`."""
         with self._message_added(query, response):
             is_read = self._is_read(response)
             return self.mapper.id(query, self.document(response)) if is_read else None
@@ -112,7 +111,7 @@ class ResponseReader:
     def document(self, response: Response) -> Any:
         """Return the JSON document; raises `Broken` if there is none.
 
-        An empty body is null if ``found_when`` is configured, which defines what it means.
+        With ``found_when``, an empty body counts as null.
         """
         if not response.body and self._options.found_when is not None:
             return None
@@ -123,14 +122,14 @@ class ResponseReader:
         return decode_json(response.body)
 
     def wants_body(self, status: int) -> bool | None:
-        """Return whether the body of a response of this status is read; ``None`` if it can be."""
+        """Return whether a response of this status needs its body; ``None`` if optional."""
         meaning = outcome(status, self._statuses)
         if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
             return meaning is Outcome.READ or self._options.not_known_when is not None
         return False if self._error is None else None
 
     def recording(self, steps: list[Step]) -> ResponseReader:
-        """Return a reader that adds a step for each expression of the mapping it evaluates."""
+        """Return a reader that adds a step for each evaluation of an expression."""
         reader = copy(self)
         reader.mapper = deepcopy(self.mapper)
         reader.mapper.record_steps(steps)
@@ -149,7 +148,7 @@ class ResponseReader:
             raise
 
     def _masked(self, message: str, query: Query) -> str:
-        """Return a message, bounded, without the requested value and secrets."""
+        """Return a message, truncated and without the requested value and secrets."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             message = message.replace(secret, "…")
         requested = re.escape(query.text.removeprefix("@"))
@@ -157,7 +156,7 @@ class ResponseReader:
         return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
 
     def _is_read(self, response: Response) -> bool:
-        """Return whether the body says it; if not, the user is not known. Raises as `read`."""
+        """Return true to read the body, false for "not found"; raises `Unavailable` or `Broken`."""
         status = response.status
         meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:

@@ -1,7 +1,7 @@
-"""Bounds the bytes of a response from its first one, interim responses (1xx) included.
+"""Bounds the bytes of a response, including interim responses (1xx).
 
-The only module that uses what is not public in aiohttp, which bounds neither them nor the framing
-of a body. With an aiohttp that has changed it, lookups work, and responses are not bounded.
+aiohttp bounds neither these nor the framing of a body. This is the only module with private parts
+of aiohttp. If a version of aiohttp changes them, lookups still work, but responses are unbounded.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import aiohttp
 from idv_upstream.response.raw import MAX_BODY, too_long
 
 MAX_RESPONSE = 2 * MAX_BODY
-"""Bytes: a body with its framing, its head, and the interim responses before."""
+"""Maximum size in bytes of a response: body, framing, head and interim responses."""
 
 _log = logging.getLogger(__name__)
 
 
 def bound_responses(connector: aiohttp.BaseConnector) -> None:
-    """Make connections of ``connector`` fail with `Broken` after `MAX_RESPONSE` bytes."""
+    """Fail connections of ``connector`` with `Broken` after `MAX_RESPONSE` bytes."""
     factory: Any = getattr(connector, "_factory", None)
     protocol: Any = getattr(factory, "func", None)
     if not hasattr(protocol, "set_response_params"):
@@ -34,7 +34,7 @@ def bound_responses(connector: aiohttp.BaseConnector) -> None:
         _left = MAX_RESPONSE
 
         def set_response_params(self, **params: Any) -> None:
-            """Begin to count: a request is about to be sent."""
+            """Reset the count: aiohttp calls this method before each request."""
             self._left = MAX_RESPONSE
             super().set_response_params(**params)
 

@@ -1,7 +1,7 @@
 """Sends one request to an upstream and reads its response.
 
-It knows neither credentials nor retries. Its errors never hold texts of aiohttp, which may
-contain headers of the request and parts of the response.
+Credentials and retries are in `sender`. Errors contain no text of aiohttp: it may quote headers of
+the request and parts of the response.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from idv_upstream.transport.tls import Tls
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 WantsBody = Callable[[int], bool | None]
-"""Whether the body of a response of this status is read; with ``None`` it may also be empty,
-where it cannot be read in time."""
+"""Decides by status whether to read a body. ``None`` makes the body optional: it is empty if it
+cannot be read within `_OPTIONAL_BODY_TIMEOUT`."""
 
 HEADERS: Mapping[str, str] = {
     "Accept": "application/json",
     "Accept-Encoding": "identity",
     "User-Agent": "tornado-idv",
 }
-"""Headers of every request, unless it sets them itself."""
+"""Default headers of every request."""
 
 CONNECT_TIMEOUT = 0.5
-"""Seconds to resolve a host name, and then to establish a connection with its TLS handshake."""
+"""Seconds to resolve a host name, and again to connect, with the TLS handshake."""
 
 _OPTIONAL_BODY_TIMEOUT = 0.2
-"""Seconds to wait for a body that is shown, but decides nothing."""
+"""Seconds to wait for a body that only adds a message."""
 _MIN_CONNECTIONS = 64
-# Shorter than the 5 s after which many servers close an idle connection (this service: 10 s):
-# otherwise a request may be sent just as the other side closes.
+# Many servers close an idle connection after 5 s (this service: 10 s). A shorter timeout avoids
+# requests at the moment when the other side closes.
 _KEEPALIVE_TIMEOUT = 4.0
 
 
 class NoResponse(Unavailable):
-    """No response began, so the request may be repeated if it is repeatable at all."""
+    """No response began, so a repeatable request may be sent again."""
 
     status: ClassVar[None] = None
-    """In the place of that of a `Response`."""
+    """Instead of the status of a `Response`."""
 
 
 # The first match counts.
@@ -65,23 +65,22 @@ _FAILURES: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
     (OSError, NoResponse, "connection lost"),
     (ValueError, Broken, "the request cannot be sent"),
 )
-# OpenSSL's names of the alerts of a server that rejects our certificate, or misses it. With
-# TLS 1.3 they arrive when the connection seems to be established.
+# OpenSSL's names of the alerts for a rejected or missing client certificate. With TLS 1.3 they
+# arrive after the handshake, when the connection seems to be established.
 _CERTIFICATE_ALERT = re.compile(
     "ALERT_(?:CERTIFICATE_|BAD_CERT|UNSUPPORTED_CERT|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)"
 )
 
 _is_reused: ContextVar[bool] = ContextVar("is_reused", default=True)
-"""Of the connection of this task's last request; a trace of aiohttp takes 10 µs per request."""
+"""Whether the last request of this task reused a connection; aiohttp's traces would cost 10 µs."""
 
 
 class _Resolver(AbstractResolver):
-    """Calls the system's resolver in threads of its own, and waits `CONNECT_TIMEOUT` for it.
+    """Calls the system's resolver in separate threads, and waits `CONNECT_TIMEOUT` for it.
 
-    The loop's own resolver has few threads, which all backends share: one name server that
-    does not respond would keep the others from connecting. A call cannot be cancelled and may
-    take a minute. A request for the same name joins it, so there are at most as many threads
-    as names.
+    All backends share the few threads of the loop's resolver: a name server that does not respond
+    would block the other backends. A call cannot be cancelled and may take a minute. Requests for
+    one name share a call, so there are at most as many threads as names.
     """
 
     def __init__(self) -> None:
@@ -90,19 +89,19 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the addresses of a host; raises `OSError`, of which `TimeoutError` is one."""
+        """Return the addresses of a host; raises `OSError`, such as `TimeoutError`."""
         name = (host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
         call = self._calls.get(name)
         if call is None or call.done():
             call = self._calls[name] = DaemonThread("resolver")(socket.getaddrinfo, *name)
-            # If all requests were cancelled, asyncio would log an error as never retrieved.
+            # Retrieves the error: after cancellation of all requests, asyncio would log it.
             call.add_done_callback(asyncio.Future.exception)
         await asyncio.wait([call], timeout=CONNECT_TIMEOUT)
         if not call.done():
             raise TimeoutError
         try:
             found = call.result()
-        except UnicodeError:  # the connector handles errors of the system alone
+        except UnicodeError:  # the connector handles only `OSError`
             raise OSError(None, "no host name") from None
         flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return [
@@ -117,9 +116,9 @@ class _Resolver(AbstractResolver):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Discards pooled connections on which data arrived while they were idle.
+    """Discards pooled connections with unexpected data; sets `_is_reused`.
 
-    aiohttp by itself would read such data as the response to the next request. Sets `_is_reused`.
+    aiohttp alone would read such data as the response to the next request.
     """
 
     async def connect(
@@ -128,7 +127,7 @@ class _Connector(aiohttp.TCPConnector):
         traces: list[Any],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 aiohttp's signature
     ) -> Any:
-        # Bounded, since a server may also send data as soon as it is connected to.
+        # A bounded loop: a server may also send data on each new connection.
         for _ in range(self.limit):
             connection = await super().connect(req, traces, timeout)
             protocol: Any = connection.protocol
@@ -141,7 +140,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _NoCookies(aiohttp.DummyCookieJar):
-    """Does not even parse ``Set-Cookie``, as aiohttp 3.13 does: it logs names of wrong cookies."""
+    """Ignores ``Set-Cookie`` without parsing: aiohttp 3.13 logs names of invalid cookies."""
 
     def update_cookies_from_headers(self, headers: Sequence[str], response_url: URL) -> None:
         """Ignore the headers."""
@@ -150,7 +149,7 @@ class _NoCookies(aiohttp.DummyCookieJar):
 async def _without_retry(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Raise errors of ours: the session would repeat idempotent requests on its own."""
+    """Raise our errors instead: after aiohttp's, the session would repeat idempotent requests."""
     try:
         return await handler(request)
     except (aiohttp.ClientError, OSError) as error:
@@ -158,22 +157,22 @@ async def _without_retry(
 
 
 class Client:
-    """An HTTP client with a pool of connections.
+    """An HTTP client with a connection pool.
 
-    Without redirects, cookies, proxies of the environment and automatic decompression, which
-    `decode_body` bounds. Only connecting has a timeout: callers bound the rest.
+    Redirects, cookies and proxies of the environment are ignored. `decode_body` decompresses with a
+    limit. Only connecting has a timeout: callers limit the rest.
     """
 
     _session: aiohttp.ClientSession
     _unpooled: aiohttp.ClientSession
-    """Its connections are for one request each."""
+    """Uses a new connection for each request."""
 
     def __init__(self, tls: Tls, connections: int) -> None:
         self._tls = tls
         self._limit = max(connections, _MIN_CONNECTIONS)
 
     async def open(self) -> None:
-        """Create the pool; no connection is established before the first request."""
+        """Create the pool; the first request connects."""
         await self._tls.open()
         self._session = self._open_session(keepalive_timeout=_KEEPALIVE_TIMEOUT)
         self._unpooled = self._open_session(force_close=True)
@@ -200,7 +199,7 @@ class Client:
     ) -> Response:
         """Send one request with a complete URL, once; with ``on_new`` on a new connection.
 
-        Raises `Unavailable` or `Broken` if there is no complete response.
+        Raises `Unavailable` or `Broken` without a complete response.
         """
         url = request.url
         if not (url.isascii() and url.isprintable() and " " not in url and "#" not in url):
@@ -224,7 +223,7 @@ class Client:
                         reading = asyncio.wait_for(reading, _OPTIONAL_BODY_TIMEOUT)
                     body = decode_body(await reading, received)
             except (aiohttp.ClientError, OSError, LookupFailed):
-                if wanted is not None:
+                if wanted is not None:  # an optional body may fail
                     raise
             finally:
                 response.release()
@@ -234,8 +233,8 @@ class Client:
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
-    """Read up to one byte more than a body may have."""
-    if content.is_eof():  # a short body has nearly always arrived with its head
+    """Read up to `MAX_BODY` bytes, and one more to detect a longer body."""
+    if content.is_eof():  # a short body nearly always arrives with its head
         return content.read_nowait(MAX_BODY + 1)
     body = bytearray()
     while chunk := await content.read(MAX_BODY + 1 - len(body)):

@@ -1,6 +1,6 @@
-"""Our credential for an upstream: its options, and how it is added to a request.
+"""Our credential for an upstream: its options, and its place in a request.
 
-A secret is read for each request, since its file may have changed, and is stored nowhere.
+A secret is read for each request and never stored: its file may change.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tornado_idv.kit.mapping import ExpressionText
 
 
 class _Format(NamedTuple):
-    """The texts that can be sent as a secret."""
+    """The valid texts of a secret."""
 
     pattern: re.Pattern[str]
     problem: str
 
     def check(self, secret: SecretStr) -> SecretStr:
-        """Return the secret; raises `ValueError` if it cannot be sent."""
+        """Return the secret; raises `ValueError` for an invalid one."""
         if not self.pattern.fullmatch(secret.get_secret_value()):
             raise ValueError(self.problem)
         return secret
 
     def read(self, secret: SecretStr) -> str:
-        """Return the secret as it is now; raises `Broken` if it cannot be sent."""
+        """Return the current secret; raises `Broken` for an invalid one."""
         text = secret.get_secret_value()
         if not self.pattern.fullmatch(text):
             raise Broken(f"its credential is {self.problem}")
@@ -47,7 +47,7 @@ TOKEN = _Format(
     re.compile(r"[!-~]{1,4096}", re.ASCII),
     "not a bearer token; write 1 to 4096 visible ASCII characters, without a space",
 )
-"""Longer than a token of this service, as others hold records."""
+"""Longer than a token of this service: tokens of others contain records."""
 _PASSWORD = _Format(
     re.compile(r"[^\x00-\x1f\x7f]{0,4096}"),
     "not a password; write at most 4096 characters, on one line",
@@ -75,11 +75,11 @@ class _Credential(Options):
     scheme: ClassVar[str] = "Bearer"
 
     def secret(self) -> str:
-        """Return what is sent now; raises `Broken` if the secret cannot be sent."""
+        """Return the current secret; raises `Broken` for an invalid one."""
         return ""
 
     def secrets(self) -> Iterator[SecretStr]:
-        """Yield the secrets as they are configured."""
+        """Yield the configured secrets."""
         return (value for _, value in self if isinstance(value, SecretStr))
 
     def apply(self, request: Request, secret: str) -> Request:
@@ -92,7 +92,7 @@ class NoCredential(_Credential):
     """Requests carry no credential."""
 
     kind: Literal["none"] = "none"
-    """Which kind of credential this is."""
+    """The kind of credential."""
 
     def apply(self, request: Request, secret: str) -> Request:  # noqa: ARG002 there is none
         return request
@@ -102,9 +102,9 @@ class BearerToken(_Credential):
     """Requests carry ``Authorization: Bearer``."""
 
     kind: Literal["bearer"]
-    """Which kind of credential this is."""
+    """The kind of credential."""
     token: Annotated[Secret, AfterValidator(TOKEN.check)]
-    """The token that the upstream issued."""
+    """The token from the upstream."""
 
     def secret(self) -> str:
         return TOKEN.read(self.token)
@@ -116,14 +116,14 @@ class BasicPassword(_Credential):
     scheme = "Basic"
 
     kind: Literal["basic"]
-    """Which kind of credential this is."""
+    """The kind of credential."""
     username: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f:]{1,256}$")]
-    """The user name that the upstream issued; without a colon."""
+    """The user name at the upstream; without a colon."""
     password: _Password
     """Its password."""
 
     def secret(self) -> str:
-        # RFC 7617 leaves the encoding open; UTF-8 is what servers can ask for.
+        # RFC 7617 defines no default encoding; a server can only announce UTF-8.
         return b64encode(f"{self.username}:{_PASSWORD.read(self.password)}".encode()).decode()
 
 
@@ -131,19 +131,19 @@ class KeyInPlace(_Credential):
     """Requests carry a key in a header or a query parameter."""
 
     kind: Literal["api_key"]
-    """Which kind of credential this is."""
+    """The kind of credential."""
     header: _OwnHeader | None = None
-    """The header that holds the key, and nothing else."""
+    """The header for the key; its value is the key alone."""
     query: Annotated[str | None, Field(pattern=r"^[!-~]{1,64}$", validate_default=True)] = None
-    """The query parameter that holds the key; access logs on the way may show it."""
+    """The query parameter for the key; access logs on the way may show it."""
     value: Annotated[Secret, AfterValidator(_KEY.check)]
-    """The key that the upstream issued."""
+    """The key from the upstream."""
 
     @field_validator("query")
     @classmethod
     def _header_or_query(cls, query: str | None, info: ValidationInfo) -> str | None:
         if "header" in info.data and (query is None) == (info.data["header"] is None):
-            raise ValueError("write either header or query: where the key is sent")
+            raise ValueError("write either header or query for the place of the key")
         return query
 
     def secret(self) -> str:
@@ -170,42 +170,42 @@ _TokenUrl = Annotated[str, AfterValidator(_check_url)]
 
 
 class IssuedToken(_Credential):
-    """Requests carry a token that is issued for some time, at a request of ours."""
+    """Requests carry a token with a limited lifetime; this service requests it."""
 
     issuer: ClassVar[str]
-    """Its name in messages."""
+    """The name of the issuer in messages."""
     max_pause: ClassVar[float]
-    """Seconds up to which the pause grows after each refusal."""
+    """Maximum pause in seconds; the pause grows with each refusal."""
 
     @abstractmethod
     def token_request(self) -> Request:
-        """Return the request for a token, with the secrets as they are now."""
+        """Return the request for a token, with the current secrets."""
 
     @abstractmethod
     def where(self) -> tuple[str, str | None]:
-        """Return the expressions on its response for the token, and for when that expires."""
+        """Return the expressions for the token and for its lifetime in the issuer's response."""
 
 
 class ClientCredentials(IssuedToken):
-    """Requests carry an OAuth 2.0 access token, which a token server issues."""
+    """Requests carry an OAuth 2.0 access token of a token server."""
 
     issuer = "token server"
     max_pause = 5.0
 
     kind: Literal["oauth2"]
-    """Which kind of credential this is."""
+    """The kind of credential."""
     token_url: _TokenUrl
     """The token endpoint of the token server."""
     client_id: Annotated[str, Field(pattern=r"^[ -~]{1,256}$")]
-    """The client identifier that the token server issued."""
+    """The client identifier from the token server."""
     client_secret: _Password
     """Its password."""
     scope: Annotated[str, Field(pattern=r"^[ -~]{1,1024}$")] | None = None
-    """The scope of the token, as the token server names it."""
+    """The token server's name of the scope of the token."""
     audience: Annotated[str, Field(pattern=r"^[ -~]{1,1024}$")] | None = None
-    """The audience of the token, if the token server asks for it."""
+    """The audience of the token; some token servers require it."""
     style: Literal["basic", "form"] = "basic"
-    """Whether ``client_secret`` is sent in a header (basic) or in the body (form)."""
+    """The place of ``client_secret``: a header (basic) or the body (form)."""
 
     def token_request(self) -> Request:
         """Return a request by client credentials (RFC 6749, section 4.4)."""
@@ -228,31 +228,31 @@ class ClientCredentials(IssuedToken):
 
 
 class LoginRequest(Options):
-    """A login, and where the token is in its response."""
+    """A login, and the place of the token in its response."""
 
     url: _TokenUrl
-    """The URL that a name and a password are sent to, by POST."""
+    """The URL of the login. Name and password are sent by POST."""
     headers: dict[_OwnHeader, Secret] = Field(default_factory=dict)
     """Headers of the login."""
     json_body: dict[str, Secret] = Field(alias="json")
-    """The body as JSON: name and password, under the names that the upstream reads."""
+    """The body as JSON: name and password, under the upstream's names."""
     token: ExpressionText
     """An expression on the response for the token."""
     expires: ExpressionText | None = None
-    """An expression on the response for the token's lifetime in seconds, or the time at which it
-    expires; a token that is a JWT is used no longer than it says itself."""
+    """An expression on the response for the token's lifetime in seconds, or for its expiry time.
+    The ``exp`` of a JWT also limits its use."""
     header: _OwnHeader = "Authorization"
-    """The header of requests that holds the token, behind ``Bearer`` in this one alone."""
+    """The request header for the token. In ``Authorization``, ``Bearer`` precedes it."""
 
 
 class Login(IssuedToken):
-    """Requests carry a token that a login with name and password issues."""
+    """Requests carry a token from a login with name and password."""
 
     issuer = "login"
-    max_pause = 3600.0  # an account may be locked after some refusals, of all processes
+    max_pause = 3600.0  # refusals in all processes together may lock the account
 
     kind: Literal["login"] = "login"
-    """Which kind of credential this is; known by ``login``."""
+    """The kind of credential; not needed with ``login``."""
     login: LoginRequest
     """The login."""
 

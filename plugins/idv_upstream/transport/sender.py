@@ -1,7 +1,6 @@
-"""Sends a request to an upstream, with the credential, and repeats it where allowed.
+"""Sends a request to an upstream, with the credential and with retries.
 
-stamina and its like repeat a function a number of times; they know no budget that all requests
-share.
+Retry libraries such as stamina repeat one function. They have no common budget for all requests.
 """
 
 from __future__ import annotations
@@ -28,19 +27,18 @@ from tornado_idv import Broken, Masker, Unavailable
 
 # Seconds before a second attempt.
 _PAUSE, _JITTER = 0.01, 0.04
-# The price of a retry: each request earns one, up to ten retries after a quiet time. Without
-# it, an upstream that fails for every request would get twice the usual load when it can bear
-# it least.
+# The price of a retry. Each request earns 1; the credit allows up to ten retries in a row. Without
+# the price, an upstream that fails for every request would get twice the usual load.
 _RETRY_PRICE = 5
 _MAX_CREDIT = 10 * _RETRY_PRICE
 _REPEATED = (NoResponse.status, 502, 503, 504)
 _WITH_RETRY_AFTER = (429, 503)
 _REJECTED = (401, 403, 422)
-"""Of a token, too: Flask-JWT-Extended responds to a signature of an older key with 422."""
+"""Statuses of a rejected token; Flask-JWT-Extended sends 422 for an old signature key."""
 
 
 class _Lookup(NamedTuple):
-    """One request with its complete URL, and the origin of that, empty for ``base_url``."""
+    """One request with its complete URL, and the origin of the URL; empty for ``base_url``."""
 
     request: Request
     wants_body: WantsBody
@@ -49,10 +47,10 @@ class _Lookup(NamedTuple):
 
 
 class Sender:
-    """Sends the requests of one backend, which share connections, endpoints and credential.
+    """Sends the requests of one backend; they share connections and credential.
 
-    After ``timeout`` seconds a lookup, with its second attempt and its token, is cancelled by
-    the caller: the service does that for every backend, and a second timer takes 5 µs.
+    After ``timeout`` seconds the caller cancels the lookup, with its second attempt and its token.
+    The service does so for every backend; another timer here would cost 5 µs.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class Sender:
     ) -> None:
         self._base_url = base_url
         self._retry_after: dict[str, float] = {}
-        """When ``Retry-After`` ends, by origin."""
+        """The end of ``Retry-After``, by origin."""
         self._auth = auth
         self._client = Client(Tls(tls, name, timer), connections)
         self._tokens = None
@@ -96,13 +94,13 @@ class Sender:
         await self._client.close()
 
     def shown(self, request: Request) -> Request:
-        """Return the request as it would be sent, with the credential masked."""
+        """Return the complete request with the credential masked."""
         url = (self._base_url if request.url.startswith("/") else "") + request.url
         headers = {**HEADERS, **request.headers}
         return self._auth.apply(replace(request, url=url, headers=headers), Masker.MASK)
 
     def secrets(self) -> set[str]:
-        """Return the secrets of the credential, as they are configured and as they are sent."""
+        """Return the secrets of the credential, configured and encoded."""
         secrets = {each.get_secret_value() for each in self._auth.secrets()}
         with suppress(Broken):
             secrets.add(self._auth.secret())
@@ -113,10 +111,10 @@ class Sender:
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send the request, a second time where that may help.
+        """Send the request, with a retry if allowed.
 
-        With ``on_new`` no connection is used that was used before.
-        Raises `Unavailable` or `Broken` if there is no complete response.
+        With ``on_new``, use a new connection. Raises `Unavailable` or `Broken` without a complete
+        response.
         """
         origin = "" if request.url[0] == "/" else origin_of(request.url)
         if request.url[0] == "/":
@@ -136,7 +134,7 @@ class Sender:
         result = await self._attempt(lookup)
         is_repeated = request.repeatable and result.status in _REPEATED
         if is_repeated and self._credit >= _RETRY_PRICE and self._wait(origin) <= 0:
-            pause = _PAUSE + _JITTER * self._chance()  # it may be restarting
+            pause = _PAUSE + _JITTER * self._chance()  # the upstream may be restarting
             if pause < deadline - asyncio.get_running_loop().time():
                 self._credit -= _RETRY_PRICE
                 await self._pause(pause)
@@ -146,11 +144,11 @@ class Sender:
         return result
 
     def _wait(self, origin: str) -> float:
-        """Return the seconds until ``Retry-After`` of this origin has passed."""
+        """Return the seconds until the end of this origin's ``Retry-After``."""
         return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
 
     async def _attempt(self, lookup: _Lookup) -> Response | NoResponse:
-        """Send the request; an access token that is rejected is replaced once."""
+        """Send the request; replace a rejected token once."""
         tokens = self._tokens
         if tokens is None:
             return await self._send_once(lookup, self._auth.secret())

@@ -1,6 +1,6 @@
 """TLS settings for connections to an upstream.
 
-Files that change are reloaded, for connections established from then on.
+Changed files are reloaded, for new connections.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class TlsOptions(Options):
     """Trusted certificates, and our own."""
 
     ca_file: ConfigPath | None = None
-    """Certificates of the trusted authorities, in PEM form, instead of the system's."""
+    """Certificates of the trusted authorities, in PEM form; by default the system's."""
     cert_file: ConfigPath | None = None
     """Our client certificate and its chain, in PEM form."""
     key_file: ConfigPath | None = None
-    """The key of ``cert_file``, not encrypted; absent if ``cert_file`` holds it too."""
+    """The unencrypted key of ``cert_file``; not needed if ``cert_file`` contains it."""
     verify: bool = True
-    """Whether the certificate of the upstream is verified; false is for tests alone, since
-    anyone between could read and change everything."""
+    """Verify the certificate of the upstream. False is only for tests: anyone in the network could
+    read and change everything."""
 
     @field_validator("key_file")
     @classmethod
     def _belongs_to_a_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
         if key is not None and info.data.get("cert_file", key) is None:
-            raise ValueError("there is no cert_file that this key belongs to; write it, too")
+            raise ValueError("key_file needs cert_file, the certificate of this key")
         return key
 
 
@@ -65,7 +65,7 @@ class Tls:
         self._context: ssl.SSLContext
 
     async def open(self) -> None:
-        """Load the files; raises `StartError` for one that cannot be used."""
+        """Load the files; raises `StartError` for an invalid file."""
         self._loaded, self._context = await DaemonThread("TLS files")(self._load)
         self._check_at = self._timer() + _CHECK_INTERVAL
         if not self._options.verify:
@@ -73,10 +73,10 @@ class Tls:
             _log.warning(text, self._name)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection; files that changed are reloaded once a second.
+        """Return the context for a new connection; reload changed files, once a second.
 
-        Raises nothing: what cannot be used is logged, and the next look tries again, since a
-        certificate and its key are seldom replaced at once.
+        Raises nothing: invalid files are logged, and the next check tries again. Between the
+        replacements of a certificate and its key, the two do not match.
         """
         if self._files and self._timer() >= self._check_at:
             self._check_at = self._timer() + _CHECK_INTERVAL
@@ -90,7 +90,7 @@ class Tls:
         return self._context
 
     def _load(self) -> tuple[Any, ssl.SSLContext]:
-        signatures = _signatures(self._files)  # first, so that a change while they are read is seen
+        signatures = _signatures(self._files)  # first: a change during the load is detected later
         return signatures, (_context if self._files else _shared_context)(self._options)
 
 
@@ -100,7 +100,7 @@ def _signatures(files: list[Path]) -> list[FileSignature | None]:
 
 @cache
 def _shared_context(options: TlsOptions) -> ssl.SSLContext:
-    """For backends without files: to load the authorities of the system takes long."""
+    """Return the context of all backends without files: the system's authorities load slowly."""
     return _context(options)
 
 
@@ -108,7 +108,7 @@ def _context(options: TlsOptions) -> ssl.SSLContext:
     if options.ca_file is None:
         context = ssl.create_default_context()
     else:
-        require_file(options.ca_file)  # the errors of the TLS library do not name the file
+        require_file(options.ca_file)  # errors of the TLS library do not name the file
         try:
             context = ssl.create_default_context(cafile=options.ca_file)
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The token that is sent to an upstream: its request, its lifetime, and its renewal."""
+"""The token for an upstream: its request, lifetime and renewal."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _PAUSE = 5.0
 _PAUSE_FACTOR = 4
 _DEFAULT_LIFETIME = 300.0
 _MAX_LIFETIME = 3600.0
-"""A token that was revoked may get an empty list in place of a 401, and is used until then."""
+"""Limits the use of a revoked token: some upstreams send it an empty list instead of a 401."""
 _FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
-"""Numbers from which on an ``expires`` is a Unix time, in seconds or in milliseconds."""
+"""The smallest numbers of ``expires`` read as a Unix time, in seconds and in milliseconds."""
 
 _NO_TIME = (TypeError, ValueError, OverflowError)
 _ISSUED = (200, 201)
@@ -35,12 +35,12 @@ _TEMPORARY = (408, 429, *range(500, 1000))
 
 
 class Tokens:
-    """Caches the token, and fetches one when there is none, or before it expires.
+    """Caches the token; fetches the first one, and a new one before each expiry.
 
-    Concurrent callers share one request to its issuer, which none of them cancels for the others.
-    After a failure, none is sent for 5 s, or for as long as ``Retry-After`` of the issuer says;
-    after refusals of the same request in a row, for up to ``max_pause``. ``timeout`` is in seconds,
-    for one request to the issuer.
+    Concurrent callers share one request to the issuer; a cancelled caller does not cancel it. After
+    a failure there is a pause of 5 s, or of the issuer's ``Retry-After``. After refusals of the
+    same request in a row, the pause grows up to ``max_pause``. ``timeout`` is in seconds, for one
+    request to the issuer.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Tokens:
         self._timeout = timeout
         self._timer = timer
         self.latest = ""
-        """The token that was issued last, which may have expired."""
+        """The last issued token, possibly expired."""
         self._expires_at = -math.inf
         self._rejected_until = -math.inf
         self._fetching: asyncio.Task[None] | None = None
@@ -65,7 +65,7 @@ class Tokens:
         self._pause = _PAUSE
 
     async def get(self) -> str:
-        """Return the token, or a new one; raises `Unavailable` or `Broken` if there is none."""
+        """Return a valid token; raises `Unavailable` or `Broken`."""
         if self._timer() < self._expires_at:
             return self.latest
         if self._fetching is None or self._fetching.done():
@@ -75,17 +75,17 @@ class Tokens:
         if self._fetching is not None:
             await asyncio.shield(self._fetching)
         if self._failure is not None:
-            failure = self._failure.copy()  # each caller adds to its own
+            failure = self._failure.copy()  # callers modify it
             wait = min(self._failed_until - self._timer(), MAX_RETRY_AFTER)  # a new secret ends it
             failure.retry_after = max(failure.retry_after, wait)
             raise failure
         return self.latest
 
     def invalidate(self, token: str) -> bool:
-        """Drop a token that the upstream rejected; whether a new one may help.
+        """Drop a rejected token; return whether to try a new one.
 
-        An upstream that rejected two tokens in a row gets no third for some seconds: the
-        token is not what is wrong.
+        After two rejected tokens in a row, the cause is another one: no third is fetched for some
+        seconds.
         """
         if token == self.latest:
             if self._timer() < self._rejected_until:
@@ -94,7 +94,7 @@ class Tokens:
         return True
 
     def reject(self) -> None:
-        """Note that the upstream rejected a new token, too."""
+        """Note the rejection of a new token."""
         self._rejected_until = self._timer() + _PAUSE
 
     async def close(self) -> None:
@@ -104,7 +104,7 @@ class Tokens:
             await asyncio.wait([self._fetching])
 
     async def _fetch(self) -> None:
-        # Its lifetime may have begun at any time since the request.
+        # The lifetime of the token begins at the request, at the earliest.
         requested_at, pause, response = self._timer(), _PAUSE, None
         request = self._auth.token_request()
         if request != self._refused:
@@ -144,7 +144,7 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
         raise Broken(f"token ({where}) gives no token, but {json_type(token)}")
     now = sent_at(response.headers).timestamp()
     times = []
-    # A JWT has its own time (RFC 7519, section 4.1.4); it need not be verified here.
+    # A JWT contains its expiry (RFC 7519, section 4.1.4); no signature check is needed for that.
     with suppress(Broken, LookupError, *_NO_TIME):
         claims = decode_json(urlsafe_b64decode(token.split(".")[1] + "=="))
         times.append(_time(claims["exp"], now))
@@ -161,7 +161,7 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
 
 
 def _time(expires: Any, now: float) -> float:
-    """Return a Unix time; raises one of `_NO_TIME` for what is neither a number nor a time.
+    """Return a Unix time from a number or an ISO 8601 time; otherwise raises one of `_NO_TIME`.
 
     A small number is a lifetime. Some servers send a number as a string.
     """
