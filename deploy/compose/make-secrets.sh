@@ -1,7 +1,7 @@
 #!/bin/sh
-# Writes the secrets of replicas.yaml, and the SQL that makes its roles and database, into ./secrets.
-# Only their owner can read them: the containers of the service run as the user who runs this script,
-# or as that of the image if this is root. ./data is for files that commands write.
+# Writes the secrets of replicas.yaml, and the SQL for its roles and database, into ./secrets.
+# Only their owner can read them. The containers of the service run as the user of this script; if it
+# runs as root, as the user of the image. ./data is for output files of commands.
 set -eu
 umask 077
 if [ -e .env ]; then

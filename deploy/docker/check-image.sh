@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds the image twice with buildah, without a registry, and checks that both are the same, and that its command runs.
+# Builds the image twice with buildah, without a registry. Checks that both are equal, and that the command runs.
 # As root, in the root of a clone, with buildah, crun and debootstrap: sh deploy/docker/check-image.sh [FOLDER]
-# The base is Debian's python3 under the name that FROM uses: right for the steps, not for the version of Python.
+# The base is Debian's python3 under the name in FROM: it tests the steps, but another version of Python.
 set -eu
 folder=${1:-$(mktemp -d)}
 base=$(sed -n 's/^FROM \([^ ]*\)$/\1/p' deploy/docker/Dockerfile)
@@ -20,7 +20,7 @@ store add --quiet "$container" "$folder/base" / >/dev/null
 store commit --quiet --rm "$container" "docker.io/library/$base" >/dev/null
 
 for number in 1 2; do
-  # The certificates of this machine, for one that is behind a proxy with TLS of its own.
+  # The certificates of this machine: it may be behind a proxy that terminates TLS.
   store build --pull-never --no-cache --timestamp "$SOURCE_DATE_EPOCH" --volume /etc/ssl/certs:/etc/ssl/certs:ro \
     --tag "tornado-idv:check-$number" --file deploy/docker/Dockerfile . > "$folder/build-$number.log" 2>&1
   container=$(store from --pull-never "tornado-idv:check-$number")

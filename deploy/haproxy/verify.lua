@@ -1,8 +1,8 @@
--- The action "lua.idv_verify" for haproxy 2.6 or newer: looks up the user that the variable txn.idv_input names, and
--- sets txn.idv_code to the code of the response, or to "" where there is none, and a variable for each value of the user.
+-- The action "lua.idv_verify" for haproxy 2.6 or newer. Looks up the user in the variable txn.idv_input. Sets
+-- txn.idv_code to the code of the response, or to "" without one, and a variable for each value of the user.
 local url, key = os.getenv("IDV_URL"), os.getenv("IDV_KEY")
 
--- More than server.request_timeout (2 s). haproxy sends a request that gets no response four times.
+-- More than server.request_timeout (2 s). Without a response, haproxy sends a request four times.
 local TIMEOUT = 2500
 local USER = { "plan", "nickname", "card-number", "profile-url" }
 
