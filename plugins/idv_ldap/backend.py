@@ -74,7 +74,7 @@ class LdapBackend(Backend[LdapOptions]):
         except LookupFailed as error:
             raise StartError(f"backend {self.name}: {error.reason}") from None
         if self.problem is None:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError):  # a slow search must not delay the start
                 await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
 
     async def _warn_of_unseen(self) -> None:

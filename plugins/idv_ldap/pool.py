@@ -21,6 +21,7 @@ from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
 _COUNT = 2
+"""Number of connections: searches use one while the other is replaced."""
 _STEPS = 10
 """Steps of `connect`, each bounded by `LdapOptions.connect_timeout`."""
 _LOST = Unavailable("the connection was lost")
@@ -80,8 +81,9 @@ class ConnectionPool:
         If the connection is lost, repeat the search on another one.
         """
         failure = self._failure.copy()
+        # The pool retries anyway; an open circuit would only delay the next lookup.
         failure.counts_against_breaker = False
-        for _ in range(_COUNT + 1):
+        for _ in range(_COUNT + 1):  # each connection may be lost once, and be replaced
             usable = self._usable
             if not usable:
                 break

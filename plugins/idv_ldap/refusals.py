@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 _FIRST_PAUSE, _FACTOR, _MAX_PAUSE = 60.0, 10.0, 3600.0
 """Seconds: three attempts in half an hour, as servers may count them, then one per hour."""
 _ACCEPTED_FOR = 10.0
-"""Seconds after an accepted bind without the limit of one bind at a time.
+"""Seconds after an accepted bind in which concurrent binds are allowed.
 
-Without this time, the processes would wait for each other at a server that does not respond.
+Otherwise the processes would wait for each other at a server that does not respond.
 """
 _PLACES = 4096
+"""Number of records, by hash; a collision only replaces the pause of other credentials."""
 _RECORD = struct.Struct("qdd232s")
 """The hash of the credentials, the end and the length of the pause, and the reason.
 

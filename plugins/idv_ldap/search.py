@@ -16,7 +16,7 @@ from idv_ldap.server import Attributes
 from tornado_idv import Broken
 
 _MAX_AGE = 1.0
-"""Seconds of validity of a successful search as evidence for "not found"."""
+"""Seconds for which a successful search is evidence for "not found"."""
 _ENTRY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
 """Any entry but an empty unit; where supported, ``hasSubordinates`` counts unreadable entries."""
 

@@ -158,7 +158,7 @@ class Client:
             named = [each for each in responses if not isinstance(each, BaseException)]
             before = self.primary
             epoch, primary = max(named, default=(-1, ""))
-            # Epochs restart when an operator removes the service from all Sentinels and adds it.
+            # Epochs restart if an operator removes and adds the service at all Sentinels.
             is_reset = len(named) == len(self._sentinels) and (self._epoch, before) not in named
             if epoch > self._epoch or is_reset:
                 self._epoch, self.primary = epoch, primary

@@ -29,7 +29,7 @@ from tornado_idv import Broken, LookupFailed
 
 _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
 _PAUSE = 1.0
-"""Seconds without commands to a node after its failure.
+"""Seconds for which a failed node gets no commands.
 
 After each failure redis-py reads the layout and the commands of the cluster: 0.1 s of CPU time.
 """
@@ -134,7 +134,7 @@ class ReadyKeys:
     def problem(
         self, key: str, value: bytes | None, info: Mapping[str, str], node: str = ""
     ) -> str | None:
-        """Return the reason why the server may lack users, or ``None``; ``value`` is of the key.
+        """Return the reason why the server may lack users, or ``None``; ``value`` is the key's.
 
         The number of evicted keys counts, not the ``maxmemory-policy``: it may have changed since
         the start, and replicas may have another one.

@@ -197,7 +197,7 @@ class SqliteBackend(Backend[SqliteOptions]):
             if now.signature.size <= CHECKED_SIZE:
                 await file.compare_indexes()
         except sqlite3.Error as error:
-            return is_locked(error)
+            return is_locked(error)  # a writer is busy: decide at the next check
         file.state = now
         return True
 

@@ -24,7 +24,7 @@ Value = str | bytes | None
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 """Text without leading zeros that a numeric column of SQLite stores as a number."""
 _OPERANDS = {
-    # A cast converts like an INSERT. The plus removes its affinity: else it converts the column.
+    # A cast converts like an INSERT. Without the plus, its affinity would convert the column.
     "text": "?{0}",
     "blob": "?{1}",
     "native": "+CAST(?{0} AS BLOB)",

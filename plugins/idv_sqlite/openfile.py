@@ -81,7 +81,7 @@ class OpenFile:
                     stack.push_async_callback(connection.close)
                     # The first statement opens the -wal file: here, not in the first lookup.
                     await connection.execute_fetchall("PRAGMA schema_version")
-                    await connection.execute_fetchall("PRAGMA busy_timeout = 0")
+                    await connection.execute_fetchall("PRAGMA busy_timeout = 0")  # `fetch` waits
                     readers.append(await Reader.over(connection))
                 file = cls(options, path.resolve(), users, readers, watcher)
                 await file.compare_indexes(every_row=before.size <= CHECKED_SIZE)

@@ -117,7 +117,7 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
         declared = types[_folded(column)]
         if _affinity(declared) == "numeric":
             raise Broken(
-                f"the column {quoted(column)} is declared {declared}, which turns digits into "
+                f"the column {quoted(column)} is declared {declared} and turns digits into "
                 "numbers and drops leading zeros; declare it TEXT and load the users again"
             )
     return types

@@ -91,6 +91,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             if self._is_certain(responses):
                 raise
         else:
+            # The requested value in a response shows that it belongs to this request.
             is_echoed = self.checks_echo and _user(result) is not None
             if is_echoed or self._is_certain(responses):
                 return result

@@ -38,7 +38,7 @@ class Recorder(Sender):
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send a request; read the body of every response, if needed or not."""
+        """Send a request; also read bodies that a lookup does not need."""
         shown = _masked(self.shown(request))
         self._steps.append(Step("request", f"{shown.method} {shown.url}"))
         self._steps.append(Step("request headers", shown.headers))

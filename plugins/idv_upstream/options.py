@@ -70,7 +70,7 @@ class UpstreamOptions(BackendOptions):
     """Repeat the request on a new connection after a "not found" without that id on a kept one. It
     may be a second response to an earlier request."""
     cache_control: Literal["follow", "ignore"] = "follow"
-    """Shorten the cache time of a response by its ``Cache-Control`` (follow), or never (ignore)."""
+    """Shorten the cache time of a response by its ``Cache-Control``, or ignore this header."""
     auth: Credential = NoCredential()
     """Our credential."""
     tls: TlsOptions = TlsOptions()

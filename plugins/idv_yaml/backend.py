@@ -73,7 +73,7 @@ class YamlBackend(Backend[YamlOptions]):
     @property
     def user_count(self) -> int:
         """The number of users of the last valid fixture."""
-        return len(self._fixture.users) // 2
+        return len(self._fixture.users) // 2  # each by nickname and by card number
 
     @property
     def problem(self) -> str | None:
@@ -172,7 +172,7 @@ class YamlBackend(Backend[YamlOptions]):
                     changes = int(before != last)
                     await self.reload()
             except Exception as error:  # noqa: BLE001 - this and later edits must still be noticed
-                changes = 1  # the next check reads the file, changed or not
+                changes = 1  # the next two equal signatures reload the file again
                 text = "backend %s: fixture not reloaded:\n%s"
                 _log.error(text, self.name, format_traceback(error))
             await asyncio.sleep(_CHECK_INTERVAL)

@@ -144,7 +144,7 @@ START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "integer card": (
         "CREATE TABLE users (nickname TEXT, card_number bigint, plan TEXT)",
         {},
-        'the column "card_number" is declared BIGINT, which turns digits into numbers',
+        'the column "card_number" is declared BIGINT and turns digits into numbers',
     ),
     "string nickname": (
         "CREATE TABLE users (nickname STRING, card_number TEXT, plan TEXT)",
@@ -154,12 +154,12 @@ START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "ANY of a table that is not STRICT": (
         "CREATE TABLE users (nickname TEXT, card_number ANY, plan TEXT)",
         {},
-        'the column "card_number" is declared ANY, which turns digits into numbers',
+        'the column "card_number" is declared ANY and turns digits into numbers',
     ),
     "CHARINT nickname": (
         "CREATE TABLE users (nickname CHARINT, card_number TEXT, plan TEXT)",
         {},
-        'the column "nickname" is declared CHARINT, which turns digits into numbers',
+        'the column "nickname" is declared CHARINT and turns digits into numbers',
     ),
     "nicknames with @": (
         """CREATE TABLE "the ""people" ("a nick" TEXT UNIQUE, card_number TEXT, plan TEXT);

@@ -126,7 +126,7 @@ class TestNotKnownWhen:
         (400, Broken, "unexpected status 400"),
         (401, Broken, "our credentials are refused (status 401)"),
         (403, Broken, "our credentials are refused (status 403)"),
-        (404, Broken, 'a response of status 404 that does not say "not known" (not_known_when)'),
+        (404, Broken, "not_known_when is false for a response of status 404"),
         (500, Unavailable, "temporarily unavailable (status 500)"),
         (200, Broken, "a wrong record: card_number (card) is missing"),
     ],

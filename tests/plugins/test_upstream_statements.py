@@ -212,13 +212,13 @@ def test_error_with_status_200_is_no_missing_user(
     """Whatever ``found_when`` says; the message is masked, and for the log alone."""
     with pytest.raises(kind) as caught:
         read(BUSY, QUERIES[0], found_when="ok", **options)
-    assert caught.value.reason == f"the response says so {said}"
+    assert caught.value.reason == f"the response is an error {said}"
     assert caught.value.counts_against_breaker
 
 
 def test_message_of_an_error_is_bounded_and_printable() -> None:
     said = reason({"e": "x" * 500}, broken_when="e", error="e")
-    assert said == f"the response says so (broken_when): {'x' * 100}"
+    assert said == f"the response is an error (broken_when): {'x' * 100}"
     said = reason({"e": "a\nb"}, broken_when="e", error="e")
     assert said.endswith("a\\nb")
 

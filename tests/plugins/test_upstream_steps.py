@@ -190,7 +190,7 @@ def test_not_known_when_is_shown(try_: Try, directory: Directory) -> None:
     result = try_("@alice")
     assert result.exit_code == 3
     assert "not_known_when    error == 'no_user'  ->  false" in result.stdout
-    assert 'does not say "not known" (not_known_when)' in result.stdout
+    assert "not_known_when is false for a response of status" in result.stdout
 
 
 ASKED = '"{card_number}"'

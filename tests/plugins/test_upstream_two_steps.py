@@ -94,7 +94,7 @@ async def explained(folder: Path, url: str) -> str:
         ),
         (
             [CARD, json_of({"error": "gone"}, 404)],
-            "broken: a response of status 404 that",
+            "broken: not_known_when is false for",
             2,
         ),
         ([json_of([{"owner": 7}])], "broken: the response is a list, not a record", 1),

@@ -40,7 +40,7 @@ class _Recorded(Expression):
 
     def reads(self, value: Any) -> bool:
         reads = self._plain.reads(value)
-        if not reads:  # it is not evaluated then
+        if not reads:  # no evaluation follows
             self._steps.append(self._plain.step(self._name, value))
         return reads
 
@@ -108,7 +108,7 @@ class ResponseMapper:
         """Return the user's record, or ``None``; raises the error in a response."""
         for name, kind in (("unavailable_when", Unavailable), ("broken_when", Broken)):
             if name in self._expressions and not self._is_false(name, document):
-                raise kind(f"the response says so ({name})")
+                raise kind(f"the response is an error ({name})")
         if self._is_false("complete_when", document):
             text = self._expressions["complete_when"].text
             raise Broken(

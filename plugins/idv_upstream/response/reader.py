@@ -163,9 +163,7 @@ class ResponseReader:
             return True
         if meaning is Outcome.NOT_KNOWN:
             if self.wants_body(status) and not self.mapper.is_not_known(self.document(response)):
-                raise Broken(
-                    f'a response of status {status} that does not say "not known" (not_known_when)'
-                )
+                raise Broken(f"not_known_when is false for a response of status {status}")
             return False
         if meaning is Outcome.UNAVAILABLE:
             wait = min(max(retry_after(response.headers), 1.0), MAX_RETRY_AFTER)
@@ -175,5 +173,5 @@ class ResponseReader:
         if status in _REFUSED:
             raise Broken(f"refused (status {status}), and auth sets no credential")
         if status in _REDIRECTS:
-            raise Broken(f"a redirect (status {status}), which is not followed")
+            raise Broken(f"a redirect (status {status}); redirects are not followed")
         raise Broken(f"unexpected status {status}")

@@ -1,7 +1,7 @@
 """Bounds the bytes of a response, including interim responses (1xx).
 
-aiohttp bounds neither these nor the framing of a body. This is the only module with private parts
-of aiohttp. If a version of aiohttp changes them, lookups still work, but responses are unbounded.
+aiohttp bounds neither these nor the framing of a body. Only this module uses private parts of
+aiohttp. If a version of aiohttp changes them, lookups still work, but responses are unbounded.
 """
 
 from __future__ import annotations

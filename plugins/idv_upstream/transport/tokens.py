@@ -146,6 +146,7 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
     times = []
     # A JWT contains its expiry (RFC 7519, section 4.1.4); no signature check is needed for that.
     with suppress(Broken, LookupError, *_NO_TIME):
+        # Surplus padding is ignored; a JWT has none.
         claims = decode_json(urlsafe_b64decode(token.split(".")[1] + "=="))
         times.append(_time(claims["exp"], now))
     if until is not None:
