@@ -332,7 +332,10 @@ def test_condition_on_the_record_is_explained() -> None:
     steps = explained(tried, {"items": [GONE]})
     assert steps[1] == Step("not_known_when", result=True, expression="state == 'disabled'")
     steps = explained(tried, {"items": [RECORD]})
-    assert [step.name for step in steps] == ["select", "card_number", "nickname", "plan"]
+    assert steps[1] == Step(
+        "not_known_when", result=False, expression="state == 'disabled'", missing=("state",)
+    )
+    assert [step.name for step in steps[2:]] == ["card_number", "nickname", "plan"]
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ async def test_each_response_is_explained(
     async with serving(CARD, UNKNOWN, *last) as server:
         output = await explained(tmp_path, server.address)
     assert output.count('    id                to_string(owner)  ->  "7"\n') == 2
-    assert output.count("error == 'unknown'") == conditions
+    assert output.count("error == 'unknown'  ->  true") == conditions
 
 
 async def test_steps_end_with_the_request_that_failed(tmp_path: Path) -> None:

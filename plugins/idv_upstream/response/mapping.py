@@ -33,16 +33,19 @@ class _Recorded(Expression):
         self._name, self._plain, self._steps = name, expression, steps
 
     def evaluate(self, value: Any) -> Any:
-        of_response = takewhile(lambda each: each.name != "response", reversed(self._steps))
-        if sum(each.name == self._name for each in of_response) < _MAX_RESULTS:
-            self._steps.append(self._plain.step(self._name, value))
+        self._record(value)
         return self._plain.evaluate(value)
 
     def reads(self, value: Any) -> bool:
         reads = self._plain.reads(value)
         if not reads:  # no evaluation follows
-            self._steps.append(self._plain.step(self._name, value))
+            self._record(value)
         return reads
+
+    def _record(self, value: Any) -> None:
+        of_response = takewhile(lambda each: each.name != "response", reversed(self._steps))
+        if sum(each.name == self._name for each in of_response) < _MAX_RESULTS:
+            self._steps.append(self._plain.step(self._name, value))
 
 
 class ResponseMapper:
