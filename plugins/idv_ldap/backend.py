@@ -24,7 +24,7 @@ from tornado_idv import (
 )
 
 if TYPE_CHECKING:
-    from idv_ldap.connection import Connection
+    from idv_ldap.connection import BoundConnection
     from idv_ldap.server import Attributes
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class LdapBackend(Backend[LdapOptions]):
             where = f"below {options.base_dn} ({options.scope})"
             steps.append(Step("search", f"{search.template.render(value)} {where}"))
 
-        async def look_up(connection: Connection) -> tuple[str, Attributes | None]:
+        async def look_up(connection: BoundConnection) -> tuple[str, Attributes | None]:
             return connection.server, await search.find(connection, value)
 
         server, entry = await self._pool.search(look_up)

@@ -137,7 +137,7 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
         handle.set_option(option, value)
 
 
-class Connection:
+class BoundConnection:
     """A bound connection; ``lost`` has its failure after it was closed.
 
     ``place`` is the index of the server in ``uris``; ``server`` identifies the server.

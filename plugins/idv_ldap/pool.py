@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from idv_ldap.connection import Connection, connect
+from idv_ldap.connection import BoundConnection, connect
 from idv_ldap.errors import ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import REFUSALS, Refused
@@ -41,7 +41,7 @@ class ConnectionPool:
     def __init__(self, options: LdapOptions, on_available: Callable[[], None]) -> None:
         self._options = options
         self._on_available = on_available
-        self._open: list[Connection] = []
+        self._open: list[BoundConnection] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._failure: LookupFailed = Unavailable("the backend is not open")
         self._is_replica = options.require_context_csn
@@ -53,7 +53,7 @@ class ConnectionPool:
         return None if self._usable else self._failure.reason
 
     @property
-    def _usable(self) -> list[Connection]:
+    def _usable(self) -> list[BoundConnection]:
         """The connections without a known failure."""
         return [each for each in self._open if not each.lost.done()]
 
@@ -75,7 +75,7 @@ class ConnectionPool:
         if refused is not None:
             raise refused
 
-    async def search(self, find: Callable[[Connection], Awaitable[Found]]) -> Found:
+    async def search(self, find: Callable[[BoundConnection], Awaitable[Found]]) -> Found:
         """Search on the first server, over its connection with the fewest searches.
 
         If the connection is lost, repeat the search on another one.
@@ -106,7 +106,7 @@ class ConnectionPool:
             connection.lose(self._failure)
         self._open.clear()
 
-    async def _keep(self, connection: Connection | None) -> None:
+    async def _keep(self, connection: BoundConnection | None) -> None:
         """Replace a connection whenever it is lost or old."""
         while True:
             if connection is not None:
@@ -123,7 +123,7 @@ class ConnectionPool:
             self._on_available()
             connection = new
 
-    async def _restore(self) -> Connection:
+    async def _restore(self) -> BoundConnection:
         """Connect; retry until an attempt succeeds."""
         while True:
             try:
@@ -134,7 +134,7 @@ class ConnectionPool:
                 self._report(error)
                 await asyncio.sleep(_pause(error))
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> BoundConnection:
         """Connect to the first server that responds; raises the first error, with all reasons.
 
         After refused credentials no other server is tried: all have the same accounts.
@@ -146,7 +146,7 @@ class ConnectionPool:
                 async with asyncio.timeout(_STEPS * options.connect_timeout):
                     call = partial(connect, options, uri, is_replica=self._is_replica)
                     handle, types, has_context_csn, server = await DaemonThread("ldap")(call)
-                connection = Connection(handle, types, options, place, server)
+                connection = BoundConnection(handle, types, options, place, server)
             except Refused as error:
                 self.attempts[uri] = error.reason.removeprefix(f"{uri}: ")
                 raise

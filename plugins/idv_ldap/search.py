@@ -9,7 +9,7 @@ import asyncio
 from math import inf
 from weakref import WeakKeyDictionary
 
-from idv_ldap.connection import Connection
+from idv_ldap.connection import BoundConnection
 from idv_ldap.entries import FilterTemplate
 from idv_ldap.errors import Ambiguous
 from idv_ldap.server import Attributes
@@ -29,10 +29,10 @@ class Search:
         self._attributes = attributes
         self._witness: str | None = None
         """A value that found an entry; empty if no value is known, ``None`` if no entry is."""
-        self._seen_at: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
+        self._seen_at: WeakKeyDictionary[BoundConnection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 
-    async def find(self, connection: Connection, value: str) -> Attributes | None:
+    async def find(self, connection: BoundConnection, value: str) -> Attributes | None:
         """Return the attributes of the entry, or ``None``.
 
         ``None`` needs evidence: the filter finds another entry, or the connection found an entry
@@ -54,7 +54,7 @@ class Search:
                 self._seen_at[connection] = now
         return None
 
-    async def _confirm(self, connection: Connection) -> None:
+    async def _confirm(self, connection: BoundConnection) -> None:
         """Raise `Broken` unless the filter finds an entry, or the tree was empty from the start."""
         template = self.template
         if self._witness and await connection.first(template.render(self._witness)) is not None:

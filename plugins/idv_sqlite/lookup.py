@@ -37,7 +37,7 @@ _AT_ONCE = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lookup:
+class LookupStatement:
     """The statement for one kind of query, with a SELECT for each form in the column.
 
     ``batches`` are statements for several queries, by their number. Their parameters are the
@@ -59,7 +59,7 @@ class Lookup:
         is_utf16: bool,
         is_view: bool,
         folds: bool,
-    ) -> Lookup:
+    ) -> LookupStatement:
         """Return the lookup by a quoted SQL expression; ``select`` selects it as ``name``.
 
         With ``is_text``, SQLite stores the column's numbers as text. With ``folds``, the case of

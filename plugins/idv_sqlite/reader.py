@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import aiosqlite
 
 from idv_sqlite.errors import is_locked
-from idv_sqlite.lookup import Lookup, Value
+from idv_sqlite.lookup import LookupStatement, Value
 
 BUSY_TIMEOUT = 0.25
 """Seconds to wait for a locked database."""
@@ -72,7 +72,7 @@ class Reader:
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
-        self._queues: dict[Lookup, list[_Request]] = {}
+        self._queues: dict[LookupStatement, list[_Request]] = {}
         self._serve_task: asyncio.Task[None] | None = None
         self.waiting = 0
         self.stopping = False
@@ -89,7 +89,7 @@ class Reader:
         )
         return reader
 
-    async def fetch(self, lookup: Lookup, values: Sequence[Value]) -> list[Row]:
+    async def fetch(self, lookup: LookupStatement, values: Sequence[Value]) -> list[Row]:
         """Return all rows of a lookup, with a value for each ``?``.
 
         Raises `sqlite3.Error`; for a locked database, after `BUSY_TIMEOUT`.
@@ -131,7 +131,7 @@ class Reader:
             await self._run_batch(lookup, pending[:size])
         self._serve_task = None
 
-    async def _run_batch(self, lookup: Lookup, batch: list[_Request]) -> None:
+    async def _run_batch(self, lookup: LookupStatement, batch: list[_Request]) -> None:
         """Run one statement; after a failure, repeat each lookup alone: one may be the cause."""
         found: list[list[Row]] = [[] for _ in batch]
         try:
@@ -148,7 +148,7 @@ class Reader:
             if not rows.done():
                 rows.set_result(request_rows)
 
-    async def _execute(self, lookup: Lookup, batch: Sequence[_Request]) -> Iterable[Row]:
+    async def _execute(self, lookup: LookupStatement, batch: Sequence[_Request]) -> Iterable[Row]:
         self.running = batch
         values = [value for request, _ in batch for value in request]
         try:

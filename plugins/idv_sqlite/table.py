@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import aiosqlite
 
-from idv_sqlite.lookup import Lookup
+from idv_sqlite.lookup import LookupStatement
 from idv_sqlite.options import SqliteOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
 
@@ -29,7 +29,7 @@ class Table:
     ``columns`` are the quoted names of the columns by field; ``profile_url`` may be missing.
     """
 
-    lookups: dict[type[Query], Lookup]
+    lookups: dict[type[Query], LookupStatement]
     warnings: Sequence[str]
     is_view: bool
     columns: Mapping[str, str]
@@ -56,13 +56,13 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
     selected = ", ".join(f"{value} AS {field}" for field, value in values.items())
     select = f"SELECT {selected} FROM {quoted(table)} AS u"  # noqa: S608 - quoted
     ((encoding,),) = await connection.execute_fetchall("PRAGMA encoding")
-    lookups: dict[type[Query], Lookup] = {}
+    lookups: dict[type[Query], LookupStatement] = {}
     slow = []
     for query, field, folds in (
         (ByNickname(""), "nickname", options.folds_nicknames),
         (ByCard(""), "card_number", False),
     ):
-        lookup = Lookup.by(
+        lookup = LookupStatement.by(
             values[field],
             select,
             field,
@@ -136,7 +136,7 @@ def _affinity(declared: str) -> Literal["text", "numeric", "none"]:
 
 
 async def _scans(
-    connection: aiosqlite.Connection, lookup: Lookup, query: Query, *, is_view: bool
+    connection: aiosqlite.Connection, lookup: LookupStatement, query: Query, *, is_view: bool
 ) -> bool:
     """Return whether a lookup reads the whole table."""
     # SQLite reads the rows of the view one by one: only scans of its tables count.

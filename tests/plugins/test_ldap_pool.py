@@ -17,7 +17,7 @@ from tornado_idv import Broken, LookupFailed, Unavailable
 require()
 
 from idv_ldap import pool  # noqa: E402
-from idv_ldap.connection import Bound, Connection  # noqa: E402
+from idv_ldap.connection import Bound, BoundConnection  # noqa: E402
 from idv_ldap.errors import ldap  # noqa: E402
 from idv_ldap.options import LdapOptions  # noqa: E402
 from idv_ldap.pool import ConnectionPool  # noqa: E402
@@ -80,7 +80,7 @@ class Handle:
         self.unbind_ext()
 
 
-async def find(connection: Connection) -> Any:
+async def find(connection: BoundConnection) -> Any:
     return await connection.search("(uid=alice)", ["uid"])
 
 
@@ -90,7 +90,7 @@ class Connected:
     def __init__(self, **changed: object) -> None:
         self.handle = Handle()
         options = LdapOptions.model_validate({**OPTIONS, **changed})
-        self.connection = Connection(self.handle, {}, options)
+        self.connection = BoundConnection(self.handle, {}, options)
 
     def __enter__(self) -> Self:
         return self

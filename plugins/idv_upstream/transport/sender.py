@@ -37,7 +37,7 @@ _REJECTED = (401, 403, 422)
 """Statuses of a rejected token; Flask-JWT-Extended sends 422 for an old signature key."""
 
 
-class _Lookup(NamedTuple):
+class _BoundRequest(NamedTuple):
     """One request with its complete URL, and the origin of the URL; empty for ``base_url``."""
 
     request: Request
@@ -130,7 +130,7 @@ class Sender:
             )
         self._credit = min(self._credit + 1, _MAX_CREDIT)
         deadline = asyncio.get_running_loop().time() + self._timeout
-        lookup = _Lookup(request, wants_body, origin, on_new)
+        lookup = _BoundRequest(request, wants_body, origin, on_new)
         result = await self._attempt(lookup)
         is_repeated = request.repeatable and result.status in _REPEATED
         if is_repeated and self._credit >= _RETRY_PRICE and self._wait(origin) <= 0:
@@ -147,7 +147,7 @@ class Sender:
         """Return the seconds until the end of this origin's ``Retry-After``."""
         return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
 
-    async def _attempt(self, lookup: _Lookup) -> Response | NoResponse:
+    async def _attempt(self, lookup: _BoundRequest) -> Response | NoResponse:
         """Send the request; replace a rejected token once."""
         tokens = self._tokens
         if tokens is None:
@@ -160,7 +160,7 @@ class Sender:
                 tokens.reject()
         return result
 
-    async def _send_once(self, lookup: _Lookup, secret: str) -> Response | NoResponse:
+    async def _send_once(self, lookup: _BoundRequest, secret: str) -> Response | NoResponse:
         """Send the request, and note a ``Retry-After``."""
         request = lookup.request
         name, sent = self._echo_header, ""
