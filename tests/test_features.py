@@ -109,4 +109,4 @@ def test_service_without_a_feature_serves_and_refuses_its_settings(
         )
         refused = run(tree, "-m", "tornado_idv", "check", "--config-only")
         assert refused.returncode == 1
-        assert f"needs the feature {feature}, which this installation lacks" in refused.stderr
+        assert f"needs the feature {feature}, missing in this installation" in refused.stderr

@@ -295,7 +295,7 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
         (tmp_path / "used.yaml").write_text(text.replace("admin: {port: 0}", admin_of(service)))
         done = invoke("cache", "purge", "--all", "--config", tmp_path / "used.yaml")
         assert (done.exit_code, done.stdout) == (3, "")
-        assert "Purged here, but the shared cache has not received it" in done.stderr
+        assert "Purged here, but the shared cache has not received the purge" in done.stderr
         lines = invoke("status", "--config", tmp_path / "used.yaml").stdout.splitlines()
         (line,) = [each for each in lines if each.startswith("shared cache: redis: failing since")]
         assert "5 failed, 2 skipped; 0 purges delivered, 2 pending" in line

@@ -188,7 +188,7 @@ def test_snapshot_of_another_source_is_ignored(tmp_path: Path, sources: Sources)
     with sources.down():
         with served(tmp_path, sources, two) as service:
             assert Client(service.port).by_input("@alice").status == 503
-            assert "of another configuration of backends" in service.read_log()
+            assert "written with other settings of backends" in service.read_log()
             service.process.kill()
         with served(tmp_path, sources, one) as service:
             assert b"Free" in Client(service.port).by_input("@alice").body

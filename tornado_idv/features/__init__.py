@@ -1,4 +1,4 @@
-"""The features of this service: the one list that knows them.
+"""The list of the features of this service.
 
 To remove a feature, delete its folder and its line here.
 """
@@ -24,7 +24,7 @@ _NAMES = (
     "systemd",
     "users",
 )
-"""The folders, in the order in which they act."""
+"""Folders of the features. Parts start in this order, and routes are added in it."""
 
 FEATURES: tuple[Feature, ...] = tuple(
     import_module(f"{__name__}.{name}").FEATURE for name in _NAMES
@@ -39,8 +39,8 @@ _SETTINGS = {
     "shared_cache": "shared_cache",
 }
 MISSING: Mapping[str, str] = {
-    setting: f"needs the feature {name}, which this installation lacks"
+    setting: f"needs the feature {name}, missing in this installation"
     for setting, name in _SETTINGS.items()
     if name not in _NAMES
 }
-"""Why a setting is refused, by its path without indices."""
+"""Errors for settings of removed features, by the path of the setting without indices."""

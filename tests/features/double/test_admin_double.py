@@ -331,7 +331,7 @@ def test_a_card_number_has_one_user(double: Double) -> None:
     assert [double.put("/double/users/@a", **USER).status for _ in range(2)] == [200, 200]
     reply = double.put("/double/users/@b", **USER)
     assert reply.status == 422
-    assert reply.json["message"].startswith("card_number: another user was added with it")
+    assert reply.json["message"].startswith("card_number: belongs to another added user")
     assert json.loads(double.client.by_card("1").body)["nickname"] == "@a"
     double.delete("/double/users/@a")
     assert double.put("/double/users/@b", **USER).status == 200

@@ -276,7 +276,7 @@ def test_service_that_does_not_write_is_a_blocker(read: Read, file: ShadowFile) 
         ((OLD, NEW), "old", "name a backend with shadow.state; there are: new"),
         ((OLD, NEW.replace(", state: shadow.db", "")), "", "there are: none"),
         ((OLD, NEW, NEW.replace("new", "b").replace("shadow.db", "b.db")), "", "there are: new, b"),
-        ((OLD, NEW), "", "shadow.db: not there yet: no service has compared anything"),
+        ((OLD, NEW), "", "shadow.db: does not exist: no service has compared anything yet"),
     ],
 )
 def test_what_cannot_be_determined_exits_with_3(
@@ -295,7 +295,7 @@ def test_file_of_another_version_cannot_be_read(run: Run, name: str, file: Shado
     done = run(name, "--json")
     (problem,) = json.loads(done.stdout)["problems"]
     assert done.exit_code == 3
-    assert problem["message"].endswith("no file of a shadow, or of another version; name another")
+    assert problem["message"].endswith("not a shadow file of this version; name another file")
 
 
 def test_of_several_shadows_one_is_named(read: Read, file: ShadowFile) -> None:

@@ -337,9 +337,9 @@ def damaged(path: Path, sql: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
-        ("PRAGMA application_id = 1", "no file of a shadow, or of another version; name another"),
+        ("PRAGMA application_id = 1", "not a shadow file of this version; name another file"),
         ("DROP TABLE comparisons", "cannot be used: "),
-        ("UPDATE state SET backend = 'old'", "of the shadow old; name another for new"),
+        ("UPDATE state SET backend = 'old'", "belongs to the shadow old; name another file for"),
     ],
 )
 def test_file_of_something_else_is_neither_read_nor_written(
@@ -373,10 +373,10 @@ def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | None) -
 
 def test_missing_and_empty_files_are_reported(tmp_path: Path) -> None:
     file = ShadowFile(tmp_path / "shadow.db", "new")
-    with pytest.raises(StartError, match="not there yet: no service has compared anything"):
+    with pytest.raises(StartError, match="does not exist: no service has compared anything yet"):
         file.read()
     file.path.touch()
-    with pytest.raises(StartError, match="no file of a shadow"):
+    with pytest.raises(StartError, match="not a shadow file"):
         file.read()
     file.write([compared("match")], 1.0)  # as of a process that was killed while it began
     assert file.read().matches == 1

@@ -219,7 +219,7 @@ def test_clock_that_was_set_back_makes_it_of_no_use() -> None:
 def test_other_configuration_and_other_format_are_ignored() -> None:
     before = Process()
     before.store()
-    with pytest.raises(SnapshotIgnored, match="configuration"):
+    with pytest.raises(SnapshotIgnored, match="settings"):
         before.restarted(scope="other")
     content = before.stop()
     with pytest.raises(SnapshotIgnored, match="format"):

@@ -141,7 +141,7 @@ SPOILED, TORN = User("Free", "9.0", "user9"), User("", "8", "user8")
 BAD, TAKEN = User("Free", "x", "bad"), User("Free", "1", "carl")
 WORSE, WORST = User("", "901", "worse"), User("Free", "y", "worst")
 NEW, ANY = [user(number) for number in range(100, 200)], "--max-rejected 100%"
-REMOVED = "users would be removed, more than 2%; if that is right, which --dry-run shows, add"
+REMOVED = "users would be removed, more than 2%; list them with --dry-run; if they are right, add"
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_export_does_not_replace_a_pipe(users: Users, folder: Path, path: Path) 
     sqlite_databases.write(path, ALICE)
     os.mkfifo(pipe := folder / "pipe.csv")
     done = users("export", "--from", "people", pipe)
-    assert (done.exit_code, "not a regular file; name another" in done.stderr) == (3, True)
+    assert (done.exit_code, "not a regular file; name another file" in done.stderr) == (3, True)
     assert pipe.is_fifo()
 
 

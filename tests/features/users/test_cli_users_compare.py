@@ -59,7 +59,7 @@ def test_user_without_a_valid_answer_is_unverified_and_the_others_are_compared(
     assert done.exit_code == 3
     assert lines[:2] == [
         "compared: 2 users of people and other",
-        "unverified, since other has no valid answer: 1",
+        "unverified, lookups in other failed: 1",
     ]
     sqlite_databases.run(folder / "people.db", "UPDATE users SET plan = 'x' WHERE nickname = 'bob'")
     assert users("compare", "people", "other", "--sample", 2).exit_code == 1

@@ -26,7 +26,7 @@ OTHER_NAMES = (
 )
 NO_QUOTE = "the header is not CSV: a quote is not closed"
 CARD = "has no valid user; the first for line 2: card_number: "
-EXPONENT = f"{CARD}in exponential notation, by which"
+EXPONENT = f"{CARD}in exponential notation: a spread"
 DIGITS = "; only digits are allowed"
 LATIN = "Gr\udcf6\udcdfe"
 """Größe as it is in Latin-1."""
@@ -69,7 +69,7 @@ REFUSED = [
     ('"nickname,card_number,plan\n', NO_QUOTE),
     (LIST.replace("profile_url", "plan"), "the header has two columns plan"),
     (LIST.replace("profile_url", "note,note"), "the header has two columns note"),
-    (f"sep=;\n{LIST}", "names the delimiter for a spreadsheet; delete it"),
+    (f"sep=;\n{LIST}", "sets the delimiter for a spreadsheet; delete it"),
     (f"{HEADER}alice,4 0012,Free,\n", f"{CARD}contains blanks{DIGITS}"),
     (f"{HEADER}alice,4\u00a00012,Free,\n", f"{CARD}contains no-break spaces{DIGITS}"),
     (f"{HEADER}alice,4-0012,Free,\n", f"{CARD}contains dashes{DIGITS}"),

@@ -148,7 +148,7 @@ def test_list_that_is_whole_is_imported(tmp_path: Path, rows: str) -> None:
     [
         ("ana,1,Free,\nTotal,5000\n", "the last line has the number 5000, and 1 row before it"),
         ("ana,1,Free,\n(2 rows)", "the last line has the number 2, and 1 row before"),
-        ("ana,1,Free,\nben,2\n", ":3: the file ends within this row, so that more rows may be"),
+        ("ana,1,Free,\nben,2\n", ":3: the file ends within this row, so more rows may be"),
         ('ana,1,Free,\nben,"2\n', ":3: the file ends within this row"),
         ("ana,1,Free,\nben,2,Pro", ":3: the file ends within this row"),
         ("ana,1,Free,\nend", ":3: the file ends within this row"),

@@ -185,7 +185,7 @@ class UserStoreConformance(UserStoreTransactions):
         table.create(UNIQUE, *((name, str(i), "Free", None) for i, name in enumerate(names)))
         wanted = {"fay": "0", "alice": "1", "bob": "2", "dora": "4", "emil": "3", "gina": "6"}
         done = table.load((User("Pro", card, name) for name, card in wanted.items()), "merge")
-        chain = "the card number is that of the stored user of line {}, which is rejected"
+        chain = "the card number is that of the stored user of the rejected line {}"
         rejected = [(2, chain.format(3)), (3, chain.format(4)), (4, TAKEN_CARD)]
         assert done == ((3, 1, 2, 0), rejected)
         assert table.run("SELECT nickname, card_number, plan FROM users ORDER BY 1") == [

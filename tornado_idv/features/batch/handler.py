@@ -1,4 +1,4 @@
-"""Many lookups in one request."""
+"""Lookups of many users in one request."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ from tornado_idv.web.response import Result
 
 MAX_ITEMS = 100
 DEGRADED_TIME = 600.0
-"""Seconds for which responses are ``degraded`` after a failure of a backend or its canary."""
+"""Seconds of ``degraded`` responses after a failure of a backend or its canary."""
 _GROUP, _PAUSE = 16, 0.001
-"""Lookups that all batches together begin, and seconds in which others are looked up."""
+"""Number of lookups started in a row, and seconds of the pause after them.
+
+All batches take turns. In the pause, single lookups can start.
+"""
 Item = tuple[Operation, dict[str, Any]]
 
 _NO_SCOPE = Result(ApiError.SCOPE.status, ApiError.SCOPE.body)
@@ -45,8 +48,8 @@ _TOO_LATE = Unavailable("no answer within the request's time")
 class BatchHandler(AuthenticatedHandler):
     """``{"items": [{"input": "@nickname"}, {"card_number": "digits"}]}``, 1 to 100 items.
 
-    Each result is the record of the single operation, in the order of the items. The status is 200
-    also where some could not be determined.
+    Each result is the record of the single operation, in the order of the items. If some could not
+    be determined, the status is still 200.
     """
 
     allowed = ("POST",)
@@ -69,7 +72,7 @@ class BatchHandler(AuthenticatedHandler):
     def _parse(
         self, key: ApiKey, limits: KeyLimits | None, operation: Operation, record: dict[str, Any]
     ) -> Query | Result:
-        """Return the query of an item, or the result of one that is not looked up."""
+        """Return the query of an item, or its result if no lookup is needed."""
         if operation.scope not in key.scopes:
             return _NO_SCOPE
         try:
@@ -91,7 +94,7 @@ class BatchHandler(AuthenticatedHandler):
         found = await self._look_up(queries, limits) if queries else {}
         for query, result in found.items():
             if result.status == ApiError.RATE_LIMITED.status:
-                return result  # requests at the same time have used up what was left for this one
+                return result  # concurrent requests have used up the limit of misses
             if limits is not None and result.status == ApiError.NOT_FOUND.status:
                 for _ in range(queries[query] - 1):
                     limits.charge_miss()
@@ -102,7 +105,7 @@ class BatchHandler(AuthenticatedHandler):
     async def _look_up(
         self, queries: Iterable[Query], limits: KeyLimits | None
     ) -> dict[Query, Result]:
-        """Look the queries up, as many at a time as batches may."""
+        """Look the queries up, with limited concurrency for all batches together."""
         api, slots = self.api, self.api.directory.batch_slots
         context = RequestContext(self.request_id, self.trace)
         loop = get_running_loop()
@@ -113,8 +116,9 @@ class BatchHandler(AuthenticatedHandler):
         def finish(future: Future[Answer]) -> None:
             slots.release()
             if not future.cancelled():
-                future.exception()  # else one that ends after the deadline is logged as lost
+                future.exception()  # otherwise asyncio logs an exception after the deadline
 
+        # Items without a slot before the deadline keep the result `_TOO_LATE`.
         for query in results:
             if not slots.try_acquire() and not await slots.acquire(deadline):
                 break
@@ -154,7 +158,7 @@ class BatchHandler(AuthenticatedHandler):
 
 
 def parse_items(body: bytes) -> list[Item]:
-    """Return the items of a batch, each with its operation; raises `InvalidFormat`."""
+    """Return the items of a batch with their operations. Raises `InvalidFormat`."""
     record = parse_object(body)
     if "items" not in record:
         raise InvalidFormat("member_missing")
@@ -173,5 +177,5 @@ def _operation_of(item: object) -> Operation:
 
 
 def make_routes(_settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the route, whatever the settings."""
+    """Yield the route. It needs no setting."""
     yield Route(f"{API}/{BatchHandler.route}", BatchHandler)

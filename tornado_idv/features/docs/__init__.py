@@ -1,4 +1,4 @@
-"""The page that describes the API, and its OpenAPI document."""
+"""The page about the API, and its OpenAPI document."""
 
 from tornado_idv.interfaces.feature import Feature
 

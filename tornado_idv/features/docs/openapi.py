@@ -1,6 +1,6 @@
 """The API as an OpenAPI 3.1 document, with the patterns and limits of a configuration.
 
-It does not have `verify`, which is for proxies.
+The document leaves out `verify`: only proxies use it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ADVICE: Mapping[ApiError, str] = {
     "the client, and do not retry.",
     ApiError.TOKEN: "The key is missing, malformed, unknown, not valid yet, expired, revoked or "
     "disabled: get a valid key from the operator.",
-    ApiError.SCOPE: "The key is valid, but lacks the scope that `WWW-Authenticate` names.",
-    ApiError.NOT_FOUND: "No backend has this user, and each was able to tell. Only this code means "
-    "that the user does not exist.",
-    ApiError.METHOD: "Use the method that `Allow` names.",
+    ApiError.SCOPE: "The key is valid, but lacks the scope in `WWW-Authenticate`.",
+    ApiError.NOT_FOUND: "All backends could determine it, and none has this user. Only this code "
+    "means that the user does not exist.",
+    ApiError.METHOD: "Use a method in `Allow`.",
     ApiError.NOT_ACCEPTABLE: "Send `Accept: application/json`, or none.",
     ApiError.REQUEST_TIMEOUT: "The request did not arrive in time: retry.",
     ApiError.BODY_TOO_LARGE: "The body is larger than any valid one: do not retry.",
@@ -35,13 +35,13 @@ _ADVICE: Mapping[ApiError, str] = {
     ApiError.EXPECTATION: "Send no `Expect` but `100-continue`.",
     ApiError.FORMAT: "The body or the value in it is not valid: `X-Error-Reason` has the cause. "
     "Do not retry.",
-    ApiError.RATE_LIMITED: "Wait for as many seconds as `Retry-After` has, then retry.",
+    ApiError.RATE_LIMITED: "Wait for the seconds in `Retry-After`, then retry.",
     ApiError.HEADERS_TOO_LARGE: "More than 100 header fields, or more than 16 KiB: do not retry.",
-    ApiError.INTERNAL: "A defect of the service, which says nothing about the user: report it with "
-    "the `X-Request-ID`.",
-    ApiError.OVERLOADED: "Too many connections: retry after as many seconds as `Retry-After` has.",
+    ApiError.INTERNAL: "A defect of the service: report it with the `X-Request-ID`. It does not "
+    "mean that the user does not exist.",
+    ApiError.OVERLOADED: "Too many connections: retry after the seconds in `Retry-After`.",
     ApiError.UNAVAILABLE: "It could not be determined if the user exists, or if the key is valid: "
-    "retry after as many seconds as `Retry-After` has, and treat the user as unchanged.",
+    "retry after the seconds in `Retry-After`, and treat the user as unchanged.",
 }
 _STATUSES = frozenset(error.status for error in _ADVICE)
 _OF_BATCH = _STATUSES - {403, 404}
@@ -61,12 +61,12 @@ _FIELDS: Mapping[str, tuple[str, Document]] = {
         {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
     ),
     "Retry-After": ("Seconds to wait.", {"type": "integer", "minimum": 1}),
-    "RateLimit-Policy": ("The limit that was reached.", {"type": "string"}),
-    "RateLimit": ("What is left of it: nothing, and the seconds to wait.", {"type": "string"}),
+    "RateLimit-Policy": ("The exceeded limit.", {"type": "string"}),
+    "RateLimit": ("Its remaining requests, always 0, and the seconds to wait.", {"type": "string"}),
     "WWW-Authenticate": ("`Bearer`, and the missing scope (RFC 6750).", {"type": "string"}),
     "Allow": ("The methods of this path.", {"type": "string"}),
 }
-# Of Rust's syntax, what JavaScript does not have or reads in another way.
+# Syntax of Rust's patterns that JavaScript lacks or reads in another way.
 _NOT_ECMA = re.compile(r"\(\?(?!:)|\\[^dDwWsSb\W_]|\[\[|&&|--|~~")
 
 
@@ -120,7 +120,7 @@ def describe_api(settings: Settings) -> Document:
 
 
 class _Forms:
-    """Schemas of identifiers and users, and examples that they accept."""
+    """Schemas of identifiers and users, with valid examples."""
 
     def __init__(self, settings: Settings) -> None:
         forms = settings.identifiers
@@ -143,7 +143,7 @@ class _Forms:
         self.items = {"users": {"value": {"items": items}}} if self._has_examples else {}
 
     def identify(self, schema: str, name: str, member: str) -> Document:
-        """Return an operation that finds a user by a member of its body."""
+        """Return the operation to find a user by ``member`` of the body."""
         examples = {}
         if self._has_examples and member == "input":
             examples["nickname"] = {"value": {"input": self._user["nickname"]}}
@@ -197,7 +197,7 @@ class _Forms:
         return {"anyOf": [self._nickname_with_at(), urls]}
 
     def _nickname_with_at(self, *, in_response: bool = False) -> Document:
-        text = f"`@` and a nickname, which matches `{self._text}` and is not dots alone."
+        text = f"`@` and a nickname. The nickname matches `{self._text}`, and is not only dots."
         if self._is_folded:
             text += " Upper and lower case are the same."
         schema: Document = {"type": "string", "description": text}
@@ -214,13 +214,13 @@ def _object(members: Document) -> Document:
 
 
 def _lookup(schema: str, examples: Document) -> Document:
-    """Return the parts that operations of lookups have in common."""
+    """Return the common parts of lookup operations."""
     content = {"schema": _reference(schema), **({"examples": examples} if examples else {})}
     return {
         "tags": ["Lookups"],
         "requestBody": {
             "required": True,
-            "description": "At most 16 KiB; members of other names are ignored.",
+            "description": "At most 16 KiB. Unknown members are ignored.",
             "content": {"application/json": content},
         },
     }
@@ -230,10 +230,10 @@ def _describe_batch(examples: Document) -> Document:
     return {
         "operationId": "identifyMany",
         "summary": "Find many users",
-        "description": "1 to 100 items, each of which counts as one request of a limit. Each "
-        "result is the body of the operation for one user; `insufficient_scope` is that of an item "
-        "whose scope the key lacks. `undetermined` counts all results but users, `not_found` and "
-        "`invalid_format`.",
+        "description": "1 to 100 items. Each item counts as one request of a limit. Each result is "
+        "the body of the operation for one user. If the key lacks the scope for an item, its result"
+        " is `insufficient_scope`. `undetermined` counts all results except for users, `not_found` "
+        "and `invalid_format`.",
         **_lookup("Items", examples),
         "responses": _responses(
             "The results, in the order of the items.", _reference("Results"), _OF_BATCH
@@ -251,8 +251,8 @@ def _batch_schemas() -> Document:
                     "maxItems": 100,
                     "items": {
                         "type": "object",
-                        "description": "`input` as of `ByUrl`, or `card_number` as of "
-                        "`ByCard`; for another value the result is `invalid_format`.",
+                        "description": "`input` as in `ByUrl`, or `card_number` as in "
+                        "`ByCard`. For an invalid value, the result is `invalid_format`.",
                         "oneOf": [_object({"input": {}}), _object({"card_number": {}})],
                     },
                 }
@@ -302,7 +302,7 @@ def _describe_health() -> Document:
         "tags": ["Service"],
         "operationId": "checkHealth",
         "summary": "Check that the service responds",
-        "description": "Says nothing about backends.",
+        "description": "The response does not depend on backends.",
         "security": [],
         "responses": _responses(
             "The service responds.", _object({"status": {"const": "ok"}}), _OF_HEALTH
@@ -330,7 +330,7 @@ def _headers(names: Iterable[str]) -> Document:
 
 
 def _describe_errors(status: int) -> Document:
-    """Return the response with all errors of a status."""
+    """Return the response for all errors with a status."""
     errors = [error for error in _ADVICE if error.status == status]
     headers = _headers(["X-Request-ID", *_FIELDS_BY_STATUS.get(status, [])])
     reasons = {token: text for error in errors for token, text in REASONS.get(error, {}).items()}

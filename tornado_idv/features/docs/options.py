@@ -1,4 +1,4 @@
-"""The setting of the page that describes the API."""
+"""The setting of the page about the API."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ class DocsOptions(Options):
     """Settings of this feature in the section ``server``."""
 
     docs: Annotated[bool, APPLIED] = False
-    """Whether ``GET /docs`` and ``/openapi.json``, below ``base_path``, describe the API."""
+    """Whether to serve ``/docs`` and ``/openapi.json`` about the API, below ``base_path``."""

@@ -1,4 +1,4 @@
-"""The routes of the OpenAPI document, and of a page for people that shows it."""
+"""The routes of the OpenAPI document, and of a page to show it in a browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLICY = (
 
 
 def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the routes of the document and of the page, if they are enabled."""
+    """Yield the routes of the document and of the page, or nothing if disabled."""
     if not as_type(settings.server, DocsOptions).docs:
         return
     document = json.dumps(describe_api(settings), separators=(",", ":")).encode()
@@ -40,7 +40,7 @@ def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
 
 
 def announce(settings: Settings, service: ServiceInfo) -> Iterator[str]:
-    """Yield where the page is, if a browser can open it."""
+    """Yield a line with the URL of the page, unless the service has only a Unix socket."""
     if as_type(settings.server, DocsOptions).docs and service.port:
         yield f"API documentation: {service.url}{settings.server.base_path}/docs"
 
@@ -50,7 +50,7 @@ def _file(path: str, content: bytes, media_type: str) -> Route:
 
 
 class RootHandler(NoSuchRouteHandler):
-    """Leads a browser to the page; for others there is no such route."""
+    """Redirects browsers to the page. Other clients get 404."""
 
     def get(self) -> None:
         if self.request.method == "GET" and "text/html" in self.request.headers.get("Accept", ""):
@@ -60,7 +60,7 @@ class RootHandler(NoSuchRouteHandler):
 
 
 class FileHandler(ApiHandler):
-    """Responds with a file, which is the same for everybody; no key is needed."""
+    """Responds with a file, without a key."""
 
     route = "docs"
 

@@ -1,4 +1,4 @@
-"""The test double: users and faults that tests set at run time, and drills of outages."""
+"""The test double: tests set its users and faults at run time. Also drills of outages."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,4 +1,4 @@
-"""The endpoints of the test double, which exist in demo mode alone."""
+"""The endpoints of the test double. They exist only in demo mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tornado_idv.model import Query, User
 from tornado_idv.options import Options
 
 _ALL = "all"
-"""What stands for all queries in the path of a fault."""
+"""The name for all queries in the path of a fault."""
 _ModelT = TypeVar("_ModelT", bound=Options)
 
 
@@ -35,14 +35,14 @@ class DoubleHandler(AdminHandler):
         return cast("Double", self.settings["parts"][Double.name])
 
     def query(self, text: str) -> Query:
-        """Return the query in a path or body; raises `AdminError`."""
+        """Parse the query in a path or body. Raises `AdminError`."""
         try:
             return self.operations.identifiers.parse_any(text)
         except InvalidFormat as error:
             raise AdminError(422, "invalid_format", f"Invalid value: {error}") from None
 
     def read(self, model: type[_ModelT]) -> _ModelT:
-        """Return the body as a model; raises `AdminError`."""
+        """Return the body as a model. Raises `AdminError`."""
         try:
             return model.model_validate(self.record())
         except ValidationError as error:
@@ -57,14 +57,14 @@ class DoubleHandler(AdminHandler):
             raise AdminError(422, "invalid_format", message.removeprefix(": ")) from None
 
     def send_done(self, *, done: bool = True) -> None:
-        """Send the result of a change."""
+        """Send the result of a change. If nothing was changed (``done``), send 404."""
         if not done:
             raise AdminError(404, "not_set", "Nothing was set there")
         self.send({"status": "ok"})
 
 
 class StateHandler(DoubleHandler):
-    """Users and faults that were set; deleting them empties the journal, too."""
+    """Users and faults set by tests. DELETE removes them, and empties the journal."""
 
     allowed = ("GET", "DELETE")
 
@@ -85,14 +85,14 @@ class StateHandler(DoubleHandler):
 
 
 class RequestsHandler(DoubleHandler):
-    """The last requests, oldest first, with the text of what was asked for."""
+    """The last requests with the text of their queries, oldest first."""
 
     async def get(self) -> None:
         self.send({"requests": self.double.requests})
 
 
 class UserHandler(DoubleHandler):
-    """A user by nickname, besides those of the backends."""
+    """A user by nickname, in addition to the users of backends."""
 
     allowed = ("PUT", "DELETE")
 
@@ -104,7 +104,7 @@ class UserHandler(DoubleHandler):
         nickname, card = self.query(name), self.query(record.card_number)
         users = self.double.users
         if card in users and users[card] is not users.get(nickname):
-            message = "card_number: another user was added with it; remove that one first"
+            message = "card_number: belongs to another added user; remove that user first"
             raise AdminError(422, "invalid_format", message)
         user = User(nickname=name.removeprefix("@"), **record.model_dump())
         self.double.set_user(user, nickname, card)
@@ -115,7 +115,7 @@ class UserHandler(DoubleHandler):
 
 
 class FaultHandler(DoubleHandler):
-    """The fault of lookups by a nickname or a card number, or of all."""
+    """The fault for lookups of one nickname or card number, or for all lookups."""
 
     allowed = ("PUT", "DELETE")
 
@@ -142,5 +142,5 @@ ROUTES: dict[str, type[DoubleHandler]] = {
 async def admin_routes(
     _: Operations, settings: dict[str, Any]
 ) -> AsyncIterator[dict[str, type[DoubleHandler]]]:
-    """Yield the routes of the double, if there is one."""
+    """Yield the routes of the double, or none outside of demo mode."""
     yield ROUTES if Double.name in settings.get("parts", ()) else {}

@@ -1,4 +1,4 @@
-"""``tornado-idv drill``: shows whether a program takes an outage for a missing user."""
+"""``tornado-idv drill``: detects programs that mistake an outage for a missing user."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _USER = User("Free", "4000123412341234", "@drill")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A state of the service, and the conclusions that are right in it.
+    """A state of the service, and the right conclusions of a program.
 
-    ``exists`` says whether the user does, ``fault`` how lookups fail, and with ``rotated`` the key
-    is not valid any more.
+    ``exists`` stands for the user, ``fault`` for the failure of lookups. With ``rotated`` the
+    program has an old key, no longer valid.
     """
 
     name: str
@@ -53,14 +53,14 @@ SCENARIOS = (
     Scenario("HTML 404 of a proxy", fault={"proxy_status": 404}),
     Scenario("401 after a rotation", rotated=True),
     Scenario("429", fault={"status": 429}),
-    # A stale answer comes when the backend has not responded in its time, 0.8 s by default.
+    # Longer than the default timeout of a backend, so the service sends a stale answer.
     Scenario("stale answer", fault={"delay": "800ms"}, right=(_FOUND,)),
 )
 
 
 @dataclass(frozen=True)
 class Run:
-    """The conclusion of the program in a scenario, its exit code and last line of output."""
+    """The conclusion of the program in a scenario, its exit code, and its last line of output."""
 
     scenario: str
     conclusion: str
@@ -82,7 +82,7 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
         f"--{conclusion}",
         metavar="REGEX",
         callback=parsed_by(_pattern),
-        help=f"Output that means {conclusion}.",
+        help=f'Pattern of output for the conclusion "{conclusion}".',
     )
 
 
@@ -96,7 +96,7 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
     default="10s",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Time of each run.",
+    help="Timeout of each run.",
 )
 @json_option
 def drill(
@@ -109,12 +109,12 @@ def drill(
     """Check that a program survives an outage of this service.
 
     COMMAND is run once for each scenario, with TORNADO_IDV_URL and TORNADO_IDV_KEY in its
-    environment and an identifier as its last argument. A batch job gets the identifier in a file,
-    whose path takes the place of {list} in COMMAND. Its exit code is its conclusion: 0 found, 1
-    gone, any other unsure. With patterns its output is, and the first that matches counts.
+    environment and an identifier as its last argument. For a batch job, write {list} in COMMAND: it
+    is replaced by the path of a file with the identifier. The exit code is the conclusion: 0 found,
+    1 gone, any other unsure. With patterns the output decides: the first matching pattern counts.
 
-    A run fails where anything but a true 404 is called gone, where a user who was returned is not
-    found, and where the program does not end in time.
+    A run fails for each of: the conclusion is gone without a true 404; a returned user is not
+    found; the program exceeds --timeout.
 
     Exit codes: 0 all passed; 1 some failed; 2 wrong use; 3 the service did not start.
     """
@@ -163,7 +163,7 @@ def _runs(
 
 
 def _run(command: Sequence[str], url: str, key: str, timeout: float) -> tuple[int | None, str]:
-    """Return the exit code, ``None`` if the program did not end in time, and the output."""
+    """Return the exit code and the output. After a timeout the exit code is ``None``."""
     environ = {**os.environ, "TORNADO_IDV_URL": url, "TORNADO_IDV_KEY": key}
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own command

@@ -1,4 +1,4 @@
-"""Handlers that take the place of those of the API, and fail as the double says."""
+"""Handlers of the API with the users and faults of the double."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tornado_idv.web.lookups import ApiContext, result_of_error
 from tornado_idv.web.response import ECHOED, Result
 
 _PIECES_PER_SECOND = 20
+"""Pieces of a slow body."""
 _ERRORS = {500: ApiError.INTERNAL, 503: ApiError.UNAVAILABLE}
 _ONE_PER_SECOND = Exceeded(Limit("requests", Rate(1, 1.0)), 1.0)
 _PAGE = "<!DOCTYPE html>\n<title>Error {0}</title>\n<h1>Error {0}</h1>\n"
@@ -32,18 +33,21 @@ _NO_RESPONSE = Result(
 
 
 class DoubleHandler(AuthenticatedHandler):
-    """Base of handlers that look up as usual, but for users and faults of the double."""
+    """Base of the handlers: the double's users and faults come first, then the usual lookup."""
 
     def initialize(self, api: ApiContext) -> None:
         super().initialize(api)
         self._disconnected = asyncio.get_running_loop().create_future()
 
     def on_connection_close(self) -> None:
-        """End a delay: the journal has a request when its client has gone, not an hour later."""
+        """End a delay, so the journal gets the request when its client disconnects."""
         self._disconnected.set_result(None)
 
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
-        """Return the fault of a lookup, which is counted, and the result of it or of a user."""
+        """Return the fault of a lookup, and its result or that of a user of the double.
+
+        The fault is counted.
+        """
         double: Double = self.settings["parts"][Double.name]
         fault = double.take_fault(query, self.api.directory)
         failure = None if fault is None else await self._fail(fault)
@@ -53,7 +57,7 @@ class DoubleHandler(AuthenticatedHandler):
         return fault, failure
 
     async def _fail(self, fault: Fault) -> Result | None:
-        """Wait as the fault says, and return the response in place of the usual one."""
+        """Apply the delay of the fault. Return its response, or ``None`` for the usual one."""
         await asyncio.wait([self._disconnected], timeout=fault.delay)
         if self._disconnected.done():
             return _NO_RESPONSE
@@ -73,7 +77,10 @@ class DoubleHandler(AuthenticatedHandler):
         return None
 
     async def send_in_pieces(self, result: Result, fault: Fault | None) -> Result:
-        """Send the body in pieces, all but the last; or half of it, and close the connection."""
+        """Send all pieces of a slow body but the last, or half of a cut body.
+
+        Return the result with the rest.
+        """
         if fault is None or not (fault.cut or fault.drip):
             return result
         body = result.body
@@ -107,7 +114,7 @@ class SingleFaults(DoubleHandler):
 
 
 class BatchFaults(DoubleHandler):
-    """A ``status`` of 500 or 503 is that of an item; other faults are those of the response."""
+    """Faults of a batch. A ``status`` of 500 or 503 is for an item, others are for the response."""
 
     async def _look_up_all(
         self, parsed: Sequence[Query | Result], limits: KeyLimits | None
@@ -119,7 +126,7 @@ class BatchFaults(DoubleHandler):
             if result is not None:
                 results[query] = result
                 if not result.body.startswith(b"{"):
-                    return result  # none at all, or the page of a proxy
+                    return result  # no response, or the page of a proxy
             if fault is not None and (fault.cut or fault.drip):
                 in_pieces = fault
         parsed = [each if isinstance(each, Result) else results.get(each, each) for each in parsed]
@@ -128,7 +135,7 @@ class BatchFaults(DoubleHandler):
 
 
 class VerifyFaults(DoubleHandler):
-    """Faults of lookups for proxies, which have no body that could be slow or cut."""
+    """Faults of lookups for proxies. Their responses have no body to delay or cut."""
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         _, simulated = await self.simulate(query)
@@ -137,7 +144,7 @@ class VerifyFaults(DoubleHandler):
 
     def respond(self, result: Result) -> None:
         if result.body.startswith(b"<"):
-            ApiHandler.respond(self, result)  # the page of a proxy has no fields of ours
+            ApiHandler.respond(self, result)  # the page of a proxy has no X-Idv fields
         else:
             super().respond(result)
 
@@ -148,10 +155,13 @@ _FAULTS = {
     "identify/batch": BatchFaults,
     "verify": VerifyFaults,
 }
-"""By the name of the route whose handler fails like this."""
+"""Classes with faults, by the route of the handler."""
 
 
 def failing(handler: type[ApiHandler]) -> type[ApiHandler]:
-    """Return this handler with the faults of the double, or as it is if it looks no user up."""
+    """Return a subclass of a handler with the faults of the double.
+
+    A handler without lookups is returned unchanged.
+    """
     faults = _FAULTS.get(handler.route)
     return handler if faults is None else type(f"Double{handler.__name__}", (faults, handler), {})

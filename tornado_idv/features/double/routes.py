@@ -1,4 +1,4 @@
-"""The routes of the test double, in place of those that look users up."""
+"""The routes of the test double, as replacements of the lookup routes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tornado_idv.web.app import Route
 
 
 def make_routes(settings: Settings, before: Iterable[Route]) -> Iterator[Route]:
-    """Yield the routes of the core and of other features with faults, in demo mode."""
+    """Yield all routes again, with the faults of the double. Outside of demo mode, yield none."""
     if settings.demo:
         from tornado_idv.features.double.handlers import failing  # noqa: PLC0415 - demos are few
 

@@ -1,4 +1,4 @@
-"""Users and faults that tests set, and the journal."""
+"""The users, faults and journal of the test double."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tornado_idv.service.part import Part, Running
 from tornado_idv.web.access_log import AccessRecord, RequestLog
 
 MAX_REQUESTS = 1000
-"""Requests that the journal keeps."""
+"""Maximum length of the journal. The oldest request is dropped."""
 _CLOCK_TOLERANCE = 0.001
-"""Seconds by which a request may seem to be older than it is: its duration is measured roughly."""
+"""Maximum error of a request's start, in seconds: its duration is not measured exactly."""
 _SEED = 0
 
 
 class Double(RequestLog, Part):
     """Users and faults set at run time, and the journal of requests.
 
-    ``users`` and ``faults`` are by query; the fault of all queries has the key ``None``. Both come
-    before those of the backends, of which some have an attribute ``faults``. ``injected`` counts
-    the uses of each fault.
+    ``users`` and ``faults`` are by query. The fault for all queries has the key ``None``. Both take
+    precedence over users and faults of the backends. Only some backends have an attribute
+    ``faults``. ``injected`` counts the uses of each fault.
     """
 
     name = "test double"
@@ -40,7 +40,7 @@ class Double(RequestLog, Part):
         return self
 
     def reset(self) -> None:
-        """Discard all that was set, counted and recorded; start the random numbers again."""
+        """Discard users, faults, counts and the journal. Restart the random numbers."""
         self.users: dict[Query, User] = {}
         self.faults: dict[Query | None, Fault] = {}
         self.injected = Counter[Fault]()
@@ -49,18 +49,18 @@ class Double(RequestLog, Part):
         self._random = random.Random(_SEED)  # noqa: S311 - repeatable on purpose
 
     def set_user(self, user: User, *queries: Query) -> None:
-        """Add or replace the user that is found by these queries."""
+        """Add or replace the user for these queries."""
         self.remove_user(queries[0])
         self.users |= dict.fromkeys(queries, user)
 
     def remove_user(self, query: Query) -> bool:
-        """Remove a user that was added; return whether there was one."""
+        """Remove an added user. Return whether it existed."""
         user = self.users.get(query)
         self.users = {key: each for key, each in self.users.items() if each is not user}
         return user is not None
 
     def take_fault(self, query: Query, directory: Directory) -> Fault | None:
-        """Return the fault with which this lookup fails, and count it."""
+        """Return the fault for this lookup, or ``None``, and count it."""
         fault = self._fault_of(query, directory)
         if fault is None or (fault.times is not None and self.injected[fault] >= fault.times):
             return None
@@ -92,21 +92,24 @@ class Double(RequestLog, Part):
         ]
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the text of a query for the journal; the log itself gets no more than usual."""
+        """Return the text of a query for the journal. `add` hides it from the access log."""
         return query.text if query else None
 
     def add(self, record: AccessRecord) -> None:
-        """Add a request to the journal, unless it is from before a reset, and to the access log."""
+        """Add a request to the journal and to the access log.
+
+        The journal ignores requests from before a reset.
+        """
         text, record.subject = record.subject, None
         at = time.time()
         if at - record.ms / 1000 > self._reset_at - _CLOCK_TOLERANCE:
             self._journal.append((at, record, text))
         if self._access_log is not None:
-            # Of a query the log takes the text alone, so that its kind does not matter.
+            # The log only uses the text of a query, so any kind of query will do.
             record.subject = self._access_log.subject_of(ByCard(text)) if text is not None else None
             self._access_log.add(record)
 
 
 def make_part(running: Running) -> Double | None:
-    """Return the test double, in demo mode."""
+    """Return the test double, or ``None`` outside of demo mode."""
     return Double() if running.settings.demo else None

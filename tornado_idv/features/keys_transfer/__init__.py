@@ -1,4 +1,4 @@
-"""Export of the keys of a key store, and import into another one."""
+"""Export and import of the keys of a key store."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,4 +1,4 @@
-"""``tornado-idv keys export`` and ``keys import``: keys as lines of JSON, by their digests."""
+"""``tornado-idv keys export`` and ``keys import``: keys as lines of JSON, with token digests."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ImportedKey(Options):
     @field_validator("sha256")
     @classmethod
     def _is_alone(cls, sha256: str | None, info: ValidationInfo) -> str | None:
-        tokens = info.data.get("tokens", ())  # empty where they are wrong themselves
+        tokens = info.data.get("tokens", ())  # missing if they have an error themselves
         if sha256 is None and tokens is None:
             raise ValueError("is missing, or tokens")
         if sha256 is not None and tokens:
@@ -87,7 +87,7 @@ class ImportedKey(Options):
         return sha256
 
     def as_record(self, now: float, stored: KeyRecord | None = None) -> KeyRecord:
-        """Return the key; ``created``, where it is missing, is that of the stored one, or now."""
+        """Return the key. A missing ``created`` is taken from the stored key, or is ``now``."""
         times = ("not_before", "expires", "revoked", "last_used")
         attributes = dict(self) | {name: _seconds(getattr(self, name)) for name in times}
         sha256, tokens = attributes.pop("sha256"), attributes.pop("tokens")
@@ -109,7 +109,7 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def _line(key: KeyRecord) -> Record:
-    """Return the members of a line but ``last_used``, which is no change of a key."""
+    """Return the members of a line without ``last_used``. A use is no change of a key."""
     times = ("created", "not_before", "expires", "revoked")
     record = as_record(key, 0.0)
     record |= {name: format_moment(getattr(key, name), exact=True) for name in times}
@@ -131,8 +131,8 @@ def _line(key: KeyRecord) -> Record:
 def export_keys(target: Target, *, file: str) -> None:
     """Write all keys to FILE, by default to standard output, for `keys import`.
 
-    Each is a line of JSON, with all that the store has of it: digests of its tokens and no token.
-    FILE is complete, or as it was before.
+    Each key is a line of JSON with all its data in the store. Tokens are written as digests. After
+    an error FILE is unchanged.
     """
     with target.opened() as store:
         keys = list(store.records())
@@ -149,18 +149,18 @@ def export_keys(target: Target, *, file: str) -> None:
     epilog=examples("keys import keys.jsonl", "keys import keys.jsonl --update --config new.yaml"),
 )
 @click.argument("file", type=click.File("rb"))
-@click.option("--update", is_flag=True, help="Change keys that are in the store to what FILE says.")
+@click.option("--update", is_flag=True, help="Replace stored keys by the keys in FILE.")
 @create_option
 @on_store
 def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bool) -> None:
-    """Add keys that `keys export` wrote, or that another system issued, all or none.
+    """Add keys from `keys export` or another system, all or none.
 
     FILE may be - for standard input. Each line is a JSON object with the members id and sha256
-    (the SHA-256 of the token), or tokens in its place, and any of owner, scopes, created,
-    not_before, expires, requests, misses, note, disabled, revoked and last_used.
+    (the SHA-256 of the token), or tokens instead of sha256. Optional members are owner, scopes,
+    created, not_before, expires, requests, misses, note, disabled, revoked and last_used.
 
-    --update removes no key. One that was revoked, disabled or rotated in this store, and not in
-    FILE, stops the command.
+    --update removes no key. If a key was revoked, disabled or rotated in this store but not in
+    FILE, the command fails.
     """
     name = getattr(file, "name", "<stdin>")
     lines, line_of = _read_lines(target, file.readlines(), name)
@@ -195,7 +195,7 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
 
 
 def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
-    """Return what an update by an older export, or by another key, would undo."""
+    """Return the reason against an update: it would undo a later change, or replace another key."""
     latest, digests = key.tokens[-1].created, {each.digest for each in key.tokens}
     if stored.revoked is not None and key.revoked is None:
         return "the key was revoked in this store, which is final"
@@ -212,7 +212,7 @@ def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
 def _read_lines(
     target: Target, lines: Sequence[bytes], name: str
 ) -> tuple[list[ImportedKey], Mapping[str | bytes, int]]:
-    """Return the keys, and the line of each id; raises `ConfigError` with all problems."""
+    """Return the keys, and the line of each id. Raises `ConfigError` with all problems."""
     keys: list[ImportedKey] = []
     problems: list[Problem] = []
     first: dict[str | bytes, int] = {}
@@ -243,9 +243,9 @@ def _read_lines(
 
 
 def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Yield member and message of each error; neither repeats a value."""
+    """Yield member and message of each error, without any value."""
     details = error.errors(include_url=False, include_input=False)
-    # pydantic reports a list in which every item is wrong as too short as well.
+    # If every item of a list is wrong, pydantic also reports the list as too short.
     lists = {detail["loc"][:1] for detail in details if len(detail["loc"]) > 1}
     for detail in details:
         kind, steps = detail["type"], detail["loc"]

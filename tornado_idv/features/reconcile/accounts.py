@@ -1,4 +1,4 @@
-"""Accounts of an application, read from CSV, JSON Lines, or lines that are identifiers."""
+"""Accounts of an application, read from CSV, JSON Lines, or lines of identifiers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tornado_idv.errors import ConfigError, Problem
 
 By = Literal["input", "nickname", "card"]
 _CUT = (
-    "the file ends within this row, so that its identifier may be cut; if the row is complete, add "
-    "a line break"
+    "the file ends within this row, so its identifier may be truncated; if the row is complete, add"
+    " a line break"
 )
 _ENDS = ("\n", "\r", '"', "}")
-"""Of a row, after which no more of its identifier can follow."""
+"""Characters at the end of a complete row. After another character the identifier may be cut."""
 
 
 class Account(NamedTuple):
@@ -31,11 +31,11 @@ class Account(NamedTuple):
 
 
 class AccountReader:
-    """Reads accounts row by row from a file called ``name``; ``header`` is the text of that of CSV.
+    """Reads accounts row by row from a file called ``name``.
 
-    The identifiers are in a column of CSV, or in a member of JSON Lines, if the file begins with
-    ``{``; without ``column`` they are lines. Iterating raises `ConfigError` for a row that is not
-    of the format.
+    ``column`` is a column of CSV or, if the file begins with ``{``, a member of JSON Lines. Without
+    ``column`` each line is an identifier. ``header`` is the header line of CSV. Iterating raises
+    `ConfigError` for an invalid row.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AccountReader:
             yield line
 
     def _take(self) -> str:
-        """Return the lines that were read since the last call, with a line break."""
+        """Return the lines read since the last call, with a line break."""
         text = "".join(self._taken)
         self._taken.clear()
         return text if text.endswith(("\n", "\r")) else f"{text}\n"

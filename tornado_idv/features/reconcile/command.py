@@ -36,7 +36,7 @@ _KEY = "TORNADO_IDV_KEY"
 
 
 def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
-    """Return the option for a `Share` that must not be exceeded."""
+    """Return the option for a maximum `Share`."""
     parse = parsed_by(Share.parse)
     return click.option(flag, default=default, show_default=True, callback=parse, help=text)
 
@@ -47,24 +47,24 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     )
 )
 @click.argument("accounts", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--url", required=True, envvar="TORNADO_IDV_URL", help="The service.")
+@click.option("--url", required=True, envvar="TORNADO_IDV_URL", help="URL of the service.")
 @click.option(
     "--key-file",
     type=click.Path(path_type=Path),
     show_default="the key in $TORNADO_IDV_KEY",
-    help="The file with its key.",
+    help="File with the key.",
 )
 @click.option(
     "--column",
     show_default="each line is an identifier",
-    help="The column of CSV, or member of JSON Lines, with the identifier.",
+    help="Column of CSV, or member of JSON Lines, with the identifier.",
 )
 @click.option(
     "--by",
     type=click.Choice(["input", "nickname", "card"]),
     default="input",
     show_default=True,
-    help="Identifiers: @nicknames and profile URLs, nicknames also without @, or card numbers.",
+    help="Kind of identifiers. input: @nickname or profile URL. nickname: with or without @.",
 )
 @click.option(
     "--delimiter",
@@ -72,65 +72,74 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     type=click.Choice(list(DELIMITERS)),
     default=",",
     show_default=True,
-    help="Between the fields of CSV.",
+    help="Separator of CSV fields.",
 )
-@click.option("--state", "state_file", type=click.Path(path_type=Path), help="Kept between runs.")
+@click.option(
+    "--state",
+    "state_file",
+    type=click.Path(path_type=Path),
+    help="File for the absences of users, kept between runs.",
+)
 @click.option(
     "--grace",
     default="3d",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Time for which a user must have been gone.",
+    help="Minimum time of a user's absence.",
 )
 @click.option(
     "--min-runs",
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Number of runs in which a user must have been gone, if there is a grace.",
+    help="Minimum number of runs without the user. With --grace 0s, one run is enough.",
 )
 @_bound(
     "--max-gone",
     "5%",
-    "Refuse to list more gone accounts, as a number or a percentage of those determined.",
+    "Refuse to list more gone accounts than this, as a number or a percentage of those determined.",
 )
 @_bound(
     "--max-undetermined",
     "1%",
-    "Refuse a run with more undetermined accounts, as a number or a percentage.",
+    "Refuse a run with more undetermined accounts than this, as a number or a percentage.",
 )
 @_bound(
     "--max-invalid",
     "1%",
-    "Refuse a list with more invalid identifiers, as a number or a percentage.",
+    "Refuse a list with more invalid identifiers than this, as a number or a percentage.",
 )
 @click.option(
     "--retries",
     type=click.IntRange(0, 10),
     default=3,
     show_default=True,
-    help="How often accounts that could not be determined are asked again.",
+    help="Number of further lookups of undetermined accounts.",
 )
 @click.option(
     "--confirm-after",
     default="40s",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Time after which users are looked up once more before their accounts are listed.",
+    help="Wait before the second lookup of users whose accounts would be listed.",
 )
 @click.option(
     "--deadline",
     default="10s",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Time of a request with what a rate limit makes it wait.",
+    help="Maximum time per request, including waits for rate limits.",
 )
-@click.option("--must-exist", multiple=True, help="A user that must be found; may be repeated.")
+@click.option(
+    "--must-exist",
+    multiple=True,
+    help="Refuse the run if this user is not found; may be repeated.",
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     show_default="standard output",
-    help="The file for the rows.",
+    help="File for the rows.",
 )
 @json_option
 def reconcile(
@@ -156,19 +165,20 @@ def reconcile(
 ) -> None:
     """List accounts whose users do not exist.
 
-    ACCOUNTS is CSV, JSON Lines, or a file with one identifier a line; - is standard input. The rows
-    of accounts that may be deleted are written: those whose users were gone in each run since
-    --grace ago, and in at least --min-runs, as --state remembers. These are looked up twice.
+    ACCOUNTS is CSV, JSON Lines, or a file with one identifier per line; - is standard input. The
+    command writes the rows of accounts that may be deleted. For these, the user was gone in all
+    runs of the last --grace, and in at least --min-runs runs. --state stores this between runs.
+    Before a row is written, its user is looked up a second time.
 
-    Exit codes: 0 the list is complete, even if it is empty; in every other case nothing is written:
-    1 more users are gone than --max-gone, or more identifiers invalid than --max-invalid, one of
-    --must-exist is not found, or --state is of another list; 2 wrong use; 3 too many could not be
-    determined, a backend has failed, clocks differ, or another run uses --state.
+    Exit codes: 0 the list is complete, even if empty. With all other codes nothing is written. 1
+    more users are gone than --max-gone, more identifiers are invalid than --max-invalid, a user of
+    --must-exist is not found, or --state is of another list; 2 wrong use; 3 too many accounts could
+    not be determined, a backend has failed, clocks differ, or another run uses --state.
     """
     if column is None and accounts.endswith((".csv", ".jsonl", ".ndjson")):
         raise click.UsageError("CSV and JSON Lines need --column")
     if state_file is None and grace:
-        raise click.UsageError("--grace needs --state FILE, to know since when a user is gone")
+        raise click.UsageError("--grace needs --state FILE, to store the absences of users")
     if as_json and output is None:
         raise click.UsageError("--json needs --output FILE for the rows")
     _require_different_files(accounts, key_file, state_file, output)
@@ -201,7 +211,8 @@ def reconcile(
         run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)
         run.check(max_gone, max_undetermined, max_invalid)
         if confirm_after and run.rows and sys.stderr.isatty():
-            print_message(f"{len(run.rows):,} users: once more in {format_duration(confirm_after)}")
+            wait = format_duration(confirm_after)
+            print_message(f"{len(run.rows):,} users: second lookup in {wait}")
         run.confirm(confirm_after, retries)
         run.check(max_gone, max_undetermined, max_invalid)
         run.require_users(must_exist)
@@ -230,9 +241,9 @@ def _client(url: str, key_file: Path | None, deadline: float) -> Client:
 
 
 def _write(run: Run, header: str, state_file: Path | None, output: Path | None) -> None:
-    """Write the rows, then the state: a run that is cut off lists the same accounts once more.
+    """Replace the output, then the state. Both are written before one is replaced.
 
-    Neither file is replaced before both are written.
+    If the process ends between the two, the next run lists the same accounts again.
     """
     with (
         replaced_file(state_file) if state_file else nullcontext() as state,

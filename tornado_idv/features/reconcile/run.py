@@ -1,4 +1,4 @@
-"""One run over all accounts: which of them may be deleted, and why none may."""
+"""One run over all accounts: finds the accounts that may be deleted, or refuses the run."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ from tornado_idv.features.reconcile.state import Absence, Sampler, State, Undete
 from tornado_idv.log_format import format_time
 
 _FIRST_PAUSE = 2.0
-"""Seconds before accounts that could not be determined are asked again; then four times these."""
+"""Seconds before the first retry of undetermined accounts. Each further pause is 4 times longer."""
 _MAX_IN_A_ROW = 1000
-"""Accounts in a row that could not be determined, after which a run ends."""
+"""The run ends after this many undetermined accounts in a row."""
 _PAUSED_AFTER = 100
+"""The run pauses after each group of this many undetermined accounts in a row, ever longer."""
 _MAX_LISTED = 100
 MAX_PRINTED = 5
 _MAX_CLOCK_DIFFERENCE = 60.0
+"""Seconds. With more, the absences in the state are not reliable."""
 
 
 def service_time(date: str) -> float:
-    """Return the Unix time of a field ``Date``; raises `ValueError`."""
+    """Return the Unix time of a ``Date`` field. Raises `ValueError`."""
     return parsedate_to_datetime(date).timestamp()
 
 
 class Run:
-    """Asks for each account, and keeps the rows of those whose users do not exist.
+    """Looks up the user of each account, and keeps the rows of missing users.
 
     ``grace`` is in seconds, ``clock`` gives Unix time, and ``pause`` sleeps for some seconds.
     `ask`, `check` and `require_users` raise `RefusedError` or `UndeterminedError`.
@@ -75,12 +77,12 @@ class Run:
         self._gone: list[Account] = []
         self._since: dict[str, Absence] = {}
         self._others: set[str] = set()
-        """Without a grace, identifiers that were not gone in some row."""
+        """Without a grace: identifiers with a row that was not gone. A list may repeat them."""
         self._invalid: list[Account] = []
         self._shortest_found = inf
 
     def require_users(self, identifiers: Iterable[str]) -> None:
-        """Look up the users that must exist."""
+        """Look up the users of --must-exist."""
         for each in identifiers:
             find = self._client.find_card if each.isdigit() else self._client.find
             try:
@@ -90,21 +92,22 @@ class Run:
             if user is None:
                 raise RefusedError(
                     f"{each} of --must-exist is not found: the directory does not show all of its"
-                    " users; see what has changed there"
+                    " users; look for changes of its contents or permissions"
                 )
 
     def ask(self, accounts: Iterable[Account], retries: int) -> None:
-        """Ask for all accounts, and again for those that could not be determined."""
+        """Look up all accounts, and undetermined ones again."""
         self._determine(self._counted(accounts), retries)
 
     def confirm(self, after: float, retries: int) -> None:
-        """Ask once more for the accounts that may be deleted, so many seconds later.
+        """Look up the accounts that may be deleted again, ``after`` seconds later.
 
-        A source that was empty for a moment is believed until its canary is looked up again, and
-        what it said is cached.
+        If a source is empty for a moment, the service trusts it until the next lookup of its
+        canary, and caches its answers.
         """
         listed = [each for each in self._gone if self._may_be_deleted(each.identifier)]
         if listed and after:
+            # Undo the counts of the first lookup.
             self._gone = [each for each in self._gone if not self._may_be_deleted(each.identifier)]
             self._counts["gone"] -= len(listed)
             self._pause(after)
@@ -113,7 +116,7 @@ class Run:
     def _determine(self, accounts: Iterable[Account], retries: int) -> None:
         left = self._ask(accounts)
         for number in range(retries):
-            if not left or self._degraded:
+            if not left or self._degraded:  # `check` refuses a degraded run anyway
                 break
             self._pause(_FIRST_PAUSE * 4**number)
             left = self._ask(left)
@@ -122,7 +125,10 @@ class Run:
             self._begin_again(each.identifier)
 
     def check(self, max_gone: Share, max_undetermined: Share, max_invalid: Share) -> None:
-        """Check the result of the run against its bounds."""
+        """Check the result of the run against its bounds.
+
+        The most likely cause comes first: a wrong column makes all identifiers invalid.
+        """
         counts = self._counts
         gone, undetermined, invalid = counts["gone"], counts["undetermined"], counts["invalid"]
         if max_invalid.is_exceeded(invalid, counts["accounts"]):
@@ -139,25 +145,25 @@ class Run:
         if self._degraded:
             raise UndeterminedError(
                 "a backend of the service has failed within the last ten minutes; see its health,"
-                " and run it again ten minutes after it has recovered"
+                " and repeat the run ten minutes after its recovery"
             )
         if self._sampler.is_other_list:
             raise RefusedError(
-                "--state is of another list: most of a sample of its accounts are not in this one;"
-                " see that the list is complete, or name another file"
+                "--state is of another list: most accounts of a sample of the last run are missing;"
+                " check that the list is complete, or name another file"
             )
         if max_gone.is_exceeded(gone, total - undetermined):
             short = sum(len(each.identifier) < self._shortest_found for each in self._gone)
-            cause = "if that is right, raise it for this run"
+            cause = "if that is right, raise the limit for this run"
             if self._by_card and counts["found"] and short:
-                cause = f"{short:,} are shorter than all that were found: are leading zeros lost?"
+                cause = f"{short:,} are shorter than all found ones: are leading zeros lost?"
             raise RefusedError(
                 f"{gone:,} of {total - undetermined:,} accounts are gone, more than --max-gone"
                 f" {max_gone.text}; {cause}"
             )
 
     def _cause(self) -> str:
-        """Return the likely cause of invalid identifiers, and some of them."""
+        """Return the likely cause of invalid identifiers, and some examples."""
         texts = [each.identifier for each in self._invalid]
         cause = "is this the right column?"
         if self._by_card and any("e+" in each.lower() for each in texts):
@@ -205,8 +211,9 @@ class Run:
             yield each
 
     def _ask(self, accounts: Iterable[Account]) -> list[Account]:
-        """Ask for these accounts; return those that could not be determined."""
+        """Look these accounts up. Return the undetermined ones."""
         left: list[Account] = []
+        # Results come in the order of the identifiers, some batches later.
         sent: deque[Account] = deque()
 
         def identifiers() -> Iterator[str]:
@@ -245,10 +252,11 @@ class Run:
             self._counts["gone"] += 1
             self._gone.append(account)
             before = self._before.gone.get(identifier, Absence(self._now, 0))
+            # Not replaced: a user in several rows, or looked up twice, counts one run.
             self._since.setdefault(identifier, Absence(before.since, before.runs + 1))
 
     def _begin_again(self, identifier: str) -> None:
-        """Let the grace of a user begin again who was not gone in a row of this run."""
+        """Restart the grace of a user: some row of this run is found or undetermined."""
         self._before.gone.pop(identifier, None)
         self._since.pop(identifier, None)
         if not self._grace:
@@ -264,7 +272,7 @@ class Run:
         return is_gone and identifier not in self._others
 
     def _check_clock(self) -> None:
-        """Compare the clock of this machine with that of the service, or of its proxy."""
+        """Compare the clock of this machine with the clock of the service or its proxy."""
         self._is_clock_checked = True
         with suppress(ValueError):
             difference = abs(self._clock() - service_time(self._client.date))
@@ -275,7 +283,7 @@ class Run:
                 )
 
     def _fail(self, error: ClientError) -> None:
-        """Count an account that could not be determined; end the run if it is of no use."""
+        """Count an undetermined account. Raise if the rest of the run would fail as well."""
         is_determined = any(self._counts[name] for name in ("found", "gone", "invalid"))
         is_final = isinstance(error, InvalidKey | MissingScope)
         if is_final or (isinstance(error, Unexpected) and not is_determined):

@@ -1,4 +1,4 @@
-"""The state of a list of accounts from run to run: since when users do not exist."""
+"""The state between runs over a list of accounts: the absences of users."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tornado_idv.errors import IdvError, StartError
 from tornado_idv.log_format import format_time
 
 _SAMPLE = 100
-"""Accounts of a list by which it is recognized in the next run."""
+"""Size of the sample of accounts. The next run recognizes the list by it."""
 _VERSION = 1
 
 
 class UndeterminedError(IdvError):
-    """The run could not determine enough to say which accounts may be deleted."""
+    """Too many accounts are undetermined to list any for deletion."""
 
 
 class Absence(NamedTuple):
-    """Since when a user does not exist, in Unix time, and the number of runs that found so."""
+    """The start of a user's absence in Unix time, and the number of runs without the user."""
 
     since: float
     runs: int
 
 
 class State(NamedTuple):
-    """Since when users do not exist, and some accounts of the last run."""
+    """The absences of users, and a sample of the accounts of the last run."""
 
     column: str
     gone: dict[str, Absence]
@@ -42,10 +42,10 @@ class State(NamedTuple):
 
     @classmethod
     def load(cls, path: Path, column: str, now: float) -> State:
-        """Return the state in a file, a new one if there is none.
+        """Return the state in a file, or a new one if the file does not exist.
 
-        An absence that begins after ``now`` was written with a wrong clock, and is dropped.
-        Raises `RefusedError` for the state of another list, and `StartError`.
+        If an absence begins after ``now``, a clock was wrong: it is dropped. Raises `RefusedError`
+        for the state of another list, and `StartError`.
         """
         try:
             record = strict_json.loads(path.read_bytes())
@@ -70,7 +70,7 @@ class State(NamedTuple):
         return state
 
     def write(self, file: IO[str]) -> None:
-        """Write the state as `load` reads it."""
+        """Write the state in the format for `load`."""
         record = {
             "version": _VERSION,
             "column": self.column,
@@ -83,7 +83,7 @@ class State(NamedTuple):
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other runs from the state; raises `UndeterminedError` if one uses it."""
+    """Lock the state. Raises `UndeterminedError` if another run has locked it."""
     lock = path.with_name(f".{path.name}.lock")
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -98,7 +98,11 @@ def locked(path: Path) -> Iterator[None]:
 
 
 class Sampler:
-    """Chooses the same accounts of a list in each run, and looks for those of an earlier sample."""
+    """Chooses a sample of accounts, the same in each run, and looks for an earlier sample.
+
+    The sample has the accounts with the lowest checksums. So small changes of the list hardly
+    change it.
+    """
 
     def __init__(self, earlier: Collection[str]) -> None:
         self._size = len(earlier)
@@ -118,7 +122,7 @@ class Sampler:
 
     @property
     def is_other_list(self) -> bool:
-        """Return whether less than half of the earlier sample is in the list."""
+        """True if less than half of the earlier sample is in the list."""
         return 2 * len(self._missing) > self._size
 
     @property

@@ -1,4 +1,4 @@
-"""Shadows: backends that never answer, and are compared with those that do."""
+"""Shadows: backends under comparison. The service never answers from a shadow."""
 
 from tornado_idv.interfaces.feature import Feature
 
@@ -16,4 +16,7 @@ FEATURE = Feature(
     users_changed="tornado_idv.features.shadow.file:drop_comparisons",
 )
 PREFIX = "shadow "
-"""How names of shadows begin in counters and reports: they may answer later, or did before."""
+"""Prefix of shadows in counters and reports.
+
+A backend can be a shadow before or after it is a source. The prefix keeps the two counts apart.
+"""

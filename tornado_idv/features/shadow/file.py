@@ -1,7 +1,7 @@
-"""The file with the comparisons of a shadow: a SQLite database with a rollback journal.
+"""The comparisons of a shadow in a SQLite file, written by several processes.
 
-Several processes write it. A ``-wal`` file would outlive them, and apply to another file of that
-name (see `tornado_idv.keys.store_file`).
+The file has a rollback journal. A ``-wal`` file would outlive its processes, and SQLite would apply
+it to the next file of this name (see `tornado_idv.keys.store_file`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.model import Query
 
 _APPLICATION_ID = 0x69647603
-"""Marks a database as such a file, in version 3."""
+"""SQLite's ``application_id`` of these files. The last digit is the version of the schema."""
 _BUSY_TIMEOUT = 5.0
 _DAY = 86400
 _SET_BACK = 60.0
-"""Seconds by which a clock that was set back is noticed."""
+"""Tolerance between clocks, in seconds. A larger step back discards the comparisons."""
 STORED = ("missing", "extra", "unverified", "target_failed", "differs", "match")
-"""The results that users have, the most severe first; of a user's queries that one counts."""
+"""Results of users, the most severe first. A user counts with the most severe result of a query."""
 FAILED = ("unverified", "target_failed")
-"""Results of users who were not compared in fact."""
+"""Results without a comparison: a lookup failed, or the user changed meanwhile."""
 _MATCH = STORED.index("match")
 
-# A row of comparisons is one query, with the place of its result in STORED. Its text is there for
-# those that an operator has to look at.
+# A row of comparisons is one query. `result` is an index into STORED. `text` is NULL for a match:
+# an operator needs the query only for other results.
 _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     """CREATE TABLE state (
@@ -44,8 +44,8 @@ _SCHEMA = (
         query TEXT PRIMARY KEY, user TEXT, result INTEGER, fields TEXT, began REAL, text TEXT
     ) WITHOUT ROWID""",
 )
-# Of several processes, one may write an older result after a newer one. One of a time to come is of
-# a clock that was set back.
+# Another process may have written a newer result already: it stays. A result from the future was
+# written before the clock was set back: it is replaced.
 _STORE = """
 INSERT INTO comparisons VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (query) DO UPDATE
 SET user = excluded.user, result = excluded.result, fields = excluded.fields,
@@ -56,7 +56,7 @@ _COUNT = """
 INSERT INTO totals VALUES (?, ?, ?) ON CONFLICT (day, result) DO UPDATE
 SET count = count + excluded.count
 """
-# A tenth at once, since to sort them takes long.
+# Sorting all rows is slow, so this deletes a tenth of them each time. Matches go first.
 _TRIM = f"""
 DELETE FROM comparisons WHERE query IN (
     SELECT query FROM comparisons ORDER BY result = {_MATCH} DESC, began
@@ -75,13 +75,13 @@ ORDER BY random() LIMIT ?
 
 
 def drop_comparisons(options: BackendOptions) -> None:
-    """Drop the comparisons of a backend whose users change; raises `StartError`."""
+    """Drop the comparisons of a backend because its users change. Raises `StartError`."""
     if options.shadow and options.shadow.state:
         ShadowFile(options.shadow.state, options.name).discard(time.time())
 
 
 class Recorded(NamedTuple):
-    """A comparison, and when it began, in Unix time."""
+    """A comparison, and its start in Unix time."""
 
     query: Query
     comparison: Comparison
@@ -89,9 +89,10 @@ class Recorded(NamedTuple):
 
 
 class DifferingUser(NamedTuple):
-    """A user who is not known to be the same in both sources.
+    """A user with a difference between source and shadow, or without a reliable comparison.
 
-    ``user`` is a hash; ``queries`` are what was looked up, in full. Times are in Unix time.
+    ``user`` is a keyed hash. ``queries`` are the nicknames and card numbers in plain text.
+    ``compared`` is in Unix time.
     """
 
     user: str
@@ -102,10 +103,10 @@ class DifferingUser(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Users who were compared since the last import, or since the file was created.
+    """All users compared since the last import, or since the creation of the file.
 
-    A service has ``written`` it last, and its ``problem`` is why it compares nothing. ``matches``
-    is the number of the users who do not differ. ``totals`` are the numbers of comparisons by
+    ``written`` is the time of the last write by a service. ``problem`` is its reason for not
+    comparing. ``matches`` counts the users without a difference. ``totals`` counts comparisons by
     result. Times are in Unix time.
     """
 
@@ -119,9 +120,9 @@ class Contents(NamedTuple):
 
 
 class ShadowFile:
-    """The comparisons of the shadow ``backend`` in a file, of at most ``max_rows`` queries.
+    """The file of comparisons of the shadow ``backend``, with at most ``max_rows`` queries.
 
-    Each method opens the file, which may have been replaced or removed. They raise `StartError`.
+    Each method opens the file again: it may have been replaced or removed. All raise `StartError`.
     """
 
     def __init__(self, path: Path, backend: str, max_rows: int = 1_000_000) -> None:
@@ -138,10 +139,10 @@ class ShadowFile:
         problem: str | None = None,
         is_complete: bool = True,
     ) -> None:
-        """Store comparisons, except for those that began before an import.
+        """Store all comparisons of the time after the last import.
 
-        They begin again with another ``scope`` than before, if some of them are missing, and if
-        the clock was set back.
+        All earlier comparisons are discarded in three cases: the ``scope`` has changed, some
+        comparisons were lost (``is_complete``), or the clock was set back.
         """
         with self._opened(now) as database:
             ((key, since, before),) = database.execute("SELECT key, since, scope FROM state")
@@ -159,9 +160,10 @@ class ShadowFile:
                 database.execute(_TRIM, [self._max_rows])
 
     def discard(self, now: float) -> None:
-        """Drop all comparisons, and those that began before this import but are not written yet.
+        """Drop all comparisons, because an import changes the users.
 
-        Without a file, no service has compared anything.
+        Services also drop their pending comparisons from before this moment. If the file does not
+        exist, there is nothing to drop.
         """
         try:
             self.path.stat()  # `exists` hides other errors, from Python 3.14 on
@@ -171,16 +173,16 @@ class ShadowFile:
             _clear(database, now)
 
     def due(self, now: float, age: float, count: int) -> list[str]:
-        """Return the texts of queries that did not match, and were compared ``age`` s ago.
+        """Return queries without a match, last compared ``age`` seconds ago or earlier.
 
-        They are chosen at random: some may fail each time.
+        The choice is random: otherwise, queries with a permanent failure would block the others.
         """
         with self._opened() as database:
             rows = database.execute(_DUE, [now - age, now, count])
             return [text for (text,) in rows]
 
     def read(self) -> Contents:
-        """Return the users who were compared."""
+        """Return the result for each compared user."""
         with self._opened() as database:
             sql = "SELECT since, written, problem FROM state"
             ((since, written, problem),) = database.execute(sql)
@@ -200,14 +202,14 @@ class ShadowFile:
 
     @contextmanager
     def _opened(self, now: float | None = None) -> Iterator[sqlite3.Connection]:
-        """Begin a transaction, which is rolled back if it fails.
+        """Open the file for one transaction. An error rolls it back.
 
-        With ``now`` it may write, and the file is created if there is none.
+        With ``now`` the transaction may write, and a missing file is created.
         """
         try:
             if now is not None and not self.path.exists():
                 self.path.touch(0o600)
-            self.path.stat()  # SQLite does not say why it cannot open a file
+            self.path.stat()  # for its error: SQLite's own has no reason
             uri = f"{self.path.absolute().as_uri()}?mode=rw"
             database = sqlite3.connect(uri, timeout=_BUSY_TIMEOUT, isolation_level=None, uri=True)
             with closing(database):
@@ -220,15 +222,16 @@ class ShadowFile:
                     state = [secrets.token_bytes(32), self._backend, None, now, now, None]
                     database.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?)", state)
                 if database.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
-                    raise self._error("no file of a shadow, or of another version; name another")
+                    raise self._error("not a shadow file of this version; name another file")
                 ((backend,),) = database.execute("SELECT backend FROM state")
                 if backend != self._backend:
-                    raise self._error(f"of the shadow {backend}; name another for {self._backend}")
+                    advice = f"name another file for {self._backend}"
+                    raise self._error(f"belongs to the shadow {backend}; {advice}")
                 yield database
                 database.execute("COMMIT")
-        except (OSError, sqlite3.Error) as error:  # whose texts have no values
+        except (OSError, sqlite3.Error) as error:  # their messages never contain a query
             if now is None and isinstance(error, FileNotFoundError):
-                raise self._error("not there yet: no service has compared anything") from None
+                raise self._error("does not exist: no service has compared anything yet") from None
             reason = error.strerror if isinstance(error, OSError) else error
             raise self._error(f"cannot be used: {reason}") from None
 
@@ -237,14 +240,14 @@ class ShadowFile:
 
 
 def _clear(database: sqlite3.Connection, now: float) -> None:
-    """Let only comparisons count that begin from now on."""
+    """Discard all comparisons. Only comparisons that begin after ``now`` count."""
     database.execute("UPDATE state SET since = ?", [now])
     database.execute("DELETE FROM comparisons")
     database.execute("DELETE FROM totals")
 
 
 def _store(database: sqlite3.Connection, key: bytes, recorded: Recorded, now: float) -> None:
-    """Store the result of a query, or remove it if no source knows the user any more."""
+    """Store the result of a query, or remove it if the user exists in neither source any more."""
     query, comparison, began = recorded
 
     def digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""``tornado-idv migrate``: whether a shadow has the same users as the backends that answer."""
+"""``tornado-idv migrate``: reports from the comparisons of a shadow with its source."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.log_format import format_time
 
 _WRITTEN_WITHIN = 60.0
-"""Seconds; a service writes the file every 5 s, also if it compares nothing."""
+"""Seconds. A running service writes the file every 5 s, even without comparisons."""
 
 
 @click.group()
 def migrate() -> None:
     """Report whether a shadow has the same users as the source.
 
-    BACKEND is one with shadow.state in config.yaml, and may be left out if there is only one.
-    Comparisons count some seconds later, and since the last `users import` into BACKEND.
+    BACKEND is a backend with shadow.state in config.yaml. If there is only one, it may be left
+    out. Reports begin with the last `users import` into BACKEND. A new comparison is visible after
+    a few seconds.
 
     Exit codes: 0 done; 1 check has found a blocker; 2 wrong use; 3 could not be determined.
     """
@@ -51,9 +52,9 @@ def _command(function: Callable[..., Any]) -> Callable[..., Any]:
 @migrate.command(epilog=examples("migrate status"))
 @_command
 def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
-    """Show how many users were compared, and how many are not the same.
+    """Show the number of compared users, and the number with differences.
 
-    A user who was looked up by nickname and by card counts once. The totals are lookups.
+    A user counts once, even if looked up by nickname and by card. The totals are lookups.
     """
     record, _ = _read(config_path, name, as_json=as_json)
     show(record, _lines(record), as_json=as_json)
@@ -63,9 +64,9 @@ def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
 @_command
 @click.option("--reveal", is_flag=True, help="Show nicknames and card numbers in full.")
 def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bool) -> None:
-    """List the users who are not the same, or could not be verified.
+    """List the users with differences, and those without a reliable comparison.
 
-    Without --reveal they are shown as keyed hashes.
+    Without --reveal, each user is a keyed hash.
     """
     record, contents = _read(config_path, name, as_json=as_json)
     users: list[Record] = []
@@ -89,7 +90,7 @@ def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bo
     metavar="N",
     default=1000,
     show_default=True,
-    help="The number of users that must have been compared.",
+    help="Report a blocker if fewer users were compared.",
 )
 @click.option(
     "--accept",
@@ -97,7 +98,7 @@ def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bo
     type=click.Choice(FIELDS),
     metavar="FIELD",
     multiple=True,
-    help=f"A field in which users may differ: {', '.join(FIELDS)}. May be repeated.",
+    help=f"Ignore differences in this field: {', '.join(FIELDS)}. May be repeated.",
 )
 def check(
     *,
@@ -107,11 +108,11 @@ def check(
     config_path: Path,
     as_json: bool,
 ) -> None:
-    """Report what is in the way of answering from the shadow.
+    """Report all blockers for a switch to the shadow.
 
-    Blockers are users who are missing or extra, who differ in a field that --accept does not name,
-    who could not be verified or looked up when last compared; too few users; and a service that
-    compares nothing, or does not write it. What did not match is compared again each minute.
+    Blockers are missing and extra users, users with a difference not named by --accept, and users
+    whose last comparison failed. Other blockers are too few compared users, and a service that
+    compares nothing or cannot write the file. Mismatches are compared again every minute.
 
     Exit codes: 0 no blocker; 1 blockers; 2 wrong use; 3 could not be determined.
     """
@@ -143,7 +144,7 @@ def check(
 
 
 def _read(config_path: Path, name: str | None, *, as_json: bool) -> tuple[Record, Contents]:
-    """Return the numbers of a shadow for scripts, and what its file has."""
+    """Return the numbers of a shadow for scripts, and the contents of its file."""
     with reporting(as_json=as_json):
         settings, _ = load_settings(config_path)
         files = {

@@ -1,4 +1,4 @@
-"""The shadows as a part of the service: those that stay the same in a reload stay open."""
+"""The shadows as a part of the service. A reload keeps unchanged shadows open."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ from tornado_idv.service.keys import background
 from tornado_idv.service.part import Part, Prepared, Running
 
 _NEVER_OPEN = BreakerOptions(failures=10**9)
-"""For comparisons, which are few: some users may fail each time, and others must be compared."""
+"""Breaker of the source in comparisons. It never opens.
+
+Some users fail each time, and an open breaker would prevent the comparison of all others. The rate
+of comparisons is limited anyway.
+"""
 
 
 class ShadowsPart(Part):
-    """Has the directory in force compared with the shadows of the settings in force."""
+    """Compares the current directory with the shadows of the current settings."""
 
     name = "shadows"
 
@@ -42,7 +46,7 @@ class ShadowsPart(Part):
         self._closing: set[asyncio.Task[None]] = set()
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
-        """Prepare to compare this directory with the shadows of these settings."""
+        """Return the switch to the shadows of these settings, to compare this directory with."""
         before, identifiers = self._settings, settings.make_identifiers()
         keeps = before is not None and of_users(before) == of_users(settings)
         in_use = {each.name: each for each in self.shadows} if keeps else {}
@@ -73,7 +77,7 @@ class ShadowsPart(Part):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Have the canaries of shadows looked up, and close all shadows at the end."""
+        """Look up the canaries of shadows; at the end close all shadows."""
         try:
             async with background(keep_checking(self._canaries)):
                 yield
@@ -93,10 +97,13 @@ class ShadowsPart(Part):
         return [canary for each in guards for canary in each.canaries.values()]
 
     def _close_others(self, shadows: Sequence[Shadow], *, discard: bool = True) -> None:
-        """Use these shadows alone; ``discard`` what was compared with those that are removed."""
+        """Replace the shadows by these, and close the others.
+
+        With ``discard``, the comparisons of shadows that no longer exist are deleted.
+        """
         names = {each.name for each in shadows}
         for each in set(self.shadows) - set(shadows):
-            # Its users may change from now on, and `users import` cannot say so.
+            # `users import` cannot report changes of a backend that is no shadow any more.
             removed = discard and each.name not in names
             closing = asyncio.create_task(each.close(discard=removed))
             self._closing.add(closing)
@@ -105,9 +112,10 @@ class ShadowsPart(Part):
 
 
 def compare(directory: Directory, shadows: Sequence[Shadow], manager: pluggy.PluginManager) -> None:
-    """Have the lookups of a directory compared with these shadows from now on."""
+    """Compare further lookups of a directory with these shadows."""
     if shadows:
-        # Past the limits, the breakers and the canaries of the lookups that are served.
+        # Guards of their own: comparisons must not use up the limits of served lookups, nor open
+        # their breakers.
         backends = (each.backend for each in directory.guards)
         accepts = shadows[0].identifiers.accepts
         guards = [Guard(each, accepts, listens=False) for each in backends]

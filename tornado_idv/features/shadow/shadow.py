@@ -1,7 +1,7 @@
-"""A shadow: a backend that never answers, and is compared with those that do.
+"""One shadow: a backend compared with the backends that answer.
 
-A sample of real lookups is put to it as well, each in a task of its own that begins after those
-who wait for the lookup got their answer.
+The shadow gets a sample of real lookups as well. Each comparison is a separate task. It starts
+after the clients have received their answer.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ from tornado_idv.units import parse_percentage
 
 _log = logging.getLogger(__name__)
 _OPEN_AGAIN = 30.0
-"""Seconds after which a backend that cannot be opened is opened again."""
+"""Seconds between attempts to open the backend."""
 _BURST = 1.0
-"""Seconds of its rate that may pass at once."""
+"""Burst of the rate limit, in seconds: comparisons saved up over this time may start together."""
 _MAX_SOURCE_LOOKUPS = 4
-"""Lookups in the source at a time, beside those that are served."""
+"""Concurrent lookups in the source for comparisons."""
 _CLOSE_TIMEOUT = 2.0
-"""Seconds for which the end of its lookups, and of its backend, is waited for."""
+"""Timeout for running lookups at a close, in seconds. Closing the backend has the same timeout."""
 _AGAIN = 60.0
-"""Seconds after which what did not match is compared again, without a lookup of a client."""
+"""Seconds until a mismatch is compared again, independent of client lookups."""
 _MAX_AGAIN = 500
+"""Mismatches compared again in one round."""
 _DIFFERENCES = ("missing", "extra", "differs")
 
 Outcome = Answer | LookupFailed
 
 
 class Shadow:
-    """One backend that is compared with a source, from `start` to `close`.
+    """A backend under comparison with a source, from `start` to `close`.
 
-    It is opened in the background by ``build``, again and again where that fails, and has a guard
-    of its own. ``state``, if given, gets each comparison. ``chance`` gives numbers from 0 to 1, and
-    ``timer`` seconds.
+    ``build`` creates the backend. It is opened in the background, and after a failure again every
+    30 s. ``state`` stores each comparison. ``chance`` returns numbers from 0 to 1, ``timer``
+    seconds.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Shadow:
         self.settings = options.shadow or ShadowOptions(sample="100%")
         self.identifiers = identifiers
         self.guard: Guard | None = None
-        """Its backend, once that is open."""
+        """The guard of the backend; ``None`` until the backend is open."""
         self._problem: str | None = "not open yet"
         self._build, self.state = build, state
         self._fraction = float(parse_percentage(self.settings.sample)) / 100
@@ -86,16 +87,16 @@ class Shadow:
         self._opening: asyncio.Task[None] | None = None
         self._repeating: asyncio.Task[None] | None = None
         self.source: Chain | None = None
-        """With what lookups are compared from now on."""
+        """The backends to compare further lookups with."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_of(self, options: BackendOptions) -> bool:
-        """Return whether it has these options, and their source."""
-        # A file may name another source by now, in a secret that is the same.
+        """Return whether the shadow has these options and the same source of data."""
+        # Equal options can mean another source: a secret file may have new content.
         return options == self.options and identity_of(options) == self._identity
 
     def start(self) -> None:
-        """Open the backend in the background, unless that was begun."""
+        """Open the backend in the background. Further calls have no effect."""
         if self._opening is None:
             loop = asyncio.get_running_loop()
             self._opening = loop.create_task(self._open())
@@ -109,7 +110,7 @@ class Shadow:
         return self._problem or (self.state.problem if self.state else None)
 
     def report(self) -> BackendReport:
-        """Return the state of its backend."""
+        """Return the state of the backend."""
         if self.guard is None:
             report = BackendReport(self.part, self.options.kind, "closed")
         else:
@@ -118,10 +119,10 @@ class Shadow:
         return report
 
     def offer(self, query: Query, outcome: Outcome, *, cached: bool) -> None:
-        """Compare the outcome of a lookup in the background, if it is in the sample.
+        """Compare the outcome of a lookup in the background. The sample decides.
 
-        In place of one from a cache, the source is asked what it holds now. If the comparison
-        cannot begin at once, the lookup is counted as skipped.
+        A cached outcome may be old, so the comparison looks the user up in the source again.
+        Above the rate or the number of concurrent comparisons, the lookup counts as skipped.
         """
         if self._chance() >= self._fraction:
             return
@@ -129,7 +130,7 @@ class Shadow:
         if now < self._next or len(self._tasks) >= self._max_tasks:
             self._counted["skipped"] += 1
             return
-        # Only now, since of many lookups few come so far.
+        # The checks from here on are slower. They run last because few lookups get this far.
         first, guard, source = None, self.guard, self.source
         if source is None:
             return
@@ -151,19 +152,19 @@ class Shadow:
             await self.compare_again(state)
 
     async def compare_again(self, state: ShadowState) -> None:
-        """Compare what did not match before, one by one: the users may be the same by now."""
+        """Compare earlier mismatches again, one at a time."""
         for query in await state.due(_AGAIN, _MAX_AGAIN):
             if self.guard and self.source:
                 await self._run(self.guard, query, self.source, None)
             await asyncio.sleep(self._interval)
 
     def cancel(self) -> None:
-        """Cancel the running comparisons, since their source is closed."""
+        """Cancel the running comparisons, because their source closes."""
         for task in self._tasks:
             task.cancel()
 
     async def close(self, *, discard: bool = False) -> None:
-        """End what is running, close the backend, and ``discard`` what was compared, if wanted."""
+        """Cancel all tasks and close the backend. ``discard`` also deletes the comparisons."""
         canaries = self.guard.canaries.values() if self.guard else ()
         own = (self._opening, self._repeating, *(each.task for each in canaries))
         tasks = [*self._tasks, *filter(None, own)]
@@ -217,21 +218,22 @@ class Shadow:
     async def _compare(
         self, guard: Guard, query: Query, source: Chain, outcome: Outcome | None
     ) -> Comparison | None:
-        """Return the result, ``None`` if the source is asked too often already."""
+        """Return the result, or ``None`` at the limit of concurrent lookups in the source."""
         first = outcome or await self._ask_source(query, source)
         if first is None:
             return None
         if isinstance(first, LookupFailed):
             return self._of(first, first)
-        # Twice its timeout for the lookup and its canary, and again if that was found too late.
+        # The guard may look up the canary as well, which doubles the time. If the canary was found
+        # too late, it repeats both.
         deadline = asyncio.get_running_loop().time() + 4 * self.options.timeout
         target = await _ask(guard.find(query, deadline), [guard], query)
         comparison = self._of(first, target)
         if comparison.result not in _DIFFERENCES and (first.found or comparison.result != "match"):
             return comparison
-        # The user may have changed in between: what the source held before and after the lookup
-        # in the shadow, it held during it. And a source that does not find the user now may have
-        # had a problem until just before.
+        # The user may have changed during the comparison. If the source returns the same before
+        # and after the lookup in the shadow, it had the same during it. The second lookup also
+        # covers a source that has just recovered and did not find the user before.
         again = await self._ask_source(query, source)
         if again is None:
             return None
@@ -266,9 +268,10 @@ async def _ask(
 
 
 def _trusted(outcome: Outcome, *, is_sound: bool) -> Outcome:
-    """Return `Untrusted` in place of "not found" of backends that are not sound.
+    """Return the outcome, or `Untrusted` if the backends had a problem.
 
-    Also in place of a user who was found after a backend was skipped, which may have another one.
+    "Not found" needs sound backends. A found user needs an answer without skipped backends: a
+    skipped backend may have another user.
     """
     if isinstance(outcome, Answer) and (outcome.degraded or not (outcome.found or is_sound)):
         return Untrusted("the source is degraded")
@@ -276,7 +279,7 @@ def _trusted(outcome: Outcome, *, is_sound: bool) -> Outcome:
 
 
 def _is_sound(guards: Iterable[Guard], query: Query) -> bool:
-    """Return whether no backend that is asked reports a problem."""
+    """Return whether all backends for this query are without a problem."""
     try:
         return all(each.backend.problem is None for each in guards if each.is_asked(query))
     except Exception:  # noqa: BLE001 - of a plugin

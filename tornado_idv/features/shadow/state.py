@@ -1,4 +1,4 @@
-"""The comparisons of a shadow, as one process writes them into their file."""
+"""The queue between the comparisons of one process and the file of a shadow."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from tornado_idv.model import ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
 _MAX_WAITING = 10_000
-"""Comparisons that wait to be written; of more, the oldest are dropped."""
+"""Maximum length of the queue. When it is full, the oldest comparison is dropped."""
 _INTERVAL = 5.0
-"""Seconds from one write to the next."""
+"""Seconds between writes of matches alone."""
 _MIN_INTERVAL = 0.2
-"""The same after a difference, which a process that is killed must not lose."""
+"""Seconds between writes after a mismatch. A killed process must not lose mismatches."""
 _CLOSE_TIMEOUT = 5.0
 _OF_USERS = {"breaker", "cache_ttl", "max_concurrent", "negative_ttl", "shadow", "timeout"}
-"""Options of a backend that have no influence on who its users are."""
+"""Options of a backend without influence on its users."""
 
 
 def scope_of_users(backends: Iterable[BackendOptions]) -> bytes:
-    """Return a digest of what decides which users the source and the shadow have."""
+    """Return a digest of all options with influence on the users of these backends."""
     dumps = [each.model_dump(exclude=_OF_USERS, exclude_defaults=True) for each in backends]
     return identity_of(dumps)
 
 
 class ShadowState:
-    """Writes the comparisons of a shadow every few seconds, in a thread.
+    """Writes the comparisons of a shadow to its file every few seconds, in a thread.
 
-    Neither a file that cannot be written nor one that hangs delays a lookup: ``problem`` says so.
+    If the file hangs or cannot be written, lookups are not delayed. ``problem`` is the last error.
     ``clock`` gives Unix time.
     """
 
     def __init__(self, path: Path, backend: str, clock: Callable[[], float] = time.time) -> None:
         self.problem: str | None = None
         self.scope = b""
-        """That of the comparisons from now on."""
+        """The scope of further comparisons, see `scope_of_users`."""
         self._file = ShadowFile(path, backend)
         self._backend = backend
         self._clock = clock
@@ -59,22 +59,25 @@ class ShadowState:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, problem_of_shadow: Callable[[], str | None] = lambda: None) -> None:
-        """Begin to write, and create the file, so that an import of users finds one.
+        """Create the file and start writing. An import of users needs the file.
 
-        ``problem_of_shadow`` gives why nothing is compared, if so.
+        ``problem_of_shadow`` returns the reason for not comparing, or ``None``.
         """
         self._problem_of_shadow = problem_of_shadow
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def record(self, query: Query, comparison: Comparison, began: float) -> None:
-        """Store a comparison that began then, in Unix time; at once if it is no match."""
+        """Queue a comparison for the next write. A mismatch triggers a write.
+
+        ``began`` is its start in Unix time.
+        """
         self._is_complete = self._is_complete and len(self._waiting) < _MAX_WAITING
         self._waiting.append(Recorded(query, comparison, began))
         if comparison.result != "match":
             self._wake.set()
 
     async def due(self, age: float, count: int) -> list[Query]:
-        """Return queries that did not match, and were not compared again for ``age`` seconds."""
+        """Return queries without a match, last compared ``age`` seconds ago or earlier."""
         try:
             texts: list[str] = await self._thread(self._file.due, self._clock(), age, count)
         except StartError:  # writing the file reports it
@@ -82,7 +85,10 @@ class ShadowState:
         return [ByNickname(each[1:]) if each.startswith("@") else ByCard(each) for each in texts]
 
     async def close(self, *, discard: bool = False) -> None:
-        """Write what waits, or ``discard`` all; a file that hangs is left after some seconds."""
+        """Write the queue, then ``discard`` all comparisons if wanted.
+
+        If the file hangs, give up after some seconds.
+        """
         if self._task is not None:
             self._task.cancel()
             with suppress(TimeoutError):
@@ -102,7 +108,8 @@ class ShadowState:
             self._wake.clear()
 
     async def _write(self) -> None:
-        """Write what waits, if anything; after a failure that waits again."""
+        """Write the queue. After a failure, the comparisons return to the queue."""
+        # Also without comparisons: the file has the time of the last write.
         waiting = [*self._waiting]
         self._waiting.clear()
         problem, is_complete = None, self._is_complete

@@ -1,4 +1,4 @@
-"""Shadows, as the admin listener shows them."""
+"""Shadows in the records and metrics of the admin listener."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tornado_idv.lookup.comparison import ComparisonResult
 RESULTS = (*get_args(ComparisonResult), "skipped")
 _COUNTS = (
     ("comparisons", "Lookups compared with a shadow.", RESULTS, "result"),
-    ("differences", "Fields that differed in a shadow.", FIELDS, "field"),
+    ("differences", "Different fields in a shadow.", FIELDS, "field"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The cache of answers that processes share."""
+"""The cache of answers shared by processes."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,4 +1,4 @@
-"""Answers of one directory in the shared cache: read before the backends, stored after them."""
+"""Answers of one directory in the shared cache: read before a lookup, stored after it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tornado_idv.model import Answer, Query, SharedAnswer, User
 
 @dataclass(slots=True, eq=False)
 class SharedAnswers:
-    """The shared answers of ``backends`` for the queries of a directory with this cache.
+    """The shared answers of ``backends``, for the queries of a directory with this cache.
 
-    ``scope`` is that of `SharedCache`; ``encode`` and ``accepts`` are those of the directory.
+    ``scope`` is the one for `SharedCache`. ``encode`` and ``accepts`` are of the directory.
     """
 
     tier: SharedTier
@@ -27,15 +27,15 @@ class SharedAnswers:
     accepts: Callable[[User], bool]
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
-        """Return the shared answer, if it is fresh for longer than ``min_ttl`` s, or a new one.
+        """Return the shared answer if it stays fresh for ``min_ttl`` seconds, else a new answer.
 
-        A shared answer that is stale is kept in the cache, in case the backends fail.
+        A stale shared answer is kept in the cache, in case the backends fail.
         """
         started, purges = self.cache.timer(), self.cache.purges
         result = await self.tier.get(self.scope, query)
         if result is None:
             return await proceed(query, min_ttl)
-        # What a purge removed while it was read must not be kept here.
+        # A purge during the read may have removed this answer: it must not be kept here.
         may_keep = purges == self.cache.purges
         fresh = self._use(query, result.answer, min_ttl, may_keep=may_keep)
         counted = self.tier.counted
@@ -51,21 +51,21 @@ class SharedAnswers:
         return answer
 
     def purge(self, purge: Purge) -> None:
-        """Purge the shared answers, and those in the caches of all who share them."""
+        """Purge the shared answers, and the caches of all processes."""
         self.tier.purge(purge)
 
     def follow(self) -> None:
-        """Purge the cache as others who share the answers ask for it, from now on."""
+        """Apply further purges of other processes to the cache."""
         self.tier.follow(self.cache)
 
     def _use(
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
     ) -> Answer | None:
-        """Return the answer if it is fresh for long enough; keep a stale one in the cache."""
+        """Return the answer if it stays fresh for ``min_ttl`` seconds. Keep a stale one."""
         if shared is None:
             return None
         user = shared.user
-        # It must be an answer of this directory, and to this query.
+        # Check that the store did not mix up answers of directories or queries.
         if user is not None and not (
             query.text in (f"@{user.nickname}", user.card_number)
             and shared.backend in self.backends
@@ -84,13 +84,17 @@ class SharedAnswers:
 
     def _to_answer(self, shared: SharedAnswer, ttl: float) -> Answer:
         user, limits = shared.user, self.cache.limits
-        # The clock of the machine that stored it may be ahead.
+        # The clock of the writing machine may be ahead: never exceed the limits of this cache.
         ttl = min(ttl, limits.negative_ttl if user is None else limits.ttl)
         body = self.encode(user)
         return Answer(user, shared.backend, self.cache.timer(), body, ttl=ttl, shared=True)
 
     def _to_shared(self, answer: Answer) -> SharedAnswer:
-        """An answer that must not be stored expires at once, and replaces an earlier one."""
+        """Return the answer for the store.
+
+        An answer not to be stored is replaced by one without content, already expired. It replaces
+        an earlier answer in the store.
+        """
         limits, now = self.cache.limits, self.tier.clock()
         if not answer.storable:
             return SharedAnswer(None, None, now, now)

@@ -1,6 +1,6 @@
-"""The shared cache behind the answer cache: bounded in time, behind a circuit breaker.
+"""The shared cache behind the answer cache, with timeouts and a circuit breaker.
 
-Whatever fails here is a miss: a lookup goes on to the backends.
+Each failure of a read is a miss: the lookup continues with the backends.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tornado_idv.plugin_calls import bounded, failure_reason, is_cancelled
 
 _log = logging.getLogger(__name__)
 _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
-"""A probe costs one lookup at most ``timeout``, so it may come often."""
+"""Short times, because a probe is cheap: it delays one lookup by at most ``timeout``."""
 _PURGE_TIMEOUT = 1.0
 _PURGE_PAUSE = 0.25
 """Seconds between two attempts to purge."""
 _CLOSE_TIMEOUT = 1.0
 NAME = "shared cache"
-"""The name by which it is counted and reported; no backend can have it."""
+"""Its name in counters and reports. The name of a backend cannot have a blank."""
 _MAX_QUERIES = 1000
-"""Users that one purge may name; more are purged with everything else."""
+"""Maximum number of users in one purge. With more, everything is purged."""
 
 ResultT = TypeVar("ResultT")
 
 
 def _union(purges: Sequence[Purge]) -> Purge:
-    """Return one purge of all that these name, or of everything if that is too much."""
+    """Combine purges. With too many users, return a purge of everything."""
     backends = dict.fromkeys(name for each in purges for name in each.backends)
     queries = dict.fromkeys(query for each in purges for query in each.queries)
     if not all(map(any, purges)) or len(queries) > _MAX_QUERIES:
@@ -46,9 +46,9 @@ def _union(purges: Sequence[Purge]) -> Purge:
 
 
 class SharedTier:
-    """A shared cache as directories use it. ``clock`` gives wall-clock seconds.
+    """A shared cache for directories. ``clock`` gives wall-clock seconds.
 
-    In ``counters`` it is `NAME`; that a read was a hit or a miss is counted by its caller.
+    Its name in ``counters`` is `NAME`. The caller counts hits and misses.
     """
 
     def __init__(
@@ -73,34 +73,35 @@ class SharedTier:
 
     @property
     def in_flight(self) -> int:
-        """The number of stores and purges that are running."""
+        """The number of running stores and purges."""
         return len(self._tasks)
 
     @property
     def pending_purges(self) -> int:
-        """The number of purges that are not delivered yet."""
+        """The number of purges not delivered yet."""
         return self._added - self._delivered
 
     @property
     def problem(self) -> str | None:
-        """Why nothing is read, though the circuit breaker may be closed."""
+        """The reason for not reading, independent of the circuit breaker."""
         return "a purge cannot be delivered" if self._purge_failure else None
 
     async def open(self) -> None:
-        """Open the cache, and keep what others purge for the first who follows that."""
+        """Open the cache. Keep purges of other processes until the first `follow`."""
         await self.cache.open()
         self.cache.on_purge(self._missed.append)
 
     def follow(self, cache: AnswerCache) -> None:
-        """Purge this cache as others ask for it, from now on."""
+        """Apply purges of other processes to this cache, and to no earlier one."""
         for each in self._missed:
             cache.apply(each)
         self._missed.clear()
         self.cache.on_purge(cache.apply)
 
     async def get(self, scope: str, query: Query) -> SharedResult | None:
-        """Return what is stored, ``None`` if that could not be determined in time."""
-        # What is stored may be older than a purge that is delivered while it is read.
+        """Return the stored result, or ``None`` after a failure or a timeout."""
+        # With a pending purge, the store may still have purged answers. So this checks before and
+        # after the read.
         permit = None if self.pending_purges else self.breaker.try_acquire()
         if permit is not None:
             result = await self._call(permit, lambda: self.cache.get(scope, query), "failed")
@@ -114,9 +115,9 @@ class SharedTier:
         self._start(self._put(scope, query, result))
 
     def purge(self, purge: Purge) -> None:
-        """Purge for every process, at once, and try again until that has succeeded.
+        """Start a purge for all processes, with retries until it succeeds.
 
-        Until then nothing is read here.
+        Until then, this process does not read the shared cache.
         """
         self._added += 1
         self._unsent.append(purge)
@@ -124,7 +125,7 @@ class SharedTier:
             self._start(self._send_purges())
 
     async def wait_until_purged(self) -> bool:
-        """Wait up to 1 s for all purges so far; return whether they were delivered."""
+        """Wait up to 1 s for all purges so far. Return whether they were delivered."""
         last = self._added
         with suppress(TimeoutError):
             async with asyncio.timeout(_PURGE_TIMEOUT):
@@ -133,11 +134,11 @@ class SharedTier:
         return self._delivered >= last
 
     async def close(self) -> None:
-        """Cancel what is running, except that purges have 1 s more, and close the cache."""
+        """Wait up to 1 s for purges, cancel all other tasks, and close the cache."""
         if not await self.wait_until_purged():
             _log.error(
                 "shared cache: a purge was not delivered before the stop: other processes may "
-                "serve what it named until that expires; purge again"
+                "serve the purged answers until they expire; purge again"
             )
         for task in self._tasks:
             task.cancel()
@@ -146,7 +147,7 @@ class SharedTier:
         try:
             await bounded(_CLOSE_TIMEOUT, self.cache.close())
         except Exception as error:  # noqa: BLE001 - the backends must still be closed
-            _log.error("the shared cache failed to close:\n%s", format_traceback(error))
+            _log.error("shared cache: closing failed:\n%s", format_traceback(error))
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -165,12 +166,12 @@ class SharedTier:
     async def _call(
         self, permit: Permit, call: Callable[[], Awaitable[ResultT]], failure: str
     ) -> ResultT | None:
-        """Return the result of a call in time, or ``None``, counted as ``failure``."""
+        """Return the result of a call. After an error or a timeout, count ``failure``."""
         try:
             result = await bounded(self.cache.options.timeout, call())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
             self.counted.results[failure] += 1
-            if failure == "failed":  # a store that fails makes no answer wrong or late
+            if failure == "failed":  # a failed store makes no answer wrong or late
                 self.counted.fail(failure_reason(error), self.clock())
             if self.breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
                 _log.warning(
@@ -190,7 +191,9 @@ class SharedTier:
     async def _send_purges(self) -> None:
         sending, last = list[Purge](), self._delivered
         while self.pending_purges and not is_cancelled():  # a plugin may ignore the cancellation
-            if self._unsent:  # otherwise an attempt is repeated with the same object
+            # A failed purge is repeated, together with all new ones. Without new ones it is the
+            # same object: a plugin can recognize the repetition.
+            if self._unsent:
                 sending, last = [_union([*sending, *self._unsent])], self._added
                 self._unsent = []
             try:
@@ -201,7 +204,8 @@ class SharedTier:
                 self.counted.fail(reason, self.clock())
                 if reason != self._purge_failure:
                     _log.error(
-                        "shared cache: not purged: %s; not used, and trying again every %g s",
+                        "shared cache: purge failed: %s; not read until it succeeds; "
+                        "next attempt in %g s",
                         reason,
                         _PURGE_PAUSE,
                     )

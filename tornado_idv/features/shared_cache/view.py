@@ -1,4 +1,4 @@
-"""The shared cache, as the admin listener shows it."""
+"""The shared cache in the records and metrics of the admin listener."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CALLS = (
     ("stores", "Answers for the shared cache.", {"ok": "stored", "failed": "not_stored"}),
     ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
 )
-"""Metrics, their help, and what is counted by the value of their label."""
+"""Metrics with their help, and the counter for each value of their label."""
 
 
 def status(report: Report) -> Record:
-    """Return the shared cache, ``None`` if there is none."""
+    """Return the state of the shared cache, or ``None`` if not configured."""
     if (part := report.process.parts.get(NAME)) is None:
         return {"shared_cache": None}
     (source,) = part.sources
@@ -33,14 +33,14 @@ def status(report: Report) -> Record:
 
 
 def metrics(report: Report) -> Iterator[core.Metric]:
-    """Yield its metrics, without a value if there is none."""
+    """Yield the metrics. If no shared cache is configured, they have no values."""
     part, counted = report.process.parts.get(NAME), report.counters.backends[NAME]
     for name, text, words in _CALLS:
         results = {result: counted.results[word] for result, word in words.items()}
         yield counter(f"idv_shared_cache_{name}", text, results if part else {}, "result")
     yield histogram(
         "idv_shared_cache_duration_seconds",
-        "Time that reads of the shared cache took.",
+        "Duration of reads from the shared cache.",
         {(): [counted.durations]} if part else {},
     )
     yield gauge(

@@ -1,8 +1,7 @@
-"""A snapshot of the answer cache: found answers as bytes, and the rules by which they are read.
+"""The format of a snapshot of the answer cache, and its rules for reading.
 
-An answer that is read is only ever served stale, until ``stale_if_error`` after it was stored
-in the process that looked it up, however many restarts there were since. Times are in seconds of
-the wall clock.
+A restored answer is only ever served stale. Its lifetime ends ``stale_if_error`` after the lookup,
+and no restart extends it. Times are in seconds of the wall clock.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from tornado_idv.lookup.entries import Entry
 from tornado_idv.model import Answer, ByCard, ByNickname, User
 
 MARK = b"tornado-idv snapshot "
-"""How the file of any version begins."""
+"""The first bytes of the file, equal in all versions."""
 _BEGINNING = MARK + b"1\n"
 _BATCH = 500
-"""Rows that are encoded at a time: 1 ms."""
+"""Rows encoded between two iterations of the event loop. This takes 1 ms."""
 
 
 class SnapshotIgnored(IdvError):
-    """Why a snapshot is not used, as a phrase for the operator."""
+    """The snapshot cannot be used. The message is a phrase for the operator."""
 
 
 class _Row(Struct, array_like=True, gc=False):
@@ -42,9 +41,9 @@ class _Row(Struct, array_like=True, gc=False):
 
 
 class Snapshot(Struct):
-    """Answers that were cached at a time; ``revisions`` are those of the backends then.
+    """The cached answers at the time ``written``, with the ``revisions`` of the backends.
 
-    ``scope`` differs between configurations whose answers must not be mixed up.
+    ``scope`` identifies the configuration. Answers of another scope must not be used.
     """
 
     scope: str
@@ -59,7 +58,7 @@ _HEADER = msgspec.json.Decoder(Snapshot)
 
 
 def encode(snapshot: Snapshot, cache: AnswerCache, persisted: set[str]) -> Iterator[bytes]:
-    """Yield the lines of a snapshot with what is in a cache; each part takes about 1 ms."""
+    """Yield a snapshot of a cache in parts of whole lines. Each part takes about 1 ms."""
     offset, limit = snapshot.written - cache.timer(), cache.limits.stale_if_error
     yield _ENCODER.encode_lines([snapshot])
 
@@ -85,12 +84,15 @@ def to_file(parts: Iterable[bytes]) -> bytes:
 
 
 def decode(content: bytes, scope: str, now: float) -> Snapshot:
-    """Return the snapshot in a file; raises `SnapshotIgnored` unless it is whole and ours."""
+    """Return the snapshot in a file.
+
+    Raises `SnapshotIgnored` for a damaged file, and for one of another configuration.
+    """
     if not content.startswith(_BEGINNING):
         raise SnapshotIgnored("not a snapshot of this format")
     _, _, lines = content.removeprefix(_BEGINNING).partition(b"\n")
     if content != to_file([lines]):
-        raise SnapshotIgnored("cut or damaged")
+        raise SnapshotIgnored("truncated or damaged")
     header, _, rows = lines.partition(b"\n")
     try:
         snapshot = _HEADER.decode(header)
@@ -98,9 +100,9 @@ def decode(content: bytes, scope: str, now: float) -> Snapshot:
     except msgspec.DecodeError:
         raise SnapshotIgnored("damaged") from None
     if snapshot.scope != scope:
-        raise SnapshotIgnored("of another configuration of backends, identifiers or cache")
+        raise SnapshotIgnored("written with other settings of backends, identifiers or cache")
     if snapshot.written > now:
-        raise SnapshotIgnored("of a time to come; the clock was set back")
+        raise SnapshotIgnored("written in the future; the clock was set back")
     return snapshot
 
 
@@ -111,10 +113,11 @@ def restore(
     revisions: Mapping[str, str | None],
     encode_user: Callable[[User], bytes],
 ) -> int:
-    """Keep the answers of a snapshot in a cache, to be served stale; return their number.
+    """Add the answers of a snapshot to a cache as stale answers. Return their number.
 
-    ``revisions`` are those of the backends now, in order: one that has changed, or has none here,
-    may also pre-empt every later one.
+    ``revisions`` are the current ones of the backends, in order. The first backend with another
+    revision, or without one in the snapshot, may pre-empt all later ones. So no answers are used
+    from there on.
     """
     unchanged: dict[str, str] = {}
     for name, revision in revisions.items():

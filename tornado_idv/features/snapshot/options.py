@@ -13,6 +13,6 @@ class SnapshotOptions(Options):
     """Settings of this feature in the section ``cache``."""
 
     snapshot: ConfigPath | None = None
-    """The file that found users are written to, to be served stale after a restart."""
+    """The file for found users. After a restart they are served stale while lookups fail."""
     snapshot_interval: Annotated[Duration, Field(ge=1)] = 300.0
-    """How often that file is written, beside once at a stop."""
+    """Interval between writes of the snapshot. A stop also writes it."""

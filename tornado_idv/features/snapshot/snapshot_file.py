@@ -1,6 +1,6 @@
-"""The files of a snapshot of the cache, one for each worker: written as a whole, and removed.
+"""The files of a snapshot of the cache, one for each worker.
 
-They are made for their owner alone. Nothing but a snapshot is ever replaced or removed.
+Only their owner can read them. Files with other content are neither replaced nor removed.
 All functions may block, and raise `OSError`.
 """
 
@@ -17,28 +17,31 @@ from tornado_idv.files import opened_file
 
 _MAX_WRITERS = 64
 _SERVICE = secrets.token_bytes(16)
-"""Identifies this service: its workers are forked with it."""
+"""Identifies this service in its lock files. Workers inherit it in the fork."""
 
 
 class SnapshotFiles:
-    """The file at ``path``, or with a number after its name, and the lock of who writes it."""
+    """The files of the workers: ``path``, ``path.1``, ``path.2``… Each has a lock for writing."""
 
     def __init__(self, path: Path) -> None:
         self.own = path
-        """The file that this process writes, once it has the lock."""
+        """The file of this process, once it has the lock."""
         self._paths = [path, *(Path(f"{path}.{number}") for number in range(1, _MAX_WRITERS))]
         self._lock: int | None = None
 
     @property
     def existing(self) -> list[Path]:
-        """The files of all workers, or what is in their place."""
+        """All paths of workers where something exists, a snapshot or not."""
         return [each for each in self._paths if os.path.lexists(each)]
 
     def read(self, path: Path) -> bytes:
-        """Return the content, of another file only its beginning; raises `SnapshotIgnored`."""
+        """Return the content, or only the first bytes of a file that is no snapshot.
+
+        Raises `SnapshotIgnored` if another user may have written the file.
+        """
         with opened_file(path) as file:
             status = os.fstat(file.fileno())
-            # Kubernetes gives each file of a volume with `fsGroup` to this group of ours.
+            # With `fsGroup`, Kubernetes makes each file of the volume writable for our group.
             ours = status.st_gid in {os.getegid(), *os.getgroups()}
             if status.st_uid != os.geteuid() or status.st_mode & (0o002 if ours else 0o022):
                 raise SnapshotIgnored("another user may have written it")
@@ -46,9 +49,10 @@ class SnapshotFiles:
             return beginning + file.read() if beginning == MARK else beginning
 
     def acquire(self) -> None:
-        """Have a file that no other worker writes; fails if another service writes one.
+        """Lock a file of this process. Raises `OSError` if another service has one.
 
-        What that service purges, and what is purged here, would be back after a restart.
+        Two services must not share the files: an answer purged by one would return after a restart,
+        from the file of the other.
         """
         for path in self._paths if self._lock is None else ():
             lock = path.with_name(f".{path.name}.lock")
@@ -77,7 +81,7 @@ class SnapshotFiles:
         if os.path.lexists(path) and not _is_snapshot(path):
             raise OSError(errno.EEXIST, "the file there is not a snapshot", str(path))
         draft = path.with_name(f".{path.name}.new")
-        draft.unlink(missing_ok=True)  # of a process that was killed
+        draft.unlink(missing_ok=True)  # left by a killed process
         try:
             with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(content)
@@ -88,7 +92,7 @@ class SnapshotFiles:
             draft.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the files of all workers that are snapshots."""
+        """Remove the snapshots of all workers."""
         for path in self.existing:
             if _is_snapshot(path):
                 path.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
-"""The snapshot of the cache: who writes it when, and what is done with it at the start.
+"""The snapshot of the cache: restored at the start, written regularly and at a stop.
 
-A process that ends by a signal writes it after the drain, any other is at most
-``cache.snapshot_interval`` behind. A purge removes it at once, and it is soon written again: who
-was purged must not be back after a crash. "Not found" is a purge of a user who is in the file.
+After a crash the snapshot is at most ``cache.snapshot_interval`` old. A stop by signal writes it
+after the drain.
+
+A purge removes the file immediately: after a crash, purged users must not return. A new file
+follows within 30 s. If a user in the file is no longer found, that is a purge too.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ from tornado_idv.web.json_body import encode_user
 
 _log = logging.getLogger(__name__)
 _SOON = 30.0
-"""Seconds in which a snapshot that was removed is written again, at most."""
+"""Maximum time until a removed snapshot is written again, in seconds."""
 _READ_TIMEOUT = 5.0
 _STOP_TIMEOUT = 3.0
-"""Seconds for which a stop, or an operator who purges, waits for the file."""
+"""Seconds a stop waits for the file. An operator's purge waits as long."""
 
 
 def make_part(running: Running) -> Snapshots:
@@ -53,9 +55,9 @@ def make_part(running: Running) -> Snapshots:
 
 
 class Snapshots(Part):
-    """Keeps the snapshot that ``settings`` name; ``clock`` gives seconds of the wall clock.
+    """The snapshot named by ``settings``. ``clock`` gives seconds of the wall clock.
 
-    ``error`` is why it cannot be written, since ``since``.
+    ``error`` is the current problem with the file, first seen at ``since``.
     """
 
     name = "cache snapshot"
@@ -69,14 +71,14 @@ class Snapshots(Part):
         self._path: Path | None = None
         self._files: SnapshotFiles | None = None
         self._changes = 0
-        """The number of purges, and of other directories."""
+        """Number of purges and changes of the directory. A write checks it to detect either."""
         self._persisted: set[str] = set()
         self._removal: asyncio.Task[bool] | None = None
         self._found: list[Snapshot] = []
         self._use(settings)
 
     def report(self) -> PartReport | None:
-        """Return why the file cannot be written, ``None`` if there is none."""
+        """Return the problem with the file, or ``None`` without a snapshot."""
         return PartReport(self.error, self.since) if self._files else None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
@@ -84,22 +86,22 @@ class Snapshots(Part):
         return Prepared(partial(self.follow, settings, directory))
 
     def follow(self, settings: Settings, directory: Directory) -> None:
-        """Write the answers of this directory from now on; the first one gets those of the file."""
+        """Use this directory for further snapshots. Restore the file into the first directory."""
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)
         directory.cache.persisted = self._persisted
         self._use(settings)
-        # At once: no backend may report a change between its revision and its answers. What was
-        # purged since the file was read must not be back, also not after a crash.
+        # Synchronous: a backend must not report a change between the reads of its revision and of
+        # its answers. After a purge the file may have purged users: it is removed, not used.
         if self._found and directory.cache.purges:
             self._on_purge(directory)
         elif self._found:
             self.restore(self._found, directory)
-        self._found = []  # it takes as much memory as the cache
+        self._found = []  # frees as much memory as the cache takes
 
     async def read(self) -> list[Snapshot]:
-        """Return what the processes of the service wrote, as far as it can be used."""
+        """Return the usable snapshots of all workers of the last run."""
         files, scope = self._files, self._scope
         if files is None:
             return []
@@ -124,39 +126,40 @@ class Snapshots(Part):
             async with asyncio.timeout(_READ_TIMEOUT):
                 found: list[Snapshot] = await self._in_thread(lambda: [*load()])
         except TimeoutError:
-            _log.warning("cache.snapshot: %s is ignored: not read in time", files.own)
+            _log.warning("cache.snapshot: %s is ignored: timed out while reading", files.own)
             return []
         return found
 
     def restore(self, snapshots: Sequence[Snapshot], directory: Directory) -> None:
-        """Keep their answers in the cache of the directory, in case lookups fail."""
+        """Add the answers to the cache of the directory, to be served stale if lookups fail."""
         render = partial(encode_user, identifiers=self._settings.make_identifiers())
         now, revisions = self._clock(), _revisions(directory)
         counts = [restore(each, directory.cache, now, revisions, render) for each in snapshots]
         if snapshots:
-            text = "cache.snapshot: %d of %d answers are kept, to be served while lookups fail"
+            text = "cache.snapshot: restored %d of %d answers, served only while lookups fail"
             _log.info(text, sum(counts), sum(len(each.rows) for each in snapshots))
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Read the file, for the first directory."""
+        """Read the files, for the first directory."""
         self._found = await self.read()
         yield
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Write the snapshot while the context is open, and once more when it ends as it should."""
+        """Write the snapshot regularly, and once more at a regular stop."""
         async with background(self._keep()):
             yield
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
+                # A purge during a write makes the file outdated: write it again.
                 while not await self._write():
                     pass
         except TimeoutError:
-            _log.warning("cache.snapshot: not written at the stop: that took too long")
+            _log.warning("cache.snapshot: not written at the stop: timed out")
 
     async def purged(self) -> bool:
-        """Wait until the file was removed after the last purge, no longer than a stop does."""
+        """Wait up to 3 s for the removal of the files after the last purge."""
         if self._removal is not None:
             done, _ = await asyncio.wait([self._removal], timeout=_STOP_TIMEOUT)
             if not any(each.result() for each in done):
@@ -177,27 +180,28 @@ class Snapshots(Part):
                 await self._write()
 
     async def _write(self) -> bool:
-        """Write the file of this process; return false after a purge."""
+        """Write the file of this process. Return false if a purge came meanwhile."""
         files, directory, changes = self._files, self._directory, self._changes
         if files is None:
             return True
         try:
             await self._in_thread(files.acquire)
-            # Read before the answers: what is stored from now on may be of a later revision.
+            # Read before the answers. Answers stored meanwhile may have a later revision, and then
+            # the next start only discards more than it must.
             revisions = _revisions(directory)
             scope = await self._in_thread(sealed, self._scope)
             header, parts = Snapshot(scope, self._clock(), revisions), []
             for part in encode(header, directory.cache, persisted := set[str]()):
                 parts.append(part)
                 await asyncio.sleep(0)
-            if changes == self._changes:  # a later purge removes the file after that
+            if changes == self._changes:  # a purge from here on removes the written file
                 await self._in_thread(lambda: files.write(to_file(parts)))
                 self._persisted = directory.cache.persisted = persisted
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._fail(files, "cannot be written", error)
             return True
         if self.error is not None:
-            _log.info("cache.snapshot: %s can be written again", files.own)
+            _log.info("cache.snapshot: %s: writing works again", files.own)
             self.error, self.since = None, self._clock()
         return changes == self._changes
 
@@ -220,7 +224,7 @@ class Snapshots(Part):
         reason = getattr(error, "strerror", None) or type(error).__name__
         text = f"{files.own}: {problem}: {reason}"
         if text != self.error:
-            hint = "name another, in a folder that this user can write"
+            hint = "name a file in a folder writable by this user"
             details = "" if isinstance(error, OSError) else f"\n{format_traceback(error)}"
             _log.error("cache.snapshot: %s; %s%s", text, hint, details)
             self.error, self.since = text, self._clock()
@@ -229,7 +233,9 @@ class Snapshots(Part):
         self._settings = settings
         self._options = as_type(settings.cache, SnapshotOptions)
         path = self._options.snapshot
-        self._scope = scope_of(settings)  # now: a secret follows its file, answers do not
+        # Computed now: later the secret files may have other content, while the answers still are
+        # of this content.
+        self._scope = scope_of(settings)
         if path == self._path:
             return
         if self._files is not None:
@@ -238,7 +244,7 @@ class Snapshots(Part):
 
 
 def _revisions(directory: Directory) -> dict[str, str | None]:
-    """Return the revisions of the backends, in order, up to the first that fails."""
+    """Return the revisions of the backends in order, up to the first failure."""
     revisions: dict[str, str | None] = {}
     for guard in directory.guards:
         try:

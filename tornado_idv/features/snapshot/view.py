@@ -1,4 +1,4 @@
-"""The snapshot of the cache, as the admin listener shows it."""
+"""The snapshot of the cache in the records of the admin listener."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from tornado_idv.admin.status import part_record
 
 
 def status(report: Report) -> Record:
-    """Return why it cannot be written, ``None`` if there is none."""
+    """Return the state of the snapshot, with the problem of its file."""
     return {"cache_snapshot": part_record(report.process.parts.get("cache snapshot"))}

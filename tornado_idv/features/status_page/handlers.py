@@ -1,4 +1,4 @@
-"""The page, its files, and the records that it shows."""
+"""Handlers of the status page, its files and its data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HistoryHandler(AdminHandler):
 
 
 class PageHandler(AdminHandler):
-    """The page; a new nonce for each response keeps any other script and style from running."""
+    """The page. A new nonce in each response blocks all other scripts and styles."""
 
     has_data = False
 
@@ -91,7 +91,7 @@ FILE_ROUTES: dict[str, type[AdminHandler]] = {
 async def admin_routes(
     operations: Operations, settings: dict[str, Any]
 ) -> AsyncIterator[dict[str, type[AdminHandler]]]:
-    """Yield the routes; sample the service meanwhile."""
+    """Yield the routes. While they are open, sample the service."""
     async with sampled(operations) as history:
         settings["history"] = history
         yield ROUTES | FILE_ROUTES

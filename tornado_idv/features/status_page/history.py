@@ -1,4 +1,4 @@
-"""Activity of the service in the last 15 minutes, one sample a second, for the status page."""
+"""Traffic of the last 15 minutes for the status page, one sample per second."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tornado_idv.web.errors import ApiError
 INTERVAL = 1
 """Seconds between two samples."""
 WINDOW = 5
-"""Seconds that a sample describes, so that single requests do not make it jump."""
+"""Seconds covered by a sample. With one second, single requests would make the charts jump."""
 _MAX_SAMPLES = 900
 _BACKEND_WINDOW = 60
-"""The same for latencies of backends, which are called less often."""
+"""Seconds covered by latencies of backends. Backends are called less often."""
 _OK, _SERVER_ERROR = 200, 500
 _STATUSES = {error.code: error.status for error in ApiError}
-"""Statuses by the code of the response; a found user has none of them."""
+"""Status for each error code. A found user has another code."""
 
 
 class Sample(NamedTuple):
-    """Rates are per second, latencies in milliseconds; ``None`` where there was no request.
+    """Rates per second, and latencies in milliseconds. Without requests a latency is ``None``.
 
-    ``time`` is a Unix time. ``errors`` are responses with a status of 500 or more, ``status_404``
-    those with this status, whether a user or a route was not found. ``stale`` are expired answers
-    that were served because the lookup failed.
+    ``time`` is a Unix time. ``errors`` counts responses with a status of 500 or more.
+    ``status_404`` counts missing users and missing routes. ``stale`` counts expired answers, served
+    because the lookup failed.
     """
 
     time: float
@@ -74,7 +74,7 @@ class History:
         self._totals: deque[_Totals] = deque(maxlen=_BACKEND_WINDOW + 1)
 
     def sample(self, report: Report) -> None:
-        """Add a sample, every `INTERVAL` seconds; the first report only begins one."""
+        """Add a sample. Call this every `INTERVAL` seconds. The first call adds no sample."""
         self._totals.append(_count(report, self._timer()))
         if len(self._totals) == 1:
             return
@@ -104,7 +104,7 @@ class History:
 
     @property
     def latest(self) -> dict[str, float | None] | None:
-        """The last sample by its fields, if there is one yet."""
+        """The last sample as a dictionary, or ``None`` before the first one."""
         return self._samples[-1]._asdict() if self._samples else None
 
     def columns(self) -> dict[str, list[float | None]]:
@@ -114,7 +114,7 @@ class History:
         }
 
     def backend_latency(self, name: str) -> dict[str, float | None]:
-        """Return percentiles of a backend's calls of the last minute, in milliseconds."""
+        """Return latency percentiles of a backend in the last minute, in milliseconds."""
         if not self._totals:
             return {"p50": None, "p99": None}
         before, now = (self._totals[i].backends.get(name, sum_buckets(())) for i in (0, -1))
@@ -124,11 +124,11 @@ class History:
 
 @asynccontextmanager
 async def sampled(operations: Operations) -> AsyncIterator[History]:
-    """Sample a service within; yield its history."""
+    """Sample a service while the context is open. Yield its history."""
     history = History()
 
     async def sample() -> None:
-        with suppress(OperationFailed):  # the next sample describes the time since the last
+        with suppress(OperationFailed):  # the next sample covers this time as well
             history.sample(await operations.report())
 
     timer = PeriodicCallback(sample, INTERVAL * 1000)
@@ -160,10 +160,10 @@ def _difference(now: list[int], before: list[int]) -> list[int]:
 
 
 def percentile(buckets: Sequence[int], percent: int) -> float | None:
-    """Return the milliseconds within which so many events ended, ``None`` without events.
+    """Return a percentile in milliseconds, or ``None`` without events.
 
-    As Prometheus does, events are taken as evenly spread within their bucket, and those above the
-    last bound as equal to it.
+    As in Prometheus, events are taken as evenly distributed within their bucket. Events above the
+    last bound count as equal to it.
     """
     rank = sum(buckets) * percent / 100
     if rank <= 0:

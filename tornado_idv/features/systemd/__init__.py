@@ -1,4 +1,4 @@
-"""Notification of systemd."""
+"""Notifications for systemd."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,4 +1,4 @@
-"""Notifications of the service manager: `sd_notify(3)`, where ``NOTIFY_SOCKET`` is set."""
+"""Notifications for the service manager, see `sd_notify(3)`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Sends the state of the service to its manager; without one, does nothing.
+    """Sends the state of the service to the service manager. Without an address, does nothing.
 
-    ``interval`` is half the timeout of the manager's watchdog, in seconds; ``None`` without one.
+    ``interval`` is half the timeout of the manager's watchdog in seconds, or ``None`` without a
+    watchdog.
     """
 
     def __init__(self, address: str | None = None, interval: float | None = None) -> None:
@@ -26,7 +27,7 @@ class Notifier:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Return a notifier of the manager that started this process."""
+        """Return a notifier for the service manager named in the environment."""
         address = environ.get("NOTIFY_SOCKET")
         timeout = environ.get("WATCHDOG_USEC", "")
         is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())

@@ -1,4 +1,4 @@
-"""``tornado-idv users``: all users of a backend at once."""
+"""``tornado-idv users``: commands for all users of a backend."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from tornado_idv.units import parse_percentage
 _PLANS = ("Free", "Pro", "Team")
 _CARDS = 10**16
 _STEP = 6_180_339_887_498_949
-"""Coprime to the number of cards, so that no card number comes twice."""
+"""Step between card numbers. It is coprime to the number of cards, so no number repeats."""
 _NAMES = ("ana", "ben", "chen", "dora", "emil", "fay", "goran", "hana", "ivo", "june")
 
 
 def generated_users(count: int, seed: int) -> Iterator[User]:
-    """Yield users with unique nicknames and card numbers, neither of them in order."""
+    """Yield users with unique nicknames and card numbers, both unsorted."""
     chooser = random.Random(seed)  # noqa: S311 no secret
     first = chooser.randrange(_CARDS)
     for number in range(count):
@@ -60,7 +60,7 @@ def generated_users(count: int, seed: int) -> Iterator[User]:
 
 
 def _columns(_context: object, _parameter: object, pairs: Sequence[str]) -> dict[str, str]:
-    """Return the column of each of our fields."""
+    """Return the column name for each field."""
     columns = {field: field for field in FIELDS}
     for pair in pairs:
         column, equals, field = pair.rpartition("=")
@@ -83,10 +83,11 @@ def _encoding(name: str) -> str:
 def users() -> None:
     """Import, export, count and compare the users of backends.
 
-    NAME is a backend of config.yaml, of a kind that stores users: sqlite or postgres.
+    NAME is a backend of config.yaml that stores users: sqlite or postgres.
 
     Exit codes: 0 done; 1 refused, nothing was changed, or the users differ; 2 wrong use; 3 could
-    not be determined or done. Nothing was changed unless the message says that this is not known.
+    not be determined or done. With 3 nothing was changed, unless the message reports that the
+    result is unknown.
     """
 
 
@@ -109,7 +110,7 @@ users.add_command(compare)
     multiple=True,
     metavar="COLUMN=FIELD",
     callback=_columns,
-    help="The column of FILE that has one of our fields; may be repeated.",
+    help="Read this field from this column of FILE; may be repeated.",
 )
 @click.option("--merge", is_flag=True, help="Keep the users that are not in FILE.")
 @click.option(
@@ -118,13 +119,13 @@ users.add_command(compare)
     default=",",
     show_default=True,
     type=click.Choice(list(DELIMITERS)),
-    help="Between the fields of CSV: , or ; or | or tab.",
+    help="Separator of CSV fields: , or ; or | or tab.",
 )
 @click.option(
     "--max-rejected",
     metavar="N|P%",
     callback=parsed_by(Share.parse),
-    help="Change nothing if more rows are rejected.  [default: 1%, all of stored users]",
+    help="Change nothing if more rows are rejected.  [default: 1%, and only rows of stored users]",
 )
 @click.option(
     "--max-removed",
@@ -147,7 +148,7 @@ users.add_command(compare)
     help="The encoding of FILE, such as cp1252 or utf-16.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Change nothing; write who would change to FILE.changes."
+    "--dry-run", is_flag=True, help="Change nothing; list the changes of users in FILE.changes."
 )
 @config_option
 @json_option
@@ -169,12 +170,11 @@ def import_users(
 ) -> None:
     """Replace all users of a backend by those in FILE.
 
-    FILE may be - for standard input. Its fields are nickname, card_number, plan and, if a user
-    has one of their own, profile_url. Rows that are not valid are not imported: FILE.rejected
-    has their lines, with the reasons, and the users that they name stay as they are. All other
-    rows become visible at once, or, after an error or an interruption, none. A list that looks
-    truncated or wrong is refused, as is one with a rejected row whose user is not stored: see
-    --max-rejected and --max-removed.
+    FILE may be - for standard input. Its fields are nickname, card_number, plan and, optionally,
+    profile_url. Invalid rows are rejected: FILE.rejected lists their line numbers and reasons, and
+    the users in them stay unchanged. All other rows become visible together. After an error or an
+    interruption, nothing is changed. A list that looks truncated or wrong is refused, and one with
+    a rejected row without a stored user: see --max-rejected and --max-removed.
     """
     form = form or format_of(file)
     if form is None:
@@ -218,8 +218,8 @@ def import_users(
 def export(*, name: str, file: str, form: Format | None, config_path: Path) -> None:
     """Write all users of a backend to FILE, by default to standard output.
 
-    Nicknames are in order. FILE is complete, or as it was before. A user that an import would
-    reject ends the export.
+    Users are sorted by nickname. After an error FILE is unchanged. If an import would reject a
+    user, the export fails.
     """
     form = form or format_of(file) or "csv"
     with reporting(name):
@@ -245,9 +245,13 @@ def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
 
 
 @users.command(epilog=examples("users generate --count 1000 > users.csv"))
-@click.option("--count", "number", type=click.IntRange(0, 10**9), required=True, help="How many.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other users.")
+@click.option(
+    "--count", "number", type=click.IntRange(0, 10**9), required=True, help="The number of users."
+)
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Another seed gives other users."
+)
 @format_option("The format.  [default: csv]")
 def generate(*, number: int, seed: int, form: Format | None) -> None:
-    """Print made-up users, the same for the same seed, for tests."""
+    """Print random users for tests. The same seed prints the same users."""
     write_users(sys.stdout, form or "csv", generated_users(number, seed))

@@ -1,4 +1,4 @@
-"""``tornado-idv users compare``: what differs between two backends."""
+"""``tornado-idv users compare``: differences between the users of two backends."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tornado_idv.model import ByCard, ByNickname, User
 from tornado_idv.registry import build_backends, open_backends
 
 _LISTED = 100
-"""Users that are listed for each kind of difference; the others are only counted."""
+"""Maximum number of users to list for each kind of difference. The others are only counted."""
 _TITLES: Mapping[ComparisonResult, str] = {
     "missing": "missing from {second}",
     "extra": "extra in {second}",
     "differs": "differs",
 }
-"""The results that are differences."""
+"""Titles of the results that count as differences."""
 
 
 @click.command(epilog=examples("users compare old new --sample 1000"))
@@ -42,18 +42,18 @@ _TITLES: Mapping[ComparisonResult, str] = {
     "--sample",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Look up N users of FIRST, chosen at random, in SECOND, which may be of any kind.",
+    help="Look up N random users of FIRST in SECOND. SECOND may be of any kind.",
 )
 @config_option
 @json_option
 def compare(
     *, first: str, second: str, sample: int | None, config_path: Path, as_json: bool
 ) -> None:
-    """Report what differs between the users of two backends.
+    """Report the differences between the users of two backends.
 
-    All users are compared, as responses would show them. Users are missing if only FIRST has
-    them, extra if only SECOND has them, or differ in some fields. Up to 100 of each are listed.
-    A user of a sample is unverified if the lookup in SECOND fails, as for an ambiguous user.
+    All users are compared in the form of responses. A user is missing if only FIRST has it, extra
+    if only SECOND has it, and otherwise may differ in some fields. Up to 100 of each are listed.
+    With --sample, a user is unverified if the lookup in SECOND fails, for example as ambiguous.
 
     Exit codes: 0 no difference; 1 differences; 2 wrong use; 3 could not be determined, or users
     are unverified.
@@ -102,7 +102,7 @@ def _differences(results: Iterable[Comparison]) -> Record:
 def _lines(record: Record) -> Iterator[str]:
     yield "compared: {compared:,} users of {first} and {second}".format_map(record)
     if record["unverified"]:
-        yield "unverified, since {second} has no valid answer: {unverified:,}".format_map(record)
+        yield "unverified, lookups in {second} failed: {unverified:,}".format_map(record)
     for kind, title in _TITLES.items():
         yield f"{title.format_map(record)}: {record[kind]:,}"
         listed = record["users"].get(kind, [])
@@ -112,7 +112,7 @@ def _lines(record: Record) -> Iterator[str]:
 
 
 def _in_order(stores: Stores, name: str, side: int) -> Generator[tuple[bytes, int, User]]:
-    """Yield the users of a backend, with their keys and its place among the two."""
+    """Yield the users of a backend with their sort keys. ``side`` is 0 for FIRST, 1 for SECOND."""
     last = b""
     with stores.records(name) as users:
         for user in users:
@@ -139,7 +139,7 @@ async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Com
                     try:
                         answer = await guard.find(query, loop.time() + options.timeout + 1)
                         found = None if answer is None else answer.user
-                    except Broken as error:  # such as two users for one query
+                    except Broken as error:  # for example, two users match the query
                         found = error
                     result = compare_users(user, found, stores.identifiers.differences)
             results.append(result)

@@ -1,6 +1,6 @@
-"""Users in files: CSV, JSON Lines and YAML, read row by row with line numbers, and written.
+"""Readers and writers of users in CSV, JSON Lines and YAML. Readers give line numbers.
 
-A file that ends within a row is refused: it may have lost many more rows than this one.
+A file that ends within a row is refused: more rows may be missing.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from tornado_idv.model import User
 
 Format = Literal["csv", "jsonl", "yaml"]
 Fields = tuple[object, ...]
-"""The values of a row in the order of `FIELDS`; ``None`` is missing."""
+"""The values of a row in the order of `FIELDS`. ``None`` stands for a missing value."""
 
 
 class Unreadable(NamedTuple):
-    """The text of a row that is not of the format."""
+    """A row with a syntax error: the reason and its text."""
 
     reason: str
     text: str = ""
 
 
 Row = tuple[int, Fields | Unreadable]
-"""A line number, and the row that begins there."""
+"""A row, and the number of its first line."""
 
 REQUIRED = FIELDS[:3]
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
 _NOT_A_HEADER = (
     (re.compile(r"\Z"), "the file is empty"),
-    # The second is how an .xls begins that was opened as text.
+    # The second alternative is the start of an .xls, opened as text.
     (re.compile("PK\x03\x04|\udcd0\udccf\x11"), "this is an Excel workbook; save it as CSV UTF-8"),
     (re.compile("\0"), "this is UTF-16; add --encoding utf-16-be, or save it as CSV UTF-8"),
     (
@@ -54,29 +54,29 @@ _NOT_A_HEADER = (
     ),
     (
         re.compile(r"sep=.\s*\Z"),
-        "this line names the delimiter for a spreadsheet; delete it, and add --delimiter with that",
+        "this line sets the delimiter for a spreadsheet; delete it, and pass it as --delimiter",
     ),
 )
-"""How a file begins that has no header, and why."""
+"""First lines that are no header, and the cause."""
 _NO_VALUE = (
     r"(?:[\W_]|total|sum|count|number|of|rows?|records?|users|lines|selected|affected|end|eof)*+"
 )
 _TRAILER = re.compile(
     rf"(?=.*[a-z]){_NO_VALUE}((?<!\w)\d+(?:[.,']\d{{3}})*)?{_NO_VALUE}", re.IGNORECASE | re.DOTALL
 )
-"""A last line that is no row, such as ``Total;5000``, and its number."""
+"""A summary instead of a row at the end, such as ``Total;5000``. Group 1 is its number."""
 _CUT = (
-    "the file ends within this row, so that more rows may be missing; nothing was changed; if the "
-    "row is complete, add a line break; if this line is no row, delete it"
+    "the file ends within this row, so more rows may be missing; nothing was changed; if the row "
+    "is complete, add a line break; if this line is no row, delete it"
 )
 _ENDS = ("\n", "\r", '"', "'")
-"""Of a row, after which no more of its last value can follow."""
-# A card number begins like this, also as spreadsheets write it: ="0012", 4E+15, 4000 1234.
+"""Characters at the end of a complete row. After another character the last value may be cut."""
+# The start of a value. Spreadsheets write card numbers as ="0012", 4E+15 or 4000 1234.
 _VALUE = re.compile(r"[\W_]*\d|@|https?://")
 _EXTENSIONS: Mapping[str, Format] = {
     ".csv": "csv",
-    ".xlsx": "csv",  # its reader says what to do with a workbook
-    ".json": "jsonl",  # its reader says what to do with an array
+    ".xlsx": "csv",  # for the error of its reader, with advice for workbooks
+    ".json": "jsonl",  # for the error of its reader, with advice for arrays
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".yaml": "yaml",
@@ -85,17 +85,17 @@ _EXTENSIONS: Mapping[str, Format] = {
 
 
 def format_of(name: str) -> Format | None:
-    """Return the format that a file's extension stands for."""
+    """Return the format for a file's extension."""
     return _EXTENSIONS.get(PurePath(name).suffix.lower())
 
 
 def read_rows(
     file: IO[str], form: Format, name: str, columns: Mapping[str, str], delimiter: str
 ) -> Iterator[Row]:
-    """Yield the rows of a file that was opened with ``errors="surrogateescape"``.
+    """Yield the rows of a file. It must be opened with ``errors="surrogateescape"``.
 
-    ``columns`` are the names that our fields have in the file. Raises `RefusedError` for a file
-    that is not of this format at all, or ends within a row.
+    ``columns`` maps fields to column names. Raises `RefusedError` if the file has another format,
+    or ends within a row.
     """
     if form == "csv":
         return _read_csv(file, name, columns, DELIMITERS[delimiter])
@@ -103,7 +103,7 @@ def read_rows(
 
 
 def write_users(file: IO[str], form: Format, users: Iterable[User]) -> None:
-    """Write users as `read_rows` reads them."""
+    """Write users in a format for `read_rows`."""
     if form == "csv":
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
@@ -132,7 +132,7 @@ def _read_csv(
     for problem in _header_problems(first_line, header, columns):
         raise RefusedError(f"{name}:1: {printable(problem)}")
     width = len(header)
-    # Only the last field may have no column: it is read from a cell that is added to each row.
+    # Only the last field may have no column. Then it is read from an empty cell after each row.
     names = [*header, columns[FIELDS[-1]]]
     select = itemgetter(*(names.index(columns[field]) for field in FIELDS))
     last: Row | None = None
@@ -161,9 +161,9 @@ def _read_csv(
 
 
 def _header_problems(line: str, header: Sequence[str], columns: Mapping[str, str]) -> Iterator[str]:
-    """Yield why a line is not a header with these columns, first the cause of the others.
+    """Yield the problems of a header line, the root cause first.
 
-    None contains a value of a user.
+    No message contains a value of a user.
     """
     yield from (reason for pattern, reason in _NOT_A_HEADER if pattern.match(line))
     if not header:
@@ -176,7 +176,7 @@ def _header_problems(line: str, header: Sequence[str], columns: Mapping[str, str
 
 
 def _column_problems(line: str, cells: Sequence[str], columns: Mapping[str, str]) -> Iterator[str]:
-    """Yield all that is wrong with the columns, so that one more try is enough."""
+    """Yield all problems with the columns, so the operator can fix them together."""
     options = []
     if not {columns[field] for field in REQUIRED} <= {*cells}:
         for option, delimiter in DELIMITERS.items():
@@ -205,9 +205,10 @@ def _folded(name: str) -> str:
 
 
 def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:
-    """Return whether a last line is no row; raises `RefusedError` if it has another count.
+    """Return whether the last line is a summary instead of a row.
 
-    Without a line break it must be a count: ``end`` and ``total,4`` may begin a row that was cut.
+    Without a line break at its end, only a plain number is a summary: ``end`` and ``total,4`` may
+    be the start of a truncated row. Raises `RefusedError` if the number is not that of the rows.
     """
     trailer = _TRAILER.fullmatch(line)
     is_open = not line.endswith(_ENDS[:2])
@@ -220,11 +221,13 @@ def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:
 
 
 def _parse_lines(lines: Sequence[str], delimiter: str) -> Sequence[list[str] | None]:
-    """Return the cells of each line, ``None`` for one that is no row by itself.
+    """Return the cells of each line. A line with a syntax error gives ``None``.
 
-    A field never continues on the next line: one stray quote would remove the users that follow.
-    All at once where each line is a row, which takes a fifth of the time (CPython 3.11).
+    A field never continues on the next line: otherwise one stray quote would remove the users of
+    all following lines.
     """
+    # One reader for all lines takes a fifth of the time (CPython 3.11). With another number of
+    # rows, a field has continued on the next line.
     try:
         rows = list(csv.reader(lines, strict=True, delimiter=delimiter))
     except csv.Error:
@@ -294,7 +297,7 @@ def _by_field(members: Mapping[Any, Any], columns: Mapping[str, str]) -> Fields:
     values = [members.get(columns[field]) for field in FIELDS]
     if values[-1] is None and columns[FIELDS[-1]] in members:
         values[-1] = ""
-    # Values of YAML are a subclass of str, which databases refuse.
+    # Databases refuse the strings of the YAML loader, a subclass of str.
     return tuple(str(value) if isinstance(value, str) else value for value in values)
 
 

@@ -1,4 +1,4 @@
-"""``tornado-idv users import``: from the rows of a list to the changes of a store."""
+"""``tornado-idv users import``: changes a store to the rows of a list."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tornado_idv.model import Query
 from tornado_idv.units import parse_percentage
 
 _LISTED = 20
-"""Rows and plans that are listed: more plans may be values of users in the wrong column."""
+"""Maximum number of rows or plans to print. More plans may be other values in a wrong column."""
 
 
 class Result(NamedTuple):
-    """The number of users that were read and not rejected, and what changed in the store."""
+    """The result of an import. ``imported`` is the number of accepted rows."""
 
     imported: int
     added: int
@@ -39,18 +39,21 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A list, and the conditions under which it is imported, such as the users it must have."""
+    """A list, and the conditions for its import.
+
+    ``canaries`` are users that must exist after the import.
+    """
 
     file: str
     max_rejected: Share | None
-    """By default a few rows, each of a user who is stored, and stays as is."""
+    """By default a few rows, each of a stored user. Their users stay unchanged."""
     max_removed: Decimal | None
     expect_rows: int | None
     canaries: Mapping[str, Query]
     merges: bool
     is_dry_run: bool
     on_change: Callable[[], object] = lambda: None
-    """Called before and after users change; raises `StartError`."""
+    """Called before and after the change of users. Raises `StartError`."""
 
     @property
     def source(self) -> str:
@@ -58,7 +61,10 @@ class Import:
         return "standard input" if self.file == "-" else self.file
 
     def beside(self, suffix: str) -> Path:
-        """Return the path of a report; none can be beside what a shell names ``/dev/fd/63``."""
+        """Return the path of a report next to the list.
+
+        A list from a pipe, such as ``/dev/fd/63``, has its reports in the current folder.
+        """
         path = Path(self.file)
         if self.file == "-" or path.absolute().parts[1] in {"dev", "proc"}:
             return Path(f"stdin.{suffix}")
@@ -67,9 +73,9 @@ class Import:
     def run(
         self, rows: Iterator[Row], identifiers: Identifiers, store: UserStore
     ) -> tuple[Result, list[str]]:
-        """Change the store; return what was done, and notes for the operator.
+        """Change the store. Return the numbers of changes, and notes for the operator.
 
-        Nothing is changed if this raises, or the process ends. Raises `RefusedError`.
+        If this raises, or the process ends, nothing is changed. Raises `RefusedError`.
         """
         self._write_rejected(())
         try:
@@ -90,7 +96,7 @@ class Import:
                     *_, kept = staging.numbers()
                     result = Result(count - len(rejected), *changed, kept, len(rejected), len(lost))
                     notes = [*self._notes(staging, result, lost)]
-                    if not self.is_dry_run:  # after all that can fail
+                    if not self.is_dry_run:  # the last step: nothing can fail after it
                         self._commit(target)
                 return result, notes
         except sqlite3.Error as error:
@@ -102,16 +108,18 @@ class Import:
             raise RefusedError(f"{self.source}: is not in this encoding; see --encoding") from None
 
     def _commit(self, target: UserTransaction) -> None:
-        """Make the changes visible, with `on_change` before and after that."""
+        """Make the changes visible, with `on_change` before and after."""
+        # Before: if it fails, nothing is changed. After: to drop results of the old users that
+        # came between the first call and the commit.
         self.on_change()
         try:
             target.commit()
         finally:
-            with suppress(StartError, OSError):  # the users were changed
+            with suppress(StartError, OSError):  # too late to refuse: the users have changed
                 self.on_change()
 
     def _stage(self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers) -> int:
-        """Stage all rows, and return their number."""
+        """Stage all rows. Return their number."""
         count = 0
 
         def listed() -> Iterator[ListedRow]:
@@ -134,7 +142,7 @@ class Import:
         return count
 
     def _write_rejected(self, rejected: Sequence[Rejected]) -> None:
-        """Write a line number and a reason each, or delete the file of an earlier import."""
+        """Write line number and reason of each rejected row. Without any, delete the old file."""
         path = self.beside("rejected")
         if rejected:
             with replaced_file(path) as file:
@@ -150,9 +158,9 @@ class Import:
         unstored: Sequence[Rejected],
         max_removed: Decimal,
     ) -> None:
-        """Refuse an import that should not be made.
+        """Raise `RefusedError` for an import that looks wrong.
 
-        To replace all users by none is no import, but a wrong or truncated file.
+        An empty list is a wrong or truncated file: it never replaces the users.
         """
         max_rejected = self.max_rejected or Share.parse("1%")
         stored, removed, _ = staging.numbers()
@@ -176,13 +184,13 @@ class Import:
             more = f"more than {max_rejected.text}"
             problem = f"{len(rejected):,} of {rows:,} rows are rejected, {more}{seen}"
         elif lost:
-            problem = f'does not have {lost[0]}, without which "not found" is not trusted'
+            problem = f'does not have {lost[0]}; "not found" is not trusted without it'
         elif removed > allowed:
             share = -(-removed * 100 // stored)
             problem = (
-                f"{removed:,} of {stored:,} users would be removed, more than {percent}%; if that "
-                f"is right, which --dry-run shows, add --max-removed {share}%, or --merge to keep "
-                "them"
+                f"{removed:,} of {stored:,} users would be removed, more than {percent}%; list "
+                f"them with --dry-run; if they are right, add --max-removed {share}%, or --merge "
+                "to keep them"
             )
         else:
             return

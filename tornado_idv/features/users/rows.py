@@ -1,4 +1,4 @@
-"""A row of a list: its user, or why it has none and which user it may be meant for."""
+"""A row of a list: its user, or the reason for its rejection and the users it may mean."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ _CARD_FAULTS = (
     (re.compile(r".*[-\u2010-\u2015\u2212]", re.DOTALL), "contains dashes"),
     (
         re.compile(r"\d([.,]\d+)?[eE]\+?\d+\Z"),
-        "in exponential notation, by which a spreadsheet has lost digits; export it as text",
+        "in exponential notation: a spreadsheet has lost digits; export it as text",
     ),
     (re.compile(r"\d+[.,]\d+\Z"), "a number with decimals; export the column as text"),
 )
-# Also the no-break space of Latin-1, as a byte that is not UTF-8.
+# \udca0 is the no-break space of Latin-1, read as an invalid byte of UTF-8.
 _NOISE = re.compile(
     "[\\s'\"`=\u2018\u2019\u201c\u201d\u00b4\u00ad\u200b-\u200f\u2060\ufeff\udca0\x00-\x1f\x7f-\x9f]+"
 )
 _DECIMALS = re.compile(r"[.,]0+\Z")
 _NOT_A_DIGIT = re.compile(r"[^0-9]+")
 _LETTER = re.compile(r"[^\W\d_]")
-"""As in an exponent, which has lost digits."""
+"""A letter in a card number, for example of an exponent: digits are lost."""
 _BETWEEN_VALUES = re.compile(r'[\s"{}\[\]:,;|]+')
 Named = tuple[str | None, str | None]
 """A nickname or a card number."""
 
 
 def parse_user(fields: Fields, identifiers: Identifiers) -> User | str:
-    """Return the user, or the reason why there is none, which contains no value."""
+    """Return the user, or the reason for a rejection. The reason contains no value."""
     nickname, card_number, plan, url = fields
     if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):
         values = zip(FIELDS, fields, strict=True)
@@ -84,7 +84,7 @@ def _fault(text: str, faults: Iterable[tuple[re.Pattern[str], str]]) -> str | No
 
 
 def is_nickname(text: str, identifiers: Identifiers) -> bool:
-    """Return whether the nickname of a row, without ``@`` in front, is valid."""
+    """Return whether a nickname without ``@`` is valid."""
     return text.isprintable() and _is_valid(identifiers.parse_nickname, text)
 
 
@@ -97,9 +97,10 @@ def _is_valid(parse: Callable[[str], Query], text: str) -> bool:
 
 
 def named_users(row: Fields | Unreadable, identifiers: Identifiers) -> Iterator[Named]:
-    """Yield the nicknames and card numbers that a rejected row may be meant for.
+    """Yield the possible nicknames and card numbers of a rejected row.
 
-    Spreadsheets add blanks, apostrophes, dashes and decimals; such a row still names its user.
+    Spreadsheets add blanks, apostrophes, dashes and decimals. Without these, a row may still name
+    its user.
     """
     if isinstance(row, Unreadable):
         nicknames = card_numbers = _BETWEEN_VALUES.split(row.text)
@@ -121,7 +122,7 @@ def _plain(value: str) -> str:
 
 
 def importable(users: Iterable[User], identifiers: Identifiers) -> Iterator[User]:
-    """Yield users that an import would not reject; raises `RefusedError` for another one."""
+    """Yield the users. Raises `RefusedError` if an import would reject one."""
     for number, user in enumerate(users, start=1):
         fields = (user.nickname, user.card_number, user.plan, user.profile_url)
         reason = parse_user(fields, identifiers)

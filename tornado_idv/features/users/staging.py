@@ -1,7 +1,7 @@
-"""The rows of a list in a temporary database, and what an import of them changes in a store.
+"""A temporary database to compare the rows of a list with the users of a store.
 
-The database is that of SQLite, which keeps it on disk and deletes it. Rejected rows stay in it:
-they name users, who must not be removed.
+SQLite keeps the database on disk and deletes it. Rejected rows are staged too: the users named by
+them must not be removed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from tornado_idv.model import Query
 ListedRow = tuple[int, int, str, str, str, str | None]
 """The number of a row, its line, and its fields.
 
-A profile URL is empty for none, ``None`` if the list says nothing of it.
+An empty profile URL removes it. ``None`` stands for a list without this column: the URL stays.
 """
 Rejected = tuple[int, str, int]
-"""A line, the reason, and 1 if its nickname or card number is of no user who stays."""
+"""A line, the reason, and 1 if the user of the row may become "not found".
+
+This is so unless its nickname and card number are of users who stay.
+"""
 _CACHE = -64 * 1024
-"""Of pages, in KiB."""
+"""Size of SQLite's page cache, negative for KiB."""
 _ROWS_AT_ONCE = 400
-"""Rows of one statement: one by one would take twice as long."""
+"""Rows in one INSERT. Single rows take twice as long."""
 _TRIES = 20
-"""Numbers that are tried in place of so many last digits of a card number."""
+"""Random replacements of the last digits of a card number before one more digit is replaced."""
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
 _SCHEMA = """
 CREATE TABLE listed (row, line, nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT,
@@ -40,6 +43,7 @@ CREATE TABLE listed (row, line, nickname TEXT COLLATE {0}, card_number TEXT, pla
 CREATE TABLE stored (nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT, profile_url TEXT,
   key, stays INTEGER, line);
 """
+# Rejects all rows with a value that occurs twice: none of them is more likely to be right.
 _DUPLICATES = """
 UPDATE listed AS l SET reason = 'the {1} is also that of line ' || (SELECT o.line
   FROM listed AS o WHERE o.{0} = l.{0} AND o.row IS NOT l.row ORDER BY o.row LIMIT 1)
@@ -47,6 +51,8 @@ WHERE reason IS NULL AND {0} IN
   (SELECT {0} FROM listed WHERE {0} IS NOT NULL GROUP BY {0} HAVING min(row) < max(row))
 """
 _CARD_INDEX = "CREATE INDEX IF NOT EXISTS stored_card_number ON stored (card_number)"
+# The stored users named by rejected rows stay (stays = 0). A row names a user by nickname, or by
+# card number if no valid row has the user's nickname.
 _NAMED = """
 CREATE TABLE named AS
 SELECT l.row, l.line, s.rowid AS user FROM listed AS l CROSS JOIN stored AS s
@@ -56,6 +62,7 @@ UNION ALL SELECT l.row, l.line, s.rowid FROM listed AS l CROSS JOIN stored AS s
     (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL);
 UPDATE stored AS s SET stays = 0, line = n.line FROM named AS n WHERE n.user = s.rowid;
 """
+# Rejected rows that may be of any stored user.
 _UNCLEAR = """
 SELECT count(DISTINCT row) FROM listed WHERE is_unclear AND row NOT IN (SELECT row FROM named)
 """
@@ -63,15 +70,17 @@ _KEEP_UNLISTED = """
 UPDATE stored AS s SET stays = 0 WHERE s.stays IS NULL AND NOT EXISTS
   (SELECT 1 FROM listed AS l WHERE l.nickname = s.nickname AND l.reason IS NULL)
 """
+# Rejects valid rows with the card number of a user who stays. Their own users stay then, too, and
+# keep their card numbers: so this is repeated, with `stays` as the number of the round.
 _TAKEN_CARDS = """
 UPDATE listed SET reason = 'the card number is that of ' || CASE WHEN s.line IS NULL
   THEN 'a stored user who is not in the list'
-  ELSE 'the stored user of line ' || s.line || ', which is rejected' END
+  ELSE 'the stored user of the rejected line ' || s.line END
 FROM stored AS s WHERE s.stays = ? AND listed.card_number = s.card_number
   AND listed.reason IS NULL AND listed.nickname IS NOT s.nickname
 RETURNING listed.line, listed.nickname
 """
-# Of a user who is removed, the new values are NULL.
+# Stored users to update or to remove. For a removed user, the new values are NULL.
 _CHANGED = """
 CREATE TABLE changed AS
 SELECT s.key, l.line, l.nickname, l.card_number, l.plan, iif(l.profile_url IS NULL, s.profile_url,
@@ -95,7 +104,8 @@ SELECT (SELECT count(*) FROM listed WHERE reason IS NULL) - count(*)
   + (SELECT count(*) FROM changed WHERE line IS NULL) FROM stored WHERE stays IS NULL
 """
 _STAYS = "EXISTS (SELECT 1 FROM stored AS s WHERE s.{0} = l.{0} AND s.stays IS NOT NULL)"
-# A row that is not of the format names a user by both values: other words of it may be nicknames.
+# A row with a syntax error (is_unclear = 2) names a user only by nickname and card number together:
+# any other word in it may look like a nickname.
 _REJECTED = f"""
 SELECT line, min(reason), NOT CASE
   WHEN is_unclear = 2 THEN EXISTS (SELECT 1 FROM listed AS n
@@ -124,15 +134,15 @@ WHERE line IS NOT NULL UNION ALL SELECT * FROM ({_ADDED.format("'added', l.nickn
 
 
 class Staging:
-    """A list and a store, which are compared once each is complete."""
+    """A list and the users of a store. Call `fill`, `compare` and `apply` in this order."""
 
     def __init__(self, *, folds: bool) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
         self._run(f"PRAGMA cache_size = {_CACHE}")
-        # Comparisons take the collation of their left side.
+        # A comparison in SQLite uses the collation of its left side.
         self._database.executescript(_SCHEMA.format("NOCASE" if folds else "BINARY"))
         self.unclear = self.held = 0
-        """Rejected rows that may be any user's, and the users who stay because of them."""
+        """Number of rejected rows without a clear user, and of users kept because of them."""
 
     def close(self) -> None:
         """Delete the database."""
@@ -141,9 +151,9 @@ class Staging:
     def reject(
         self, row: int, line: int, reason: str, named: Iterable[Named], *, is_unclear: int
     ) -> None:
-        """Stage a rejected row, with an entry for each value that may be its user's.
+        """Stage a rejected row, with an entry for each nickname or card number it may mean.
 
-        The nickname of an unclear one is not valid, or it is not of the format (2).
+        ``is_unclear`` is 1 for an invalid nickname, and 2 for a syntax error.
         """
         for nickname, card_number in [*named] or [(None, None)]:
             self._run(
@@ -153,7 +163,7 @@ class Staging:
             )
 
     def fill(self, rows: Iterable[ListedRow]) -> None:
-        """Stage the valid rows of the list, and reject those with one nickname or card number.
+        """Stage the valid rows of the list, and reject duplicates.
 
         ``rows`` may call `reject`.
         """
@@ -164,9 +174,9 @@ class Staging:
         self._run("CREATE INDEX rejected ON listed (row) WHERE reason IS NOT NULL")
 
     def compare(self, target: UserTransaction, *, merges: bool) -> None:
-        """Find what the list changes in a store; rejects rows with card numbers that stay there.
+        """Find the changes of a store, and reject rows with the card number of a user who stays.
 
-        Users stay who are named by a rejected row, and with ``merges`` all that are not listed.
+        A user named by a rejected row stays. With ``merges``, all users outside the list stay.
         """
         self._insert("stored (nickname, card_number, plan, profile_url, key)", 5, target.stored())
         self._run("CREATE INDEX staying ON stored (stays) WHERE stays IS NOT NULL")
@@ -190,7 +200,8 @@ class Staging:
             if not taken:
                 break
             self._run(_CARD_INDEX)
-            # These keep their own card numbers, which others may have been given.
+            # The users of these rows stay with their old card numbers. The list may have given
+            # these numbers to others, so look again.
             self._database.executemany(
                 f"UPDATE stored SET stays = {step + 1}, line = ? "  # noqa: S608 - a number
                 "WHERE nickname = ? AND stays IS NULL",
@@ -199,11 +210,11 @@ class Staging:
         self._run(_CHANGED)
 
     def rejected(self) -> list[Rejected]:
-        """Return the rejected rows in their order."""
+        """Return the rejected rows in the order of the list."""
         return self._run(_REJECTED).fetchall()
 
     def numbers(self) -> tuple[int, int, int]:
-        """Return the numbers of stored users, and of those who are removed and kept."""
+        """Return the numbers of stored, removed and kept users."""
         ((stored, removed, kept),) = self._run(
             "SELECT count(*), (SELECT count(*) FROM changed WHERE line IS NULL), count(line) "
             "FROM stored"
@@ -216,21 +227,22 @@ class Staging:
         return self._number(count, query.text.removeprefix("@")) > 0
 
     def plans(self) -> list[tuple[str, int]]:
-        """Return each plan, and the number of rows that have it."""
+        """Return each plan with its number of rows."""
         return self._run(
             "SELECT plan, count(*) FROM listed WHERE reason IS NULL GROUP BY plan ORDER BY 2"
         ).fetchall()
 
     def changes(self) -> Iterator[str]:
-        """Yield a line of text for each user who is removed, kept, changed or added."""
+        """Yield a line of text for each removed, kept, changed or added user."""
         for row in self._run(_CHANGES):
             yield "{} @{}{}\n".format(*row)
 
     def apply(self, target: UserTransaction) -> tuple[int, int, int]:
-        """Change the store; return the numbers of added, updated and removed users.
+        """Change the store. Return the numbers of added, updated and removed users.
 
-        Card numbers that pass from one user to another are set to unused ones first, since a unique
-        index is checked for each row. Raises `RefusedError` if the table does not accept that.
+        If a card number passes from one user to another, the first user gets an unused number
+        meanwhile: a unique index is checked after each row. Raises `RefusedError` if the table
+        does not accept the unused number.
         """
         has_url = "SELECT EXISTS (SELECT 1 FROM listed WHERE profile_url IS NOT NULL)"
         fields = FIELDS if target.has_profile_url and self._number(has_url) else FIELDS[:3]
@@ -252,12 +264,15 @@ class Staging:
         updated = target.update(fields, self._run(changed))
         values = ["l.nickname", "l.card_number", "l.plan", "nullif(l.profile_url, '')"]
         query = _ADDED.format(", ".join(values[: len(fields)]))
-        # To look for those who are new takes long, and often there are none.
+        # Counting new users is fast. Finding them is slow, and often there are none.
         added = target.insert(fields, self._run(query)) if self._number(_NEW) else 0
         return added, updated, removed
 
     def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
-        """Yield rows with numbers that no user has: each differs in few of its last digits."""
+        """Yield the rows with unused card numbers. Only the last digits differ.
+
+        The table may check the other digits.
+        """
         query = (
             "SELECT EXISTS (SELECT 1 FROM stored WHERE card_number = ?1) "
             "OR EXISTS (SELECT 1 FROM listed WHERE card_number = ?1)"
@@ -274,7 +289,10 @@ class Staging:
             yield *(nickname, unused, plan, url)[:width], key
 
     def _index(self, table: str, column: str) -> bool:
-        """Create an index, and return whether no value comes twice; to count them takes longer."""
+        """Create an index. Return whether all values are unique.
+
+        A unique index finds that out faster than a query.
+        """
         index = f"INDEX {table}_{column} ON {table} ({column})"
         try:
             self._run(f"CREATE UNIQUE {index}")

@@ -1,4 +1,4 @@
-"""Lookups for proxies, in header fields alone."""
+"""Lookups for proxies, with header fields only."""
 
 from tornado_idv.interfaces.feature import Feature
 

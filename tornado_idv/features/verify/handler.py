@@ -1,4 +1,4 @@
-"""Lookups for proxies, which read only the status and the header fields of a response."""
+"""Lookups for proxies. A proxy reads only the status and the header fields of a response."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ REQUEST_FIELDS: Mapping[str, Operation] = {
     "X-Idv-Input": IDENTIFY_URL,
     "X-Idv-Card": IDENTIFY_CARD,
 }
-"""Header fields of a request that have the identifier, as the operation's body would."""
+"""Header fields of a request with an identifier, and the operation with this identifier."""
 USER_FIELDS: Mapping[str, str] = {
     "plan": "X-Idv-Plan",
     "card_number": "X-Idv-Card-Number",
     "nickname": "X-Idv-Nickname",
     "profile_url": "X-Idv-Profile-Url",
 }
-"""Header fields of a response that have a member of the user."""
+"""Header fields of a response with the members of the user."""
 CODE_FIELD = "X-Idv-Code"
-"""Has the code of the error record, or ``ok``. Without it a 404 says nothing of the user: another
-server, or a service without this route, may have sent it."""
+"""Header field with the code of the error record, or ``ok``.
+
+A 404 without it has no meaning for the user: another server may have sent it, or a service without
+this route.
+"""
 
 _ENCODED = "UTF-8''"
 _PLAIN = re.compile(rf"(?!{_ENCODED})[!-~](?:[ -~]*[!-~])?", re.IGNORECASE)
 
 
 class VerifyHandler(LookupHandler):
-    """Looks up the user of a header field, and responds without a body.
+    """Looks up the user in a header field, and responds without a body.
 
-    Nothing else of the request matters: proxies send along what their own client sent, such as
-    ``Accept`` or its method.
+    Method, ``Accept`` and other fields are ignored: proxies pass them on from their own clients.
     """
 
     route = "verify"
@@ -79,15 +81,15 @@ class VerifyHandler(LookupHandler):
 
 
 def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the route, if it is enabled. Some proxies append the path of their client to it."""
+    """Yield the route if enabled. It is a prefix: some proxies append their client's path."""
     if as_type(settings.server, VerifyOptions).verify:
         yield Route(f"{API}/{VerifyHandler.route}", VerifyHandler, is_prefix=True)
 
 
 def encode(value: str) -> str:
-    """Return the value of a header field: itself, or as RFC 8187 encodes what is not plain ASCII.
+    """Return the value of a header field. Plain ASCII stays, other text is encoded (RFC 8187).
 
-    That begins with ``UTF-8''``; a value that does so by itself, or has white space at its ends,
-    is encoded, too.
+    Encoded text begins with ``UTF-8''``. A value with this beginning, or with white space at an
+    end, is encoded as well.
     """
     return value if _PLAIN.fullmatch(value) else _ENCODED + quote(value, safe="")

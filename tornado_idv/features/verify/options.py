@@ -11,4 +11,4 @@ class VerifyOptions(Options):
     """Settings of this feature in the section ``server``."""
 
     verify: Annotated[bool, APPLIED] = False
-    """Whether ``GET /api/v1/verify`` looks users up for proxies, in header fields alone."""
+    """Whether to serve ``/api/v1/verify``, lookups for proxies with header fields only."""
