@@ -77,7 +77,7 @@ def test_a_missing_file_is_reported(invoke: Invoke, tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
         f"{path}: cannot be read: No such file or directory; "
-        "name another with --config, or write one with: tornado-idv init\n"
+        "name another file with --config, or write one with: tornado-idv init\n"
     )
     result = invoke("check", "-c", path, "--json")
     assert (result.exit_code, result.stderr) == (1, "")

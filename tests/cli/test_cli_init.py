@@ -164,7 +164,7 @@ def test_existing_files_are_never_overwritten(invoke: Invoke, tmp_path: Path, na
     (tmp_path / name).write_text("mine")
     result = invoke("init", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"{tmp_path / name}: already there; nothing was written\n"
+    assert result.stderr == f"{tmp_path / name}: already exists; nothing was written\n"
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"
 
@@ -179,14 +179,14 @@ def test_a_file_written_concurrently_is_kept(
     result = invoke("init", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"{tmp_path / name}: ")
-    assert "File exists" in result.stderr or "already there" in result.stderr
+    assert "File exists" in result.stderr or "already exists" in result.stderr
     assert (tmp_path / name).read_text() == "mine"
 
 
 def test_a_dangling_link_is_not_written_through(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "users.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     result = invoke("init", tmp_path)
-    assert (result.exit_code, result.stderr.count("already there")) == (1, 1)
+    assert (result.exit_code, result.stderr.count("already exists")) == (1, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["users.yaml"]
 
 

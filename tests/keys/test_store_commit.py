@@ -104,7 +104,7 @@ def test_token_that_may_be_valid_is_printed_with_an_exit_code_of_its_own(
     check_token(record["token"])
     assert record["id"] == "shop"
     for result in (issued, rotated):
-        assert "the token that was printed may be valid" in result.stderr
+        assert "the printed token may be valid" in result.stderr
     for result in (issued, rotated, keys("revoke", "shop")):
         assert result.exit_code == 3
         assert "whether the change was committed could not be determined" in result.output

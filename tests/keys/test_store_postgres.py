@@ -336,7 +336,7 @@ def test_url_on_the_command_line_is_refused(invoke: Invoke) -> None:
     result = invoke("keys", "list", "--store", f"postgresql://idv:{PASSWORD}@h/keys")
     assert result.exit_code == 1
     assert result.stderr == (
-        "--store: must be a file; set a URL, which may hold a password, as auth.store\n"
+        "--store: must be a file; set a URL as auth.store, because it may have a password\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""The ``tornado-idv`` command; one module for each command group."""
+"""The ``tornado-idv`` command, with one module for each command group."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 
 
 def _stop_at_once(*_: object) -> None:
-    """End a service that has not begun to start: it has nothing to finish."""
+    """Exit immediately: before its start, a service has nothing to finish."""
     os._exit(0)
 
 
-# Before the imports, which take most of the start: the first process of a container has no default
-# action, so that a signal without a handler is lost.
+# The first process of a container has no default action for signals: without a handler, they are
+# lost. Set here because the imports below take most of the start.
 if os.path.basename(sys.argv[0]) in ("tornado-idv", "__main__.py") and "serve" in sys.argv[1:2]:  # noqa: PTH119 - pathlib takes 5 ms
     for _number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(_number, _stop_at_once)
@@ -23,8 +23,8 @@ import click  # noqa: E402
 
 from tornado_idv.cli.commands import Commands  # noqa: E402
 
-# Plugins of pydantic would see secrets of the configuration; to look for them takes 7 ms (CPython
-# 3.11). It does so when the first of our models is imported, which is after this.
+# Plugins of pydantic would see secrets of the configuration, and the search for them takes 7 ms
+# (CPython 3.11). It happens with the first import of a model, after this line.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 _EPILOG = """\b
@@ -50,5 +50,5 @@ def main() -> None:
     Begin with `tornado-idv init`, then `tornado-idv serve`.
 
     Exit codes: 0 done; 1 the answer is no (not found, check failed); 2 wrong use;
-    3 could not be determined; 130 interrupted by Ctrl-C. Those of serve are in `serve --help`.
+    3 could not be determined; 130 interrupted by Ctrl-C. For serve, see `serve --help`.
     """

@@ -1,4 +1,4 @@
-"""The configured backends and their users for commands, and how these report errors."""
+"""The configured backends and their users for commands, and their error reports."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tornado_idv.registry import installed_kinds, load_class, plugin_manager
 
 
 def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
-    """The settings of a file, and the plugins that gave them their kinds of backend.
+    """Load the settings in a file. Return them with the manager of plugins.
 
-    Raises `StartError`, and its `ConfigError` with everything that is wrong.
+    Raises `StartError`, and its subclass `ConfigError` with all problems.
     """
     manager = plugin_manager()
     return load(path, installed_kinds(manager), os.environ), manager
 
 
 def backend_named(backends: Iterable[BackendOptions], name: str) -> BackendOptions:
-    """Return a backend's options; raises `click.UsageError` for an unknown name."""
+    """Return a backend's options. Raises `click.UsageError` for an unknown name."""
     by_name = {each.name: each for each in backends}
     if name not in by_name:
         names = ", ".join(by_name)
@@ -55,40 +55,40 @@ class Stores:
 
     @classmethod
     def of_config(cls, path: Path) -> Stores:
-        """Load a configuration; raises `StartError`."""
+        """Load a configuration. Raises `StartError`."""
         settings, manager = load_settings(path)
         return cls(settings.make_identifiers(), installed_kinds(manager), settings.backends)
 
     def options(self, name: str) -> BackendOptions:
-        """Return a backend's options; raises as `backend_named`."""
+        """Return a backend's options. Raises `click.UsageError` for an unknown name."""
         return backend_named(self.backends, name)
 
     def store(self, name: str) -> UserStore:
-        """Return all users of a backend; raises `click.UsageError` if its kind offers none."""
+        """Return the user store of a backend. Raises `click.UsageError` if its kind has none."""
         options = self.options(name)
         store: UserStore | None = load_class(self.kinds.backends[options.kind]).user_store(options)
         if store is None:
             raise click.UsageError(
-                f"the backend {name} is of the kind {options.kind}, which this command cannot use"
+                f"the backend {name} is of the kind {options.kind}: this command cannot use it"
             )
         return store
 
     @contextmanager
     def records(self, name: str) -> Iterator[Iterator[User]]:
-        """Return all users of a backend; at the end, close what they are read from."""
+        """Yield an iterator of all users of a backend. At the end, close its connection."""
         users = self.store(name).records()
         try:
             yield users
-        finally:  # else the garbage collector closes it, maybe in another thread
+        finally:  # otherwise the garbage collector closes it, maybe in another thread
             if isinstance(users, Generator):
                 users.close()
 
 
 @contextmanager
 def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
-    """Print an error of ours, with the name of the backend, and exit with its code.
+    """Print an `IdvError` with the name of the backend, and exit with its code.
 
-    SIGTERM ends the command as an interrupt does, so that what it has begun is undone.
+    SIGTERM raises `SystemExit`, so the command rolls back its changes.
     """
     keep_out_secrets()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -103,5 +103,5 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
             raise
         except OSError as error:
             if error.filename is None:
-                raise  # of standard output
+                raise  # an error of standard output
             raise StartError(f"{error.filename}: cannot be used: {error.strerror}") from None

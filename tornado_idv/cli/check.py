@@ -60,20 +60,21 @@ from tornado_idv.service.sockets import tls_context
 @click.option(
     "--config-only",
     is_flag=True,
-    help="Check config.yaml alone: without secrets, TLS files, backends and their data.",
+    help="Check only config.yaml, without secrets, TLS files, backends and their data.",
 )
 @click.option(
     "--online",
     is_flag=True,
-    help="Look up a made-up user in each backend, which must not be known there.",
+    help="Look up a random user in each backend. It must not exist there.",
 )
 @json_option
 def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> None:  # noqa: FBT001 click's way
-    """Report what is wrong with config.yaml, or what would run.
+    """Report the problems of config.yaml, or a summary of the service.
 
-    If the settings are valid, the TLS files are loaded, each backend is opened and closed, and
-    canaries must be found. A source that is down is a warning: the service starts with it. An
-    upstream without a canary is called with --online only. What was looked up is `confirmed`.
+    If the settings are valid, the command loads the TLS files, opens and closes each backend, and
+    looks up the canaries. A source that is down is only a warning, because the service starts
+    without it. An upstream without a canary is called with --online only. Successful lookups are
+    listed as `confirmed`.
 
     With --json, `summary` has a list of texts for each label, such as `listens_on` and `backend`.
     """
@@ -116,15 +117,15 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
 
 @dataclass
 class DryRun:
-    """Problems and warnings of the file at ``path``, each at the position of its setting."""
+    """Problems and warnings of the file at ``path``, with the position of their settings."""
 
     path: Path
     online: bool
-    """Whether each backend looks up a made-up user."""
+    """Whether to look up a random user in each backend."""
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     confirmed: list[tuple[str, str]] = field(default_factory=list)
-    """Lines of the summary: what was looked up, and found or not found, as it must be."""
+    """Lines of the summary for successful lookups of canaries and random users."""
 
     async def run(self, settings: Settings, kinds: Kinds) -> None:
         """Load the TLS files and the key store, and open each backend."""
@@ -134,7 +135,7 @@ class DryRun:
             with self._problems_at("server", "tls"):
                 tls_context(settings.server.tls)
         if settings.auth.store is not None:
-            # In a thread, since a key store may have an event loop of its own.
+            # In a thread: a key store may run its own event loop.
             await asyncio.to_thread(self._try_key_store, settings, settings.auth.store, kinds)
         for i, options in enumerate(settings.backends):
             before = len(self.problems)
@@ -147,12 +148,12 @@ class DryRun:
                             self._confirm(backend, f"a made-up {KINDS[type(query)]} not found")
             for each in warnings:
                 self.warn(each.getMessage(), "backends", i)
-            if options.shadow is not None:  # the service starts without it
+            if options.shadow is not None:  # only warnings: the service starts without a shadow
                 self.warnings += self.problems[before:]
                 del self.problems[before:]
 
     def warn_of_public_files(self, file: ConfigFile, settings: Settings) -> None:
-        """Warn of files with secrets that every user of this machine may read."""
+        """Warn of files with secrets, readable by every user of this machine."""
         public = {tls.cert_file} - {tls.key_file} if (tls := settings.server.tls) else set()
         for path in sorted({each for each, found in file.named.items() if found} - public):
             own, *folders = (each.stat().st_mode for each in (path, *path.resolve().parents))
@@ -168,7 +169,10 @@ class DryRun:
     async def _check_canaries(
         self, backend: AnyBackend, settings: Settings, *steps: int | str
     ) -> None:
-        """Look the canaries of a backend up: a source that is down must not prevent a reload."""
+        """Look up the canaries of a backend. A source that is down is only a warning.
+
+        Otherwise it would prevent a reload.
+        """
         absent = absent_canaries_of(backend.options)
         for name, query in {**canaries_of(backend.options), **absent}.items():
             if type(query) not in backend.serves:
@@ -178,7 +182,7 @@ class DryRun:
         by_name = {name: each for each in guard.canaries.values() for name in each.queries}
         for name, canary in by_name.items():
             try:
-                with _logged_warnings():  # they say what the error says
+                with _logged_warnings():  # the error has the same text as the warnings
                     await canary.look_up(name)
             except IdvError as error:
                 found = self.problems if isinstance(error, Broken | Untrusted) else self.warnings
@@ -224,7 +228,10 @@ class DryRun:
 
     @contextmanager
     def _problems_at(self, *steps: int | str) -> Iterator[None]:
-        """Add an error of ours, at the setting that it names or else at this one."""
+        """Catch an `IdvError`, and add it as a problem of the setting at ``steps``.
+
+        A `SettingError` has steps of its own.
+        """
         try:
             yield
         except ConfigError as error:
@@ -243,7 +250,7 @@ def _made_up_users(settings: Settings) -> Iterator[Query]:
     shortest, longest = settings.identifiers.card_length
     digits = f"{secrets.randbelow(10**longest):0{longest}}"[: max(shortest, 16)]
     for text in (f"@x{secrets.token_hex(8)}", digits):
-        with suppress(IdvError):  # identifiers.nickname_pattern may be any
+        with suppress(IdvError):  # identifiers.nickname_pattern may not match the text
             yield settings.make_identifiers().parse_any(text)
 
 
@@ -262,7 +269,7 @@ async def _unread(backend: AnyBackend, query: Query | None) -> set[str] | None:
 
 
 async def _check_absent(backend: AnyBackend, query: Query) -> None:
-    """Look up a made-up user; raises `LookupFailed` unless the result is "not found"."""
+    """Look up a random user. Raises `LookupFailed` unless the result is "not found"."""
     kind = KINDS[type(query)]
     try:
         async with asyncio.timeout(backend.options.timeout):
@@ -276,7 +283,7 @@ async def _check_absent(backend: AnyBackend, query: Query) -> None:
 
 @contextmanager
 def _logged_warnings() -> Iterator[list[logging.LogRecord]]:
-    """Collect what is logged as a warning or worse; nothing else is logged meanwhile."""
+    """Collect warnings and errors from the log. Meanwhile, nothing is written to the log."""
     collector = BufferingHandler(sys.maxsize)
     collector.setLevel(logging.WARNING)
     root = logging.getLogger()
@@ -291,8 +298,8 @@ def _logged_warnings() -> Iterator[list[logging.LogRecord]]:
 def schema() -> None:
     """Print the JSON Schema of config.yaml.
 
-    It contains the options of the installed plugins. An editor completes and checks a file by it
-    if the first line is "# yaml-language-server: $schema=config.schema.json".
+    It contains the options of the installed plugins. For completion and checks in an editor, write
+    "# yaml-language-server: $schema=config.schema.json" as first line of config.yaml.
     """
     with exit_on_error(Exit.NO):
         click.echo(json.dumps(json_schema(installed_kinds(plugin_manager())), indent=2))
@@ -301,7 +308,7 @@ def schema() -> None:
 @click.command(epilog=examples("plugins"))
 @json_option
 def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
-    """List the kinds of backend that the installed plugins offer."""
+    """List the kinds of backend of the installed plugins."""
     with exit_on_error(Exit.NO, as_json=as_json):
         kinds = installed_kinds(plugin_manager()).backends
         classes = {kind: load_class(kinds[kind]) for kind in sorted(kinds)}

@@ -1,4 +1,4 @@
-"""The group of all commands, which imports a command when it is used."""
+"""The group of all commands. A command is imported when it is used."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 
 _OF_CORE = {
     "cache": ("running.operations", "Show or purge the cache of the running service."),
-    "check": ("check", "Report what is wrong with config.yaml, or what would run."),
+    "check": ("check", "Report the problems of config.yaml, or a summary of the service."),
     "explain": ("running.operations", "Show how each backend of the running service responds."),
     "health": ("running.operations", "Report whether the running service is ready."),
     "init": ("init", "Write a starter configuration and a key into FOLDER."),
     "keys": ("keys.commands", "Issue, rotate and revoke the keys in the key store."),
     "lookup": ("lookup", "Look a user up in the configured backends."),
-    "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
+    "plugins": ("check", "List the kinds of backend of the installed plugins."),
     "reload": ("running.operations", "Reload the configuration of the running service."),
     "schema": ("check", "Print the JSON Schema of config.yaml."),
     "serve": ("running.serve", "Answer lookups over HTTP until SIGTERM."),
-    "status": ("running.operations", "Show what the running service does."),
+    "status": ("running.operations", "Show the state of the running service."),
 }
-"""The module of each command of the core, and its summary."""
+"""Module and summary of each command of the core."""
 _COMMANDS = {
     name: (f"tornado_idv.cli.{module}:{name.replace('-', '_')}", summary)
     for name, (module, summary) in _OF_CORE.items()
 } | {name: each for feature in FEATURES for name, each in feature.commands.items()}
-"""The place of each built-in command, and its summary."""
+"""Import path and summary of each built-in command."""
 _REMOVED = {
     "record": "users export --format yaml, or lookup --json for each user",
     "verify-fixture": "users export --format yaml, or lookup --json for each user, and diff",
 }
-"""What replaces each command that was removed."""
+"""Replacements of removed commands."""
 
 
 @contextmanager
 def _exit_on_failure() -> Iterator[None]:
-    """End a command that was interrupted, or failed unexpectedly, not with 1, which means "no"."""
+    """Exit with another code than 1 after an interrupt or an unexpected error. 1 means "no"."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
@@ -76,9 +76,10 @@ def _exit_on_failure() -> Iterator[None]:
 
 
 class Commands(click.Group):
-    """Our commands, and those of plugins, which are loaded only when one may be theirs.
+    """The built-in commands and the commands of plugins.
 
-    One of ours that has not been used has only its summary.
+    Built-in commands have only a summary until they are used. Plugins are loaded for the list of
+    commands, and for a command that is not built in.
     """
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
@@ -86,7 +87,7 @@ class Commands(click.Group):
         for name, (_, summary) in _COMMANDS.items():
             self.add_command(click.Command(name, short_help=summary))
 
-    @_exit_on_failure()  # click would print and exit by rules of its own
+    @_exit_on_failure()  # click has other messages and exit codes
     def main(self, *args: Any, **extra: Any) -> Any:
         open_streams()
         try:
@@ -123,7 +124,7 @@ class Commands(click.Group):
         return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing ours, which takes longer than all the rest."""
+        """List the commands without importing the built-in ones: that is slow."""
         names = self.list_commands(ctx)
         rows = [(name, self.commands[name].get_short_help_str(limit=100)) for name in names]
         with formatter.section("Commands"):
@@ -132,7 +133,7 @@ class Commands(click.Group):
     def _add_those_of_plugins(self) -> None:
         try:
             offered = plugin_manager().hook.idv_commands(tools=_TOOLS)
-        except Exception as error:  # noqa: BLE001 - our own commands work without plugins
+        except Exception as error:  # noqa: BLE001 - built-in commands work without plugins
             click.echo(f"warning: the commands of plugins are missing: {error}", err=True)
             return
         for command in chain.from_iterable(offered):

@@ -1,4 +1,4 @@
-"""Common parts of the commands: options, and how they print records and errors."""
+"""Common parts of the commands: options, and the output of records and errors."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _IN_ETC = Path("/etc/tornado-idv/config.yaml")
 
 
 class RefusedError(IdvError):
-    """A command cannot do what it was asked for, and nothing was changed; the message says why."""
+    """The command was refused, and nothing was changed. The message is the reason."""
 
 
 class Share(NamedTuple):
-    """The largest part of some items: a percentage of them or a number."""
+    """A limit for a part of some items: a percentage of them or a number."""
 
     text: str
     number: Decimal
@@ -40,7 +40,7 @@ class Share(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Share:
-        """Return the share of ``5%`` or ``100``; raises `ValueError`."""
+        """Parse ``5%`` or ``100``. Raises `ValueError`."""
         try:
             if text.isascii() and text.isdigit():
                 return cls(text, Decimal(text), is_percentage=False)
@@ -49,13 +49,13 @@ class Share(NamedTuple):
             raise ValueError("neither a number nor a percentage such as 5%") from None
 
     def is_exceeded(self, count: int, total: int) -> bool:
-        """Return whether ``count`` of ``total`` are more than this share."""
+        """Return whether ``count`` of ``total`` items exceed this share."""
         return count * 100 > self.number * (total if self.is_percentage else 100)
 
 
 def _find_config() -> Path:
     here = Path("config.yaml")
-    # `Path.exists` raises where the current folder cannot be searched, as after `runuser`.
+    # `Path.exists` raises if the current folder is not accessible, for example after `runuser`.
     return _IN_ETC if os.path.exists(_IN_ETC) and not os.path.exists(here) else here  # noqa: PTH110
 
 
@@ -67,12 +67,12 @@ config_option = click.option(
     envvar="TORNADO_IDV_CONFIG",
     default=_find_config,
     show_default="config.yaml",
-    help=f"The configuration file; also $TORNADO_IDV_CONFIG, or {_IN_ETC} if there is none here.",
+    help=f"The configuration file; also $TORNADO_IDV_CONFIG. If it is missing, {_IN_ETC}.",
 )
 
 
 def complete_backend(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of configured backends that begin like this, for shells."""
+    """Return the names of configured backends with this beginning, for shell completion."""
     from tornado_idv.config.parts import load_parts  # noqa: PLC0415 - --help is fast
 
     path = context.params.get("config_path") or _find_config()
@@ -86,7 +86,7 @@ def complete_backend(context: click.Context, _: click.Parameter, incomplete: str
 def backend_option(
     flag: str, help_text: str = "The backend.", *, required: bool = True
 ) -> Callable[[Any], Any]:
-    """Return the option that names a configured backend, as the parameter ``name``."""
+    """Return the option for a configured backend. Its parameter is called ``name``."""
     given: dict[str, Any] = {"required": required, "help": help_text}
     return click.option(flag, "name", metavar="NAME", shell_complete=complete_backend, **given)
 
@@ -95,12 +95,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def examples(*lines: str) -> str:
-    """Return examples for the end of a command's help, each without ``tornado-idv``."""
+    """Format examples for the end of a command's help. ``tornado-idv`` is added to each."""
     return "\n".join(["\b", "Examples:", *(f"  tornado-idv {each}" for each in lines)])
 
 
 def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:
-    """Return the callback of an option that ``parse`` reads; raises `click.BadParameter`."""
+    """Return an option callback that calls ``parse``. It raises `click.BadParameter`."""
 
     def callback(_context: object, _parameter: object, text: str | None) -> T | None:
         try:
@@ -112,7 +112,7 @@ def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:
 
 
 def print_json(record: Record | list[Record]) -> None:
-    """Prints one record, or a list, which is all that a script reads on standard output."""
+    """Print one record or list. Scripts expect no other text on standard output."""
     click.echo(json.dumps(record))
 
 
@@ -125,7 +125,7 @@ def show(record: Record, lines: Iterable[str], *, as_json: bool, err: bool = Fal
 
 
 def report(text: str, record: Record, *, as_json: bool) -> None:
-    """Print what was done; it stays done where that cannot be printed."""
+    """Print the result of a change. If printing fails, the change remains."""
     if not as_json:
         print_message(text)
         return
@@ -136,7 +136,7 @@ def report(text: str, record: Record, *, as_json: bool) -> None:
 
 
 def example_request(url: str, token: str, unix_socket: Path | None = None) -> str:
-    """Return a command that looks up the user of our examples."""
+    """Return a curl command for a lookup of @alice, the user of the examples."""
     option = f"--unix-socket {shlex.quote(str(unix_socket))} " if unix_socket else ""
     return (
         f"  curl {option}{url}/api/v1/identify/url -H 'Content-Type: application/json'"
@@ -145,7 +145,7 @@ def example_request(url: str, token: str, unix_socket: Path | None = None) -> st
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, which gets an s."""
+    """Return a number with its noun in singular or plural."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -157,7 +157,7 @@ def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
 
 
 def failure(error: IdvError) -> Record:
-    """An error of ours for scripts; what is wrong with no place in a file has no line."""
+    """Return an `IdvError` as a record for scripts. Without a place in a file, line is null."""
     if isinstance(error, ConfigError):
         return {"ok": False, "problems": [asdict(each) for each in error.problems]}
     nowhere = {"file": None, "line": None, "column": None, "path": ""}
@@ -166,7 +166,7 @@ def failure(error: IdvError) -> Record:
 
 @contextmanager
 def mute_own_logger() -> Iterator[None]:
-    """Keep our own log quiet: the command prints the failure itself. Plugins may still log."""
+    """Mute the service's loggers: the command prints failures itself. Plugins may still log."""
     log = logging.getLogger("tornado_idv")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -184,18 +184,18 @@ def exit_on_error(
     record: Callable[[IdvError], Record] = failure,
     other_codes: Mapping[type[Any], Exit] | None = None,
 ) -> Iterator[None]:
-    """Prints an error of ours and exits with ``code``, or with that of its type.
+    """Print an `IdvError` and exit with ``code``, or with the code of its type.
 
-    For people it is sentences on standard error, for scripts the ``record`` of it.
+    It is text on standard error, or with ``as_json`` the ``record`` on standard output.
     """
     try:
         yield
     except IdvError as error:
         if as_json:
-            with suppress(OutputError):  # the exit code says it
+            with suppress(OutputError):  # the exit code still reports the error
                 print_json(record(error))
         elif isinstance(error, MissingConfigError):
-            advice = "name another with --config, or write one with: tornado-idv init"
+            advice = "name another file with --config, or write one with: tornado-idv init"
             print_message(f"{error}; {advice}", "error")
         else:
             print_message(str(error), "error")

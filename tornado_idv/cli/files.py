@@ -1,4 +1,4 @@
-"""Files of users: opened to be read, and replaced as a whole."""
+"""Opening of input files, and atomic replacement of output files."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tornado_idv.errors import StartError
 
 T = TypeVar("T")
 DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
-"""What separates the fields of CSV, by its name on the command line."""
+"""Separators of CSV fields, by their names on the command line."""
 
 
 def open_source(file: str, encoding: str = "utf-8") -> IO[str]:
-    """Open a file, or standard input for ``-``, with its line breaks as they are.
+    """Open a file, or standard input for ``-``.
 
-    Invalid bytes become surrogates. Raises `StartError`.
+    Line breaks are not translated, and invalid bytes become surrogates. Raises `StartError`.
     """
-    # A byte order mark is skipped.
+    # utf-8-sig skips a byte order mark.
     encoding = "utf-8-sig" if encoding.lower() in {"utf-8", "utf8"} else encoding
     try:
         binary = cast(io.BufferedReader, click.open_file(file, "rb"))
@@ -38,10 +38,10 @@ def open_source(file: str, encoding: str = "utf-8") -> IO[str]:
 
 @contextmanager
 def replaced_file(path: Path, *, keeps_rights: bool = False) -> Iterator[IO[str]]:
-    """Open a new file in the folder of this one, which is renamed over it at the end.
+    """Open a temporary file in the same folder. At the end, rename it to ``path``.
 
-    Only its owner can read it, since it has card numbers or a key, unless it ``keeps_rights`` of
-    the old file. Its name is random. A symbolic link stays, and a device or a pipe is an error.
+    Only its owner can read it, because it has card numbers or a key. With ``keeps_rights`` it gets
+    the permissions of the old file. A symbolic link stays. A device or a pipe is an error.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -63,7 +63,7 @@ def replaced_file(path: Path, *, keeps_rights: bool = False) -> Iterator[IO[str]
 
 
 def _keep_rights(target: Path, beside: str) -> None:
-    """Give a new file the mode and, where permitted, the owner and group of the old one."""
+    """Copy mode, owner and group of the old file. Without permission, skip owner and group."""
     with suppress(FileNotFoundError):
         old = target.stat()
         with suppress(PermissionError):
@@ -72,13 +72,13 @@ def _keep_rights(target: Path, beside: str) -> None:
 
 
 def _require_regular(path: Path) -> None:
-    """Raise `OSError` for what a rename must not replace: a device, a pipe or a folder."""
+    """Raise `OSError` for a device, a pipe or a folder: a rename must not replace these."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "not a regular file; name another", str(path))
+        raise OSError(errno.EINVAL, "not a regular file; name another file", str(path))
 
 
 def rows_with_progress(rows: Iterator[T], source: IO[str], label: str) -> Generator[T]:
-    """Yield the rows; on a terminal show the share of a file that is read, or their number."""
+    """Yield the rows. On a terminal, show a progress bar, or for a pipe the number of rows."""
     hidden = not sys.stderr.isatty()
     size = 0 if hidden else os.fstat(source.fileno()).st_size  # 0 for a pipe
     with click.progressbar(

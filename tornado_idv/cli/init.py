@@ -1,4 +1,4 @@
-"""``tornado-idv init``: a configuration, users and a key to begin with."""
+"""``tornado-idv init``: a starter configuration with users and a key."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ _NEXT = {
     "sqlite": "  tornado-idv users import {folder}/users.csv --to users --config {config}\n",
     "postgres": "  tornado-idv postgres init --apply --config {config}\n",
 }
-"""The command to run before the backend is served, by its kind."""
+"""The command to run before the first start, by the kind of backend."""
 
 
 @click.command(epilog=examples("init my-directory"))
@@ -109,19 +109,19 @@ _NEXT = {
     type=click.Choice(list(_BACKENDS)),
     default="yaml",
     show_default=True,
-    help="Where your users are.",
+    help="Kind of the backend with your users.",
 )
 def init(folder: Path, kind: str) -> None:
     """Write a starter configuration and a key into FOLDER.
 
-    FOLDER, by default the current one, gets config.yaml with a backend of the given kind, an
-    example of users for yaml and sqlite, and a key store.
+    FOLDER is the current one by default. It gets config.yaml with a backend of the given kind, and
+    a key store. For yaml and sqlite, it also gets a file of example users.
 
-    Nothing that exists is overwritten. The key is shown once: only its SHA-256 is kept.
+    No existing file is overwritten. The key is shown once: only its SHA-256 is stored.
     """
     token = issue("first")
     config = shlex.quote(str(folder / "config.yaml"))
-    # A comment cannot hold a line break or bytes that are not text.
+    # The path is for a comment: a line break or an invalid byte would break the file.
     shown = config if config.isprintable() else "config.yaml"
     texts = {
         "config.yaml": _CONFIG.format(config=shown, backend=_BACKENDS[kind]),
@@ -131,11 +131,11 @@ def init(folder: Path, kind: str) -> None:
     with exit_on_error(Exit.NO):
         existing = [str(path) for path in files if os.path.lexists(path)]
         if existing:
-            raise StartError(f"{' and '.join(existing)}: already there; nothing was written")
+            raise StartError(f"{' and '.join(existing)}: already exists; nothing was written")
         _write(folder, texts, token)
     try:
         click.echo(f"Wrote {', '.join(map(str, files))}.\n")
-        click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
+        click.echo(f"Your key, shown only once:\n\n  {token}\n")
         command = _NEXT.get(kind, "  tornado-idv check --config {config}\n").format(
             folder=shlex.quote(str(folder)), config=config
         )
@@ -146,13 +146,13 @@ def init(folder: Path, kind: str) -> None:
         click.echo(f"and send{', with a user of yours,' * bool(todo)}\n")
         click.echo(example_request("http://127.0.0.1:8080", token))
     except OutputError:
-        for path in files:  # their key is lost
+        for path in files:  # useless without the key, and the key is lost
             path.unlink()
         raise
 
 
 def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
-    """Write files, and a key store with this token; raises `StartError`."""
+    """Write files, and a key store with this token. Raises `StartError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -162,6 +162,6 @@ def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
         raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
     now, place = time.time(), KeyStoreFile(folder / "keys.db")
     if not place.create():
-        raise StartError(f"{place.name}: already there")
+        raise StartError(f"{place.name}: already exists")
     with place.opened() as store:
         store.add([KeyRecord("first", now, (Token(digest(token), now),), owner="init")])

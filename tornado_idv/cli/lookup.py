@@ -53,19 +53,19 @@ _MASKED = {"reason", "plan", "card_number", "nickname", "profile_url"}
 @click.option(
     "--explain", is_flag=True, help="Show the result of each backend, and its time in ms."
 )
-@click.option("--steps", is_flag=True, help="Show what each backend sent, received and read, too.")
-@backend_option(
-    "--backend", "Of the configured backends, open and query this one alone.", required=False
+@click.option(
+    "--steps", is_flag=True, help="Also show requests, responses and parsed values of each backend."
 )
+@backend_option("--backend", "Open and query only this backend.", required=False)
 @json_option
 def lookup(
     who: str, config_path: Path, name: str | None, *, explain: bool, steps: bool, as_json: bool
 ) -> None:
     """Look a user up in the configured backends.
 
-    They are queried directly, without the HTTP service and its cache.
+    The command queries them directly, without the HTTP service and its cache.
 
-    With --steps secrets are masked; the rest is shown as it is.
+    With --steps secrets are masked, but user data is not.
     """
     keep_out_secrets()
     with exit_on_error(
@@ -113,7 +113,7 @@ def lookup(
 
 
 def _advice(settings: Settings, who: str) -> str:
-    """The valid forms, with a suggestion if one is likely."""
+    """Return the valid forms of an identifier, with a suggestion."""
     sites = ", ".join(f"{site}/m/nick" for site in settings.profile_sites)
     advice = f"write @nick, {sites}, or a card's digits"
     if re.fullmatch(r"[0-9][0-9 .-]*", who):
@@ -132,7 +132,7 @@ async def _find(
     *,
     with_steps: bool,
 ) -> tuple[Record, Explanation, Mapping[str, Sequence[Step]]]:
-    """Return the result of a lookup, how it was made, and the steps of each backend."""
+    """Return the result of a lookup, its explanation, and the steps of each backend."""
     async with open_directory(settings, manager) as directory:
         guards = directory.guards
         if name is not None and not guards[0].serves(query):

@@ -1,4 +1,4 @@
-"""The standard streams of a command, after whose end nothing is left in their buffers."""
+"""The standard streams of a command. At exit, nothing is left in their buffers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ _STDOUT = 1
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; the message says why."""
+    """Standard output cannot be written. The message is the reason."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"standard output cannot be written: {error.strerror}")
-        self.is_closed = error.errno in (errno.EPIPE, errno.EBADF)  # by choice, as of `head`
+        # Closed by the reader, for example by `head`: this is not reported.
+        self.is_closed = error.errno in (errno.EPIPE, errno.EBADF)
 
 
 class _Writer(FileIO):
-    """A descriptor that raises one `OutputError`, or none for standard error, then discards all.
+    """Writes to standard output or standard error, and discards everything after a failure.
 
-    At exit, Python writes what an error or a signal left in the buffer, with exit code 120.
+    Only the first failure of standard output raises `OutputError`. Otherwise Python would write
+    the rest of the buffer at exit, fail again, and exit with code 120.
     """
 
     _failed = False
@@ -33,9 +35,9 @@ class _Writer(FileIO):
     def write(self, data: Any) -> int:
         if self._failed:
             return len(data)
-        self._failed = True  # unless the write returns; a signal handler may raise
+        self._failed = True  # reset after the write: a signal handler may raise within it
         try:
-            while (written := super().write(data)) is None:  # a pipe that does not block is full
+            while (written := super().write(data)) is None:  # a non-blocking pipe is full
                 select.select([], [self], [])
         except OSError as error:
             if self.fileno() == _STDOUT:
@@ -46,19 +48,19 @@ class _Writer(FileIO):
 
 
 def open_streams() -> None:
-    """Encode what is printed as UTF-8 in every locale, and escape what is no text.
+    """Set up UTF-8 output in every locale, with escapes for invalid text.
 
-    ``/dev/null`` takes the place of a stream that is closed, as after ``>&-``: otherwise the next
-    file or socket gets its descriptor. Standard output cannot be written then, either.
+    A closed stream, for example after ``>&-``, is replaced by ``/dev/null``: otherwise the next
+    file or socket would get its descriptor. Writing to a closed standard output still fails.
     """
     for descriptor, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, mode)  # takes the lowest free descriptor, which is this one
+            os.open(os.devnull, mode)  # gets the lowest free descriptor: this one
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     for descriptor, name in enumerate(("stdout", "stderr"), start=_STDOUT):
-        if getattr(sys, name) is getattr(sys, f"__{name}__"):  # not that of a test
+        if getattr(sys, name) is getattr(sys, f"__{name}__"):  # not replaced by a test
             buffer = BufferedWriter(raw := _Writer(descriptor, "w", closefd=False))
             stream = TextIOWrapper(buffer, "utf-8", "backslashreplace")
             stream.reconfigure(line_buffering=descriptor != _STDOUT or raw.isatty())
@@ -66,7 +68,7 @@ def open_streams() -> None:
 
 
 def print_message(text: str, level: str = "info") -> None:
-    """Print a line on standard error; where that fails, the exit code has to say it."""
+    """Print a line on standard error. A failure is ignored: there is only the exit code left."""
     from tornado_idv.log_format import for_journal  # noqa: PLC0415 - start-up time
 
     click.echo(for_journal(text, level), err=True)

@@ -595,7 +595,7 @@ def test_token_is_not_valid_where_a_signal_comes_once_it_is_printed(
     monkeypatch.setattr(click, "echo", echo)
     result = run("issue", "shop")
     assert result.exit_code == 128 + number
-    assert "interrupted; the token that was printed is not valid" in result.stderr
+    assert "interrupted; the printed token is not valid" in result.stderr
     assert read(path) == {}
 
 
@@ -625,7 +625,7 @@ def test_failed_commit_says_whether_the_printed_token_is_valid(
     assert "idv_shop_" in result.stdout
     *_, reason = result.stderr.splitlines()
     code, validity = outcome
-    assert reason == f"{error}; the token that was printed {validity}"
+    assert reason == f"{error}; the printed token {validity}"
     assert result.exit_code == code
 
 

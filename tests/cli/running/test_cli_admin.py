@@ -192,7 +192,7 @@ def test_something_else_at_the_port_could_not_be_determined(
     ("text", "code", "message"),
     [
         ("backends: []\n", 3, "add: admin: {port: 8081}, and restart the service"),
-        (WITH_ADMIN, 3, "a command needs a fixed one"),
+        (WITH_ADMIN, 3, "commands need a fixed port"),
         ("a: b: c\n", 1, "config.yaml:1:5: "),
         ("admin: {port: x}\n", 3, "admin is not valid; see tornado-idv check"),
     ],

@@ -32,10 +32,11 @@ _id_argument = click.argument("key_id", metavar="ID")
 def keys() -> None:
     """Issue, rotate and revoke the keys in the key store.
 
-    A change is effective in a running service within a second. Each is logged to standard error.
+    A change is effective in a running service within a second. Changes are logged to standard
+    error.
 
-    Exit codes: 0 done, even if that cannot be printed; 1 not done, no key was changed; 2 wrong
-    use; 3 could not be determined whether it was done; 130 interrupted, no key was changed.
+    Exit codes: 0 done, even if printing failed; 1 not done, no key was changed; 2 wrong use; 3
+    unknown whether it was done; 130 interrupted, no key was changed.
     """
 
 
@@ -50,27 +51,27 @@ for _place in chain.from_iterable(each.key_commands for each in FEATURES):
     )
 )
 @_id_argument
-@click.option("--owner", default="", help="Who uses the key.")
+@click.option("--owner", default="", help="Person or program with the key.")
 @click.option(
     "--scope",
     "scopes",
     multiple=True,
     type=click.Choice(get_args(Scope)),
-    help="What the key permits; may be repeated.  [default: both identify scopes]",
+    help="Permission of the key; may be repeated.  [default: both identify scopes]",
 )
-@click.option("--expires", metavar="90d|DATE", help="When the key expires.  [default: never]")
-@click.option("--not-before", metavar="7d|DATE", help="From when on the key is valid.")
-@click.option("--requests", metavar="RATE", help="The limit of requests, like 100/second.")
-@click.option("--misses", metavar="RATE", help='The limit of misses, like "300/10 minutes".')
+@click.option("--expires", metavar="90d|DATE", help="End of the key's validity.  [default: never]")
+@click.option("--not-before", metavar="7d|DATE", help="Start of the key's validity.")
+@click.option("--requests", metavar="RATE", help="Rate limit of requests, like 100/second.")
+@click.option("--misses", metavar="RATE", help='Rate limit of misses, like "300/10 minutes".')
 @click.option("--note", default="", help="A note for operators.")
 @create_option
 @on_store
 def issue(
     target: Target, *, key_id: str, scopes: tuple[Scope, ...], may_create: bool, **attributes: Any
 ) -> None:
-    """Issue a key, and print its token, once.
+    """Issue a key, and print its token.
 
-    The token is alone on standard output.
+    The token is shown only once. Standard output has nothing else.
     """
     now, token = target.now, new_token(key_id)
     tokens = (Token(digest(token), now),)
@@ -90,15 +91,17 @@ def issue(
 @keys.command(epilog=examples("keys rotate shop --overlap 7d"))
 @_id_argument
 @click.option(
-    "--overlap", default="24h", show_default=True, help="How long the older tokens stay valid."
+    "--overlap", default="24h", show_default=True, help="Remaining validity of the older tokens."
 )
-@click.option("--expires", metavar="90d|DATE", help="When the key expires.  [default: as before]")
+@click.option(
+    "--expires", metavar="90d|DATE", help="End of the key's validity.  [default: unchanged]"
+)
 @on_store
 def rotate(target: Target, key_id: str, overlap: float, expires: float | None) -> None:
-    """Add a token to a key; the older ones expire after an overlap.
+    """Add a token to a key. The older tokens expire after an overlap.
 
-    The new token is printed, once, alone on standard output. With --expires the key is renewed,
-    but not its older tokens.
+    The new token is shown only once. Standard output has nothing else. With --expires the key is
+    renewed, but not its older tokens.
     """
     now, token = target.now, new_token(key_id)
     _check_expiry(expires, now)
@@ -120,10 +123,10 @@ def _check_expiry(expires: float | None, after: float) -> None:
 def _change_and_print_token(
     target: Target, command: str, key_id: str, token: str, change: Callable[[KeyStore], KeyRecord]
 ) -> KeyRecord:
-    """Make a change, and print the token within it, alone or with the key that is returned.
+    """Make a change, and print the token before the commit. JSON output includes the key.
 
-    If it cannot be printed, nothing is changed; if the change is not made after that, a message
-    says that the token is not valid.
+    If printing fails, nothing is changed. If the commit fails after printing, a message reports
+    the token as not valid.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     printed = False
@@ -145,7 +148,7 @@ def _change_and_print_token(
             reason = str(error) if isinstance(error, KeyStoreError) else "interrupted"
             is_uncertain = isinstance(error, UncertainChangeError)
             validity = "may be valid" if is_uncertain else "is not valid"
-            print_message(f"{reason}; the token that was printed {validity}")
+            print_message(f"{reason}; the printed token {validity}")
             if isinstance(error, KeyStoreError):
                 sys.exit(Exit.UNDETERMINED if is_uncertain else Exit.NO)
         raise
@@ -157,9 +160,9 @@ def _change_and_print_token(
 @_id_argument
 @on_store
 def revoke(target: Target, key_id: str) -> None:
-    """Revoke a key, with all its tokens, permanently.
+    """Revoke a key with all its tokens, permanently.
 
-    It stays listed, and its id is not used again.
+    The key stays listed. Its id cannot be used again.
     """
     _change(target, "revoke", key_id, lambda store: store.revoke(key_id, target.now))
 
@@ -168,7 +171,7 @@ def revoke(target: Target, key_id: str) -> None:
 @_id_argument
 @on_store
 def disable(target: Target, key_id: str) -> None:
-    """Disable a key, until it is enabled."""
+    """Disable a key until it is enabled."""
     _change(target, "disable", key_id, lambda store: store.set_disabled(key_id, disabled=True))
 
 
@@ -176,7 +179,7 @@ def disable(target: Target, key_id: str) -> None:
 @_id_argument
 @on_store
 def enable(target: Target, key_id: str) -> None:
-    """Enable a key that was disabled."""
+    """Enable a disabled key."""
     _change(target, "enable", key_id, lambda store: store.set_disabled(key_id, disabled=False))
 
 
@@ -203,7 +206,7 @@ _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 @click.option(
     "--unused",
     metavar="90d",
-    help="Only keys that are not revoked, and were neither issued nor used for so long.",
+    help="Only keys that are not revoked, and were neither issued nor used for this long.",
 )
 @click.option("--expiring", metavar="14d", help="Only valid keys that expire within this time.")
 @click.option("--owner", "owned_by", help="Only keys of this owner.")
@@ -211,7 +214,7 @@ _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 def list_keys(
     target: Target, unused: float | None, expiring: float | None, owned_by: str | None
 ) -> None:
-    """List the keys of the store, also those that are revoked."""
+    """List the keys of the store, including revoked keys."""
     now = target.now
     with target.opened() as store:
         keys = list(store.records())
@@ -237,7 +240,10 @@ def list_keys(
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield lines that fit a terminal: no column is empty, and all but the ids may be folded."""
+    """Yield lines for the width of the terminal.
+
+    Empty columns are left out. Long cells are wrapped, except for the ids.
+    """
     columns = [
         [name, *cells] for name, *cells in zip(_COLUMNS, *rows, strict=True) if {*cells} != {"-"}
     ]
@@ -257,7 +263,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 @_id_argument
 @on_store
 def show_key(target: Target, key_id: str) -> None:
-    """Show a key; of its tokens, only when they were created and expire."""
+    """Show a key, with only creation and expiry of its tokens."""
     with target.opened() as store:
         record = as_record(store.find(key_id), target.now)
     lines = [f"{name + ':':12}{_cell(value)}" for name, value in record.items() if name != "tokens"]

@@ -1,4 +1,4 @@
-"""Common parts of the commands for keys: the store, the audit log, points in time, the output."""
+"""Common parts of the commands for keys: the store, the audit log, times and output."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The key store that a command works on, and what it needs to know beside it."""
+    """The key store of a command, and the settings it needs."""
 
     location: KeyStoreLocation
     as_json: bool
     now: float
-    """The Unix time of the command, one for all that it does."""
+    """The Unix time of the command, equal for all its steps."""
     log_format: LogFormat = "auto"
     configured: frozenset[str] = frozenset()
     """The ids of the keys in config.yaml."""
     configured_digests: frozenset[bytes] = frozenset()
-    """The digests of their tokens, as far as this user can read them."""
+    """The digests of their tokens. Tokens in files without read permission are missing."""
 
     def create(self) -> None:
-        """Create an empty key store unless there is one."""
+        """Create an empty key store. An existing one is kept."""
         with closing(self.location):
             self.location.require_one_server(_SERVER_TIMEOUT)
             if self.location.create():
@@ -70,9 +70,9 @@ class Target:
 
     @contextmanager
     def changing(self, command: str, key_ids: Iterable[str]) -> Iterator[KeyStore]:
-        """Open the key store for one change, committed at the end.
+        """Open the key store for one change, and commit at the end.
 
-        From the commit on, signals are ignored up to the end of the command.
+        From the commit until the end of the command, signals are ignored.
         """
         try:
             with self.opened(read_only=False) as store, store.transaction():
@@ -83,10 +83,13 @@ class Target:
             raise
 
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
-        """Log who changed which keys, never a token or its digest, and nothing to a terminal."""
+        """Log the user, the command and the ids of the changed keys, but not to a terminal.
+
+        Tokens and their digests are never logged.
+        """
         if sys.stderr.isatty():
             return
-        try:  # from the system and not the environment
+        try:  # from the system: the environment can be forged
             user = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
             user = str(os.getuid())
@@ -94,11 +97,11 @@ class Target:
             for i, key_id in enumerate(key_ids, start=1):
                 extra = {"user": user, "command": f"keys {command}", "key": key_id}
                 _audit.info("key changed", extra=extra)
-                if i % 1000 == 0:  # the buffer of the log is bounded
+                if i % 1000 == 0:  # the log drops lines if its buffer is full
                     logs.writer.flush()
 
     def check_new(self, key: KeyRecord) -> None:
-        """Raise `RefusedError` for the id or the token of a key in config.yaml."""
+        """Raise `RefusedError` if config.yaml has a key with this id or token."""
         if key.id in self.configured:
             raise RefusedError(f"config.yaml has a key {key.id} in auth.keys; use another id")
         if any(token.digest in self.configured_digests for token in key.tokens):
@@ -107,10 +110,10 @@ class Target:
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of all commands for keys; ``command`` gets a `Target`.
+    """Add the common options of commands for keys, and pass a `Target` to ``command``.
 
-    Its other parameters are read by `_parsers`. Errors are printed, and exit with 1;
-    `UncertainChangeError` with 3.
+    `_parsers` parse its other parameters. Errors are printed. The exit code is 1, or 3 for an
+    `UncertainChangeError`.
     """
 
     @wraps(command)
@@ -139,14 +142,14 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:
-    """Return ``--store``, or else ``auth.store`` of the configuration.
+    """Return the key store in ``--store`` or, without it, in ``auth.store``.
 
-    Raises `StartError` for a wrong configuration, and `RefusedError` for one without a store.
+    Raises `StartError` for a wrong configuration, and `RefusedError` if neither is set.
     """
     if store_path is not None:
         if is_like_url(str(store_path)):
             raise RefusedError(
-                "--store: must be a file; set a URL, which may hold a password, as auth.store"
+                "--store: must be a file; set a URL as auth.store, because it may have a password"
             )
         return Target(KeyStoreFile(store_path), as_json, time.time())
     settings = load_parts(config_path, os.environ, "auth", "logging")
@@ -166,19 +169,19 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
 
 
 create_option = click.option(
-    "--create", "may_create", is_flag=True, help="Create the key store if there is none."
+    "--create", "may_create", is_flag=True, help="Create the key store if it does not exist."
 )
 
 
 def _parse_id(key_id: str) -> str:
-    """Return the id of a key; raises `RefusedError`, which does not repeat other text."""
+    """Return a valid id of a key. Raises `RefusedError`, without the text: it may be a token."""
     if not re.fullmatch(KEY_ID, key_id, re.ASCII):
         raise RefusedError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
     return key_id
 
 
 def check_moment(moment: float) -> float:
-    """Return a Unix time; raises `ValueError` for one we cannot print."""
+    """Return a printable Unix time. Raises `ValueError` for others."""
     if not 0 <= moment < _END_OF_TIME:
         raise ValueError("must be a time from 1970 on and before the year 9999")
     return moment
@@ -187,7 +190,7 @@ def check_moment(moment: float) -> float:
 def _parse_moment(text: str, now: float) -> float:
     """Return the Unix time of ``90d`` from ``now``, ``2027-01-01`` or ``2027-01-01T00:00:00Z``.
 
-    A date is its first second in UTC. Raises `ValueError`.
+    A date stands for its first second in UTC. Raises `ValueError`.
     """
     if DURATION.fullmatch(text):
         return check_moment(now + parse_duration(text))
@@ -211,7 +214,7 @@ def _parse_overlap(text: str, now: float) -> float:
 
 
 def _parsers(now: float) -> Mapping[str, Callable[[str], object]]:
-    """Return functions that read the text of a parameter; they raise `ValueError`."""
+    """Return the parsers of parameters. They raise `ValueError`."""
     return {
         "key_id": _parse_id,
         "not_before": partial(_parse_moment, now=now),
@@ -227,7 +230,10 @@ def _parsers(now: float) -> Mapping[str, Callable[[str], object]]:
 
 
 def format_moment(moment: float | None, *, exact: bool = False) -> str | None:
-    """Return a time in UTC, to the second or microsecond; one we cannot print is the nearest."""
+    """Format a time in UTC. An unprintable time becomes the nearest printable one.
+
+    ``exact`` adds microseconds.
+    """
     if moment is None:
         return None
     moment = min(max(0, moment), _END_OF_TIME)  # in this order, NaN becomes 0
@@ -235,7 +241,7 @@ def format_moment(moment: float | None, *, exact: bool = False) -> str | None:
 
 
 def as_record(key: KeyRecord, now: float) -> Record:
-    """Return what may be shown of a key, for scripts."""
+    """Return the public data of a key for scripts."""
     return {
         "id": key.id,
         "state": key.state(now),

@@ -1,1 +1,1 @@
-"""The service as a command, and commands for a service that runs."""
+"""The command to serve, and commands for the running service."""

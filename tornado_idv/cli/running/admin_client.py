@@ -23,11 +23,11 @@ from tornado_idv.interfaces.command_tools import Exit
 
 
 class AdminUnavailable(IdvError):
-    """The admin listener did not do what was asked; the message says why."""
+    """The admin listener could not execute the command. The message is the reason."""
 
 
 class WrongRequest(IdvError):
-    """The admin listener rejects what was asked for as wrong; ``record`` is its response."""
+    """The admin listener rejected the request as invalid. ``record`` is its response."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(str(record.get("message")))
@@ -36,7 +36,7 @@ class WrongRequest(IdvError):
 
 @dataclass(frozen=True)
 class AdminListener:
-    """The admin listener of the running service, as the options of a command name it."""
+    """The admin listener of the running service, from the options of a command."""
 
     config_path: Path
     token_file: Path | None
@@ -47,16 +47,16 @@ class AdminListener:
     ) -> Record:
         """Return the record of a response.
 
-        The rest of the configuration may be wrong: the running service has read it before, or
-        rejects it. Raises `StartError` where it names no admin listener, `WrongRequest`, and
-        `AdminUnavailable`, also if there is no response within ``timeout`` seconds.
+        Only the section ``admin`` is read: the file may have errors elsewhere, made after the
+        start of the service. Raises `StartError` if the file has no admin listener, `WrongRequest`,
+        and `AdminUnavailable`, for example after ``timeout`` seconds without a response.
         """
         settings = load_parts(self.config_path, os.environ, "admin").admin
         if settings is None:
             advice = "add: admin: {port: 8081}, and restart the service"
             raise StartError(f"{self.config_path} has no admin listener; {advice}")
         if not settings.port:
-            raise StartError("admin.port is 0, any free port: a command needs a fixed one")
+            raise StartError("admin.port is 0, any free port: commands need a fixed port")
         fields = {"Content-Type": "application/json"}
         if self.token_file is not None:
             fields["Authorization"] = f"Bearer {_read_token(self.token_file)}"
@@ -92,7 +92,7 @@ class AdminListener:
 
 
 def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
-    """Add ``--config``, ``--token-file`` and ``--json``; ``command`` gets an `AdminListener`."""
+    """Add ``--config``, ``--token-file`` and ``--json``. Pass an `AdminListener` to ``command``."""
 
     @wraps(command)
     def run(
@@ -105,7 +105,7 @@ def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
     token_option = click.option(
         "--token-file",
         type=click.Path(path_type=Path, readable=False),
-        help="A file with a key of scope admin, for a listener that is not on loopback.",
+        help="File with a key of scope admin. An admin listener on loopback needs none.",
     )
     return config_option(token_option(json_option(run)))
 

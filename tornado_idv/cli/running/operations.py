@@ -45,7 +45,7 @@ def stats(admin: AdminListener) -> NoReturn:
 @click.option("--all", is_flag=True, default=None, help="Purge everything.")
 @admin_command
 def purge(admin: AdminListener, **options: str | bool | None) -> NoReturn:
-    """Drop cached answers, by exactly one of four options.
+    """Drop cached answers. Give exactly one of the four options.
 
     Exit codes: 0 done; 2 wrong use; 3 no response, or not delivered to the shared cache.
     """
@@ -60,8 +60,8 @@ _RESULTS = {"found": ("found", Exit.DONE), "not_found": ("not found", Exit.NO)}
 _CACHED = {
     "found": "a found user",
     "not_found": '"not found"',
-    "stale": "an expired answer, which is served only if the lookup fails",
-    "failure": "a failure, which is repeated for cache.failure_memo",
+    "stale": "an expired answer, served only if the lookup fails",
+    "failure": "a failure, repeated during cache.failure_memo",
     "absent": "nothing",
 }
 
@@ -72,7 +72,7 @@ _CACHED = {
 def explain(admin: AdminListener, who: str) -> NoReturn:
     """Show how each backend of the running service responds.
 
-    The backends are called past the cache, and nothing is cached. The user is not shown.
+    The command bypasses the cache, and caches nothing. The user is not shown.
 
     Exit codes: 0 found; 1 not found; 2 wrong use; 3 could not be determined.
     """
@@ -103,7 +103,7 @@ _SENTENCES = {
 def health(admin: AdminListener) -> NoReturn:
     """Report whether the running service is ready.
 
-    Exit codes: 0 ready, also if degraded; 1 starting or draining; 3 no response.
+    Exit codes: 0 ready or degraded; 1 starting or draining; 3 no response.
     """
     record = admin.request("GET", "/health/ready")
     sentence = _SENTENCES.get(str(record["status"]), "The service is {status}.")
@@ -117,15 +117,15 @@ def health(admin: AdminListener) -> NoReturn:
 def reload(admin: AdminListener) -> NoReturn:
     """Reload the configuration of the running service.
 
-    All of it is applied, or nothing.
+    After an error, the whole old configuration stays effective.
 
-    Exit codes: 0 done; 1 the configuration is wrong, and the old one stays in force; 3 could not
-    be determined: no response, or a file or backend that cannot be opened.
+    Exit codes: 0 done; 1 the configuration is wrong; 3 could not be determined: no response, or a
+    file or backend cannot be opened.
     """
     other_codes = {ConfigError: Exit.NO}
     with exit_on_error(Exit.UNDETERMINED, as_json=admin.as_json, other_codes=other_codes):
         try:
-            # Longer than the service waits for its backends.
+            # Longer than the service's own timeout for opening backends.
             record = admin.request("POST", "/reload", timeout=150.0)
         except WrongRequest as error:
             problems = map(str, (error, *error.record.get("problems", ())))
@@ -140,7 +140,7 @@ def reload(admin: AdminListener) -> NoReturn:
 @click.command(epilog=examples("status"))
 @admin_command
 def status(admin: AdminListener) -> NoReturn:
-    """Show what the running service does.
+    """Show the state of the running service.
 
     Exit codes: 0 done; 3 no response.
     """
@@ -149,7 +149,7 @@ def status(admin: AdminListener) -> NoReturn:
 
 
 def _status(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield what is shown of the service, each with its name."""
+    """Yield the lines of the status as pairs of label and text."""
     yield "state", record["status"]
     yield "version", f"{record['version']}, up for {record['uptime_s']:.0f} s"
     for each in record.get("workers", ()):

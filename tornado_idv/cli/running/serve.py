@@ -60,14 +60,14 @@ backends: [{{name: users, kind: yaml, path: {path}}}]
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="In place of server.port or server.listen; 0 takes any free port.",
+    help="Port to listen on, instead of server.port or server.listen; 0 takes any free port.",
 )
 @click.option(
     "--demo",
     "fixture",
     type=click.Path(path_type=Path, readable=False),
     metavar="USERS",
-    help="Serve this fixture as a test double, with a new key and without a configuration file.",
+    help="Serve the users in this file as a test double, with a new key and no configuration file.",
 )
 @click.option(
     "--ready-fd",
@@ -82,7 +82,7 @@ backends: [{{name: users, kind: yaml, path: {path}}}]
 @click.option(
     "--stop-on-eof",
     is_flag=True,
-    help="With --demo: stop at the end of standard input, as when the program behind it ends.",
+    help="With --demo: stop at the end of standard input, when the parent program exits.",
 )
 @click.pass_context
 def serve(
@@ -107,9 +107,10 @@ def serve(
     if stop_on_eof and not fixture:
         raise click.UsageError("--stop-on-eof requires --demo")
     if ready_file is not None:
-        with suppress(OSError):  # or else it is an error when it is written
+        with suppress(OSError):  # writing it later reports the error
             _remove_stale(ready_file)
-    # Before a thread is started: SIGHUP would end the process until the service handles it.
+    # Without a handler SIGHUP ends the process. Blocked before any thread starts, so all threads
+    # inherit this; the service unblocks it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     with (
         exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
@@ -120,7 +121,7 @@ def serve(
 
         def announce_once(service: ServiceInfo) -> None:
             _try_to_announce(settings, ready_fd, ready_file, service)
-            if stop_on_eof:  # not before: until now a signal would end the process
+            if stop_on_eof:  # only now: before, SIGTERM ends the process without a drain
                 threading.Thread(target=_terminate_on_eof, daemon=True).start()
 
         with file.located():
@@ -135,12 +136,12 @@ def serve(
 
 
 def _remove_stale(ready_file: Path) -> None:
-    """Remove the file of an earlier service, unless that still runs."""
+    """Remove the file of an earlier service. If that service still runs, keep it."""
     if not ready_file.is_file():
         return
     try:
         pid = json.loads(ready_file.read_bytes())["pid"]
-        if pid != os.getpid():  # as in a container that was started again
+        if pid != os.getpid():  # equal in a restarted container
             os.kill(pid, 0)
             return
     except (ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):
@@ -151,9 +152,9 @@ def _remove_stale(ready_file: Path) -> None:
 def _try_to_announce(
     settings: Settings, ready_fd: int | None, ready_file: Path | None, service: ServiceInfo
 ) -> None:
-    """Announce the service, to the program that started this one by one line of JSON.
+    """Announce the service on standard output, and to the parent program as a line of JSON.
 
-    It goes on serving where standard output cannot be written.
+    If standard output cannot be written, the service continues.
     """
     key, url = _token_to_try(settings), service.url + settings.server.base_path
     record = {"url": url, "admin_url": service.admin_url, "key": key, "pid": os.getpid()}
@@ -165,7 +166,7 @@ def _try_to_announce(
             with os.fdopen(ready_fd, "w", closefd=ready_fd > _STANDARD_ERROR) as pipe:
                 pipe.write(line)
         if ready_file is not None:
-            # It may hold a key: others cannot read it, and it appears when it is complete.
+            # The file has a key: it must be private. It must be complete when it appears.
             with replaced_file(ready_file) as file:
                 file.write(line)
     except OSError as error:
@@ -173,12 +174,12 @@ def _try_to_announce(
     try:
         announce(service, settings)
     except OutputError as error:
-        _log.warning("%s; serving all the same", error)
+        _log.warning("%s; the service continues", error)
 
 
 @contextmanager
 def _read_config(path: Path, fixture: Path | None, port: int | None) -> Iterator[ConfigFile]:
-    """Yield the configuration, or one that serves a fixture with a new key; raises `StartError`."""
+    """Yield the configuration, or one for a fixture with a new key. Raises `StartError`."""
     if fixture is None:
         yield ConfigFile.read(path, port)
         return
@@ -190,7 +191,7 @@ def _read_config(path: Path, fixture: Path | None, port: int | None) -> Iterator
 
 
 def _terminate_on_eof() -> None:
-    """Send this process SIGTERM at the end of standard input; blocks until then."""
+    """Wait for the end of standard input, then send SIGTERM to this process."""
     with suppress(OSError):
         while os.read(sys.stdin.fileno(), 4096):
             pass
@@ -198,10 +199,10 @@ def _terminate_on_eof() -> None:
 
 
 def announce(service: ServiceInfo, settings: Settings) -> None:
-    """Says on standard output where the service is and what it serves.
+    """Print the addresses, backends and keys of the service on standard output.
 
-    In demo mode it also gives a command that asks for the demo's @alice, if a key is
-    written in plain text that may ask now.
+    In demo mode, also print a curl command for a lookup of @alice. It needs a valid key in plain
+    text.
     """
     base_path = settings.server.base_path
     backends, shadows = (
@@ -226,7 +227,7 @@ def announce(service: ServiceInfo, settings: Settings) -> None:
 
 
 def _token_to_try(settings: Settings) -> str | None:
-    """Return the token of a key of a demo that may ask by nickname now."""
+    """Return the token of a valid key for lookups by nickname, in demo mode only."""
     for key in settings.auth.keys if settings.demo else ():
         may_ask = "identify:url" in key.scopes and key.api_key.is_valid(time.time())
         if key.token is not None and may_ask:
