@@ -1,6 +1,6 @@
-"""Client of the service: ``None`` means that the user does not exist, and nothing else.
+"""Client of the service. A lookup returns ``None`` only for a user who does not exist.
 
-It imports only `strict_json` of the service, and aiohttp only for `AsyncClient`.
+The client imports only `strict_json` of the service, and aiohttp only for `AsyncClient`.
 """
 
 from importlib import import_module

@@ -19,7 +19,10 @@ _CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
 class _Reply(aiohttp.ClientResponse):
-    """A response whose `close` ends its connection, also once that is in the pool again."""
+    """A response with a `close` that always closes the connection.
+
+    aiohttp may have returned the connection to the pool already.
+    """
 
     _transport: asyncio.BaseTransport | None = None
 
@@ -38,7 +41,7 @@ async def _on_reuse(_session: object, context: SimpleNamespace, event: object) -
 
 
 class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
-    """The client for one event loop; ``async with`` closes its connections."""
+    """The client for one event loop. ``async with`` closes its connections."""
 
     _session: aiohttp.ClientSession | None = None
     _loop: asyncio.AbstractEventLoop | None = None
@@ -57,13 +60,13 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
         await self.close()
 
     async def find_many(self, identifiers: Iterable[str]) -> AsyncIterator[Result]:
-        """Yield a result for each nickname or profile URL, in order; 100 are sent at a time."""
+        """Yield a result for each nickname or profile URL in order, in batches of 100."""
         for items in self._batches("input", identifiers):
             for each in await self._find_batch(items):
                 yield each
 
     async def find_many_cards(self, numbers: Iterable[str]) -> AsyncIterator[Result]:
-        """Yield a result for each card number, as `find_many`."""
+        """Yield a result for each card number in order, see `find_many`."""
         for items in self._batches("card_number", numbers):
             for each in await self._find_batch(items):
                 yield each
@@ -89,7 +92,7 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
     async def _exchange(
         self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
     ) -> Found:
-        if is_new:  # of its own: the common one may have been closed meanwhile
+        if is_new:  # a separate session, so no pooled connection is used
             opened: AbstractAsyncContextManager[aiohttp.ClientSession] = self._open()
         else:
             loop = asyncio.get_running_loop()
@@ -124,6 +127,6 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
         if length is not None:
             with suppress(aiohttp.ClientError, asyncio.IncompleteReadError):
                 body = await reply.content.readexactly(length)
-        if not body:  # what follows on this connection may be of another request
+        if not body:  # the rest on this connection may be the response to another request
             reply.close()
         return lookup.read(reply.status, fields, body)

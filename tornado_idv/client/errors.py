@@ -1,13 +1,13 @@
-"""Errors of the client; none contains a key, a nickname or a card number."""
+"""Errors of the client. None contains a key, a nickname or a card number."""
 
 from __future__ import annotations
 
 
 class ClientError(Exception):
-    """Base of every error of a lookup; never raised directly.
+    """Base of all errors of lookups, never raised directly.
 
-    ``request_id`` is that of the lookup in the logs of the service. ``status`` is that of the
-    response, if there was one.
+    ``request_id`` identifies the lookup in the logs of the service. ``status`` is the status of the
+    response, or ``None`` without a response.
     """
 
     request_id: str = ""
@@ -21,14 +21,14 @@ class ClientError(Exception):
 
 
 class NotFound(ClientError):
-    """The user does not exist; raised by `get` and `get_card` alone."""
+    """The user does not exist. Only `get` and `get_card` raise this."""
 
 
 class Undetermined(ClientError):
-    """The service could not be reached in time, or could not determine the result."""
+    """The service did not respond before the deadline, or could not determine the result."""
 
     retry_after: float | None = None
-    """Seconds that the service asked to wait."""
+    """Seconds to wait before the next attempt, from the service."""
 
 
 class RateLimited(Undetermined):
@@ -36,7 +36,7 @@ class RateLimited(Undetermined):
 
 
 class Unexpected(ClientError):
-    """The response is not of this service, or for another request."""
+    """The response is not from this service, or not for this request."""
 
 
 class InvalidKey(ClientError):
@@ -48,6 +48,6 @@ class MissingScope(ClientError):
 
 
 class InvalidFormat(ClientError):
-    """The value is in no valid format; ``reason`` is a token of the HTTP reference."""
+    """The format of the value is not valid. ``reason`` is a token of the HTTP reference."""
 
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""Lookups of both clients and what their responses say, without I/O."""
+"""Lookups of both clients, and the reading of their responses, without I/O."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tornado_idv.client.errors import (
 )
 
 Fields = Callable[[str, list[str]], list[str]]
-"""Returns the values of a header field, one for each line that has it, or the second argument."""
+"""Returns the values of a header field, one for each line, or the second argument without any."""
 _ID_FIELDS = ("X-Request-ID", "X-IDV-Request-ID")
-"""A proxy may replace the first; the service knows the second since version 1.0."""
+"""Both are sent: a proxy may replace the first, and only services since 1.0 know the second."""
 _TEXT = re.compile(r"[ -~]+")
 _LENGTH = re.compile(r"[1-9][0-9]{0,6}")
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -41,7 +41,7 @@ _REFUSED: dict[int, tuple[type[ClientError], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user; ``nickname`` begins with ``@``. Its repr shows the plan alone."""
+    """A user. ``nickname`` begins with ``@``. The repr shows only the plan."""
 
     plan: str
     card_number: str = field(repr=False)
@@ -51,18 +51,18 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An identifier that is looked up, and the member of a request that has it."""
+    """An identifier to look up, and the name of its member in the request."""
 
     member: str
     identifier: str = field(repr=False)
 
     @property
     def body(self) -> bytes:
-        """The JSON object with it."""
+        """The JSON object for the request."""
         return json.dumps({self.member: self.identifier}).encode()
 
     def user(self, record: dict[str, Any]) -> User:
-        """Return the user of a record; raises `Unexpected` unless it is the one looked up."""
+        """Return the user of a record. Raises `Unexpected` for another user than requested."""
         members: list[Any] = [record.get(name) for name in User.__slots__]
         if not all(isinstance(each, str) for each in members):
             raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
@@ -71,7 +71,7 @@ class Item:
         if self.member == "input":
             wanted = "@" + wanted.removesuffix("/").rpartition("/")[2].removeprefix("@")
             found = user.nickname
-        # The service may fold the case of a nickname, in ASCII: `str.lower` has more letters.
+        # The service may fold the case of nicknames, but only in ASCII, as `bytes.lower` does.
         if found.encode().lower() != wanted.encode().lower():
             raise Unexpected("the response is for another user than requested", HTTPStatus.OK)
         return user
@@ -81,9 +81,9 @@ class Item:
 class Result:
     """The result for one of many identifiers.
 
-    The user does not exist if ``user`` and ``error`` are both ``None``, and in no other case.
-    ``degraded`` is whether a backend of the service has failed within ten minutes before; ``None``
-    if the service cannot say so, since it has no batches (before version 1.0).
+    Only if ``user`` and ``error`` are both ``None``, the user does not exist. ``degraded`` is true
+    if a backend of the service has failed within the last ten minutes. Services before 1.0 have no
+    batches: then it is ``None``.
     """
 
     identifier: str = field(repr=False)
@@ -93,50 +93,50 @@ class Result:
 
 
 Found = User | list[Result] | None
-"""What a response says: a user or none, or the results of a batch."""
+"""The result of a response: a user, ``None``, or the results of a batch."""
 
 
 class StaleConnection(Undetermined):
-    """A kept connection was closed before a response."""
+    """A kept connection was closed without a response."""
 
 
 @dataclass
 class Lookup:
-    """One lookup with all its attempts; ``items`` has the one that is looked up.
+    """One lookup with all its attempts. ``items`` has one item, or in a `Batch` many.
 
-    Each attempt has an id of its own, so that no response to an earlier one is taken for its own.
-    ``remaining`` returns seconds.
+    Each attempt has another id, so a late response to an earlier attempt is detected.
+    ``remaining`` returns the seconds until the deadline.
     """
 
     max_body: ClassVar = 64 * 1024
-    """Bytes of a response body that are read."""
+    """Maximum size of a response body, in bytes."""
     path: str
     body: bytes = field(repr=False)
     items: list[Item] = field(repr=False)
     must_exist: bool = False
     max_items: int | None = None
-    """The maximum batch size, if the response rejects this batch as too large; 0 for no batches."""
+    """Maximum batch size, set when the server rejects a batch as too large. 0 means no batches."""
     date: str = ""
-    """The field ``Date`` of the response."""
+    """The ``Date`` field of the response."""
     remaining: Callable[[], float] = field(default=lambda: 0.0)
     call_id: str = field(default_factory=lambda: os.urandom(16).hex())
     attempts: int = 0
 
     @property
     def request_id(self) -> str:
-        """The id of the present attempt."""
+        """The id of the current attempt."""
         return f"{self.call_id}-{self.attempts}"
 
     def next_ids(self) -> dict[str, str]:
-        """Begin an attempt; return the header fields with its id."""
+        """Begin an attempt. Return the header fields with its id."""
         self.attempts += 1
         return dict.fromkeys(_ID_FIELDS, self.request_id)
 
     def body_length(self, fields: Fields) -> int | None:
-        """Return the length of a body that is to be read, ``None`` if the response is discarded.
+        """Return the length of the body to read, or ``None`` to discard the response.
 
-        Only a response with the id of this request can be one to it, and not a late one to another.
-        Its body must have one length, so that a cut one is detected.
+        The response must have the id of this request: otherwise it may belong to another one. It
+        must have exactly one length: otherwise a truncated body would not be detected.
         """
         length = fields("content-length", [])
         is_framed = len(length) == 1 and _LENGTH.fullmatch(length[0])
@@ -145,9 +145,10 @@ class Lookup:
         return int(length[0]) if int(length[0]) <= self.max_body else None
 
     def read(self, status: int, fields: Fields, body: bytes) -> Found:
-        """Return the user of a response, ``None`` if it says that there is none.
+        """Return the user of a response, or ``None`` if the user does not exist.
 
-        Raises `ClientError` for every other response, and with ``must_exist`` for that one.
+        Raises `ClientError` for every other response. With ``must_exist`` it raises `NotFound`
+        instead of returning ``None``.
         """
         if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
@@ -172,15 +173,15 @@ class Lookup:
             error = InvalidFormat(f"{message}: {reason}", status)
             error.reason = reason
             raise error
-        message = f"status {status} with a response that is not of this service"
+        message = f"status {status}: the response is not from this service"
         if code == "no_such_route":
             message = "the service has no such path: check its URL"
         elif not self._is_echoed(fields):
             names = ", ".join(fields("server", []) + fields("via", []))
             proxy = f"a proxy ({names[:100]})" if _TEXT.fullmatch(names) else "a proxy"
             message = (
-                f"status {status} without the X-Request-ID of the request, and without its"
-                f" X-IDV-Request-ID: not this service, or {proxy} has changed both"
+                f"status {status}: the response has neither the X-Request-ID nor the"
+                f" X-IDV-Request-ID of the request: not this service, or {proxy} has changed both"
             )
         raise Unexpected(message, status)
 
@@ -191,7 +192,7 @@ class Lookup:
         return self.items[0].user(record)
 
     def _record(self, fields: Fields, body: bytes) -> dict[str, Any]:
-        """Return the JSON object of a response, empty if it has none."""
+        """Return the JSON object of a response, or an empty one for any other body."""
         types = [each.partition(";")[0].strip() for each in fields("content-type", [])]
         is_plain = types == ["application/json"] and not fields("content-encoding", [])
         if not is_plain or len(body) != self.body_length(fields):
@@ -204,16 +205,16 @@ class Lookup:
 
 
 class Batch(Lookup):
-    """A lookup of many items, whose response has a record for each."""
+    """A lookup of many items. The response has a record for each."""
 
     max_body = 1024 * 1024
 
     def read(self, status: int, fields: Fields, body: bytes) -> Found:
         code = None if status == HTTPStatus.OK else self._record(fields, body).get("code")
         quota = _QUOTA.fullmatch("".join(fields("ratelimit-policy", [])))
-        if code == "no_such_route":  # of an older service
+        if code == "no_such_route":  # services before 1.0 have no batches
             self.max_items = 0
-        elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # of a proxy, too
+        elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # a proxy may send this, too
             if len(self.items) == 1:
                 raise InvalidFormat("the value is too long", status)
             self.max_items = len(self.items) // 2
@@ -224,7 +225,7 @@ class Batch(Lookup):
     def _found(self, record: dict[str, Any]) -> Found:
         records, degraded = record.get("results"), record.get("degraded")
         if not isinstance(records, list) or len(records) != len(self.items):
-            raise Unexpected("the response has not one result for each item", HTTPStatus.OK)
+            raise Unexpected("the numbers of results and items differ", HTTPStatus.OK)
         return [
             self._result(item, each, degraded=degraded is not False)
             for item, each in zip(self.items, records, strict=True)
@@ -251,4 +252,4 @@ class Batch(Lookup):
             raise InvalidFormat(_REFUSED[422][1])
         if isinstance(code, str):
             raise Undetermined(f"the service could not determine the result: {code}")
-        raise Unexpected("a result of the response is not of this service", HTTPStatus.OK)
+        raise Unexpected("a result in the response is not from this service", HTTPStatus.OK)

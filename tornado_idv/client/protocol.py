@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FoundT = TypeVar("_FoundT")
 _UserT = TypeVar("_UserT")
 MAX_IDLE_TIME = 5.0
-"""Seconds after which a kept connection is not used: the service closes it after 10 s."""
+"""Maximum idle time of a kept connection, in seconds. The service closes it after 10 s."""
 _URL = re.compile(
     r"(?P<scheme>https?)://(?P<authority>(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])"
     r"(?::(?P<port>[0-9]{1,5}))?)(?P<path>(?:/[!-\"$->@-~]*)?)",
@@ -30,17 +30,18 @@ _OPERATIONS = {"input": "url", "card_number": "card"}
 _FIRST_PAUSE = 0.1
 _MAX_ITEMS = 100
 _MAX_REQUEST = 15_000
-"""Bytes of the body of a batch: the service accepts 16 KiB by default."""
+"""Maximum size of a batch request, in bytes. The service accepts 16 KiB by default."""
 _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class BaseClient(Generic[_FoundT, _UserT]):
-    """Arguments and methods of both clients; those of `AsyncClient` return awaitables.
+    """Arguments and methods of both clients. In `AsyncClient`, the methods return awaitables.
 
-    Each provides `_exchange`, and `_run` for the coroutine of a call; in `Client` it never waits.
+    Both clients share the coroutines here. A client implements `_exchange`, and `_run` for the
+    coroutine of a call. In `Client`, a coroutine never suspends.
 
-    ``deadline`` bounds a call with all its attempts, in seconds. ``traceparent`` is called for each
-    attempt and returns the value of that header field, or ``None``. ``clock``, ``sleep`` and
+    ``deadline`` is the maximum time of a call with all its attempts, in seconds. ``traceparent``
+    returns the value of this header field for an attempt, or ``None``. ``clock``, ``sleep`` and
     ``chance`` are for tests. Raises `ValueError` for an invalid ``url`` or ``key``.
     """
 
@@ -80,30 +81,30 @@ class BaseClient(Generic[_FoundT, _UserT]):
         self._clock, self._sleep, self._chance = clock, sleep, chance
         self._max_items = _MAX_ITEMS
         self.date = ""
-        """The field ``Date`` of the last response of the service."""
+        """The ``Date`` field of the last response of the service."""
         self._prepare()
 
     def find(self, identifier: str) -> _FoundT:
-        """Return the user with a nickname, written ``@nickname``, or a profile URL.
+        """Return the user with an ``@nickname`` or a profile URL.
 
-        ``None`` means that the user does not exist. Raises `ClientError` for everything else.
+        If the user does not exist, return ``None``. In all other cases raise `ClientError`.
         """
         return cast("_FoundT", self._run(self._find(Item("input", identifier))))
 
     def find_card(self, number: str) -> _FoundT:
-        """Return the user with a card number, as `find`."""
+        """Return the user with a card number, see `find`."""
         return cast("_FoundT", self._run(self._find(Item("card_number", number))))
 
     def get(self, identifier: str) -> _UserT:
-        """Return the user as `find`; raises `NotFound` if it does not exist."""
+        """Return the user as `find` does. Raises `NotFound` if it does not exist."""
         return cast("_UserT", self._run(self._find(Item("input", identifier), must_exist=True)))
 
     def get_card(self, number: str) -> _UserT:
-        """Return the user with a card number, as `get`."""
+        """Return the user with a card number, see `get`."""
         return cast("_UserT", self._run(self._find(Item("card_number", number), must_exist=True)))
 
     def _batches(self, member: str, identifiers: Iterable[str]) -> Iterator[list[Item]]:
-        """Yield as many items at a time as a request may have."""
+        """Yield batches of items within the limits of a request."""
         batch: list[Item] = []
         size = 0
         for each in identifiers:
@@ -129,7 +130,9 @@ class BaseClient(Generic[_FoundT, _UserT]):
             size = lookup.max_items
             if size is not None:
                 self._max_items = size
-            elif isinstance(error, InvalidFormat) and len(items) > 1:  # by an item that is not text
+            elif isinstance(error, InvalidFormat) and len(items) > 1:
+                # One item is not valid text, so the whole batch is rejected. Find it with single
+                # lookups.
                 size = 1
             else:
                 return [Result(each.identifier, None, error) for each in items]
@@ -144,7 +147,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
             return Result(item.identifier, None, error)
 
     def _prepare(self) -> None:
-        """Set attributes of one client alone."""
+        """Set the attributes of a subclass."""
 
     @abstractmethod
     def _run(self, call: Coroutine[Any, Any, Any]) -> Any: ...
@@ -156,7 +159,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
     async def _exchange(
         self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
     ) -> Found:
-        """Send a request, with ``is_new`` on a new connection, and read its response."""
+        """Send a request and read its response. With ``is_new``, use a new connection."""
 
     async def _find(self, item: Item, *, must_exist: bool = False) -> User | None:
         path = self._path + _OPERATIONS[item.member]
@@ -191,5 +194,5 @@ class BaseClient(Generic[_FoundT, _UserT]):
             fields["traceparent"] = traceparent
         try:
             return await self._exchange(lookup, fields | lookup.next_ids())
-        except StaleConnection:  # a lookup changes nothing, so it may be sent again
+        except StaleConnection:  # safe to repeat: a lookup changes nothing
             return await self._exchange(lookup, fields | lookup.next_ids(), is_new=True)

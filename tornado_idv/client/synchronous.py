@@ -23,15 +23,15 @@ _MAX_IDLE = 16
 
 _FIELDS = rb"[\t -~\x80-\xff]*\r\n(?:[!#-'*+.0-9A-Z^-z|~-]+:[\t -~\x80-\xff]*\r\n)*\r\n"
 _HEADS = re.compile(rb"(?:HTTP/1\.1 100 %b)*HTTP/1\.[01] [2-5][0-9]{2} %b" % (_FIELDS, _FIELDS))
-"""The head of a response, and interim ones before it: `http.client` also accepts others."""
+"""The head of a response after any interim responses. `http.client` also accepts invalid heads."""
 
 _default_context = lru_cache(ssl.create_default_context)
 
 
 class Client(BaseClient[User | None, User]):
-    """A client for any number of threads, which keeps connections open.
+    """A client for any number of threads, with kept connections.
 
-    Only the resolution of the host name may take longer than ``deadline``.
+    Only the resolution of the host name can exceed ``deadline``.
     """
 
     def _prepare(self) -> None:
@@ -50,17 +50,18 @@ class Client(BaseClient[User | None, User]):
         self.close()
 
     def find_many(self, identifiers: Iterable[str]) -> Iterator[Result]:
-        """Yield a result for each nickname or profile URL, in order; 100 are sent at a time."""
+        """Yield a result for each nickname or profile URL in order, in batches of 100."""
         for items in self._batches("input", identifiers):
             yield from self._run(self._find_batch(items))
 
     def find_many_cards(self, numbers: Iterable[str]) -> Iterator[Result]:
-        """Yield a result for each card number, as `find_many`."""
+        """Yield a result for each card number in order, see `find_many`."""
         for items in self._batches("card_number", numbers):
             yield from self._run(self._find_batch(items))
 
     def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
         try:
+            # Nothing suspends in this client, so the first `send` runs the whole call.
             while True:
                 call.send(None)
         except StopIteration as end:
@@ -98,6 +99,7 @@ class Client(BaseClient[User | None, User]):
             if length is not None and heads is not None:
                 with suppress(ConnectionError, ssl.SSLError, HTTPException):
                     body = reply.read(length)
+                # Extra bytes after the body would be taken for the next response.
                 is_all = len(body) == length == len(stream.received) - heads.end()
                 is_reusable = is_all and http.sock is stream
             return lookup.read(reply.status, reply.headers.get_all, body)
@@ -108,7 +110,10 @@ class Client(BaseClient[User | None, User]):
                 stream.socket.close()
 
     def _kept_socket(self) -> socket.socket | None:
-        """Return the socket that was used last by this process, if it can be used again."""
+        """Return the most recently used socket that is still usable.
+
+        A forked process must not use the sockets of its parent.
+        """
         with suppress(IndexError):
             while True:
                 sock, since, process = self._idle.pop()
@@ -120,12 +125,12 @@ class Client(BaseClient[User | None, User]):
 
 
 class _Stream(io.RawIOBase):
-    """A socket for an `HTTPConnection`, where each step has the time left as its timeout."""
+    """A socket for an `HTTPConnection`. The timeout of each step is the time until the deadline."""
 
     def __init__(self, sock: socket.socket, lookup: Lookup) -> None:
         self.socket = sock
         self._remaining = lookup.remaining
-        self._size = 2 * lookup.max_body  # with the head and the interim responses before it
+        self._size = 2 * lookup.max_body  # includes the head and interim responses
         self.received = bytearray()
 
     def sendall(self, data: bytes) -> None:
@@ -145,11 +150,11 @@ class _Stream(io.RawIOBase):
         return length
 
     def close(self) -> None:
-        """Do nothing: `HTTPConnection` closes its socket before the last response is read."""
+        """Do nothing: `HTTPConnection` closes its socket too early, before the body is read."""
 
 
 def _is_quiet(sock: socket.socket) -> bool:
-    """Return whether a connection is open and has no unread bytes: a proxy may have sent a 408."""
+    """Return whether a connection is open, without unread bytes such as a proxy's 408."""
     sock.settimeout(0)
     try:
         sock.recv(1)
@@ -163,7 +168,7 @@ def _is_quiet(sock: socket.socket) -> bool:
 def _connect(
     host: str, port: int, tls: ssl.SSLContext | None, remaining: Callable[[], float]
 ) -> socket.socket:
-    """Connect to the first address that accepts; each gets an equal part of the time left."""
+    """Connect to the first address that accepts. Each address gets an equal part of the time."""
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for parts, (*kind, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         sock = socket.socket(*kind)
@@ -181,7 +186,7 @@ def _connect(
 
 
 def _bounded(sock: socket.socket, seconds: float) -> socket.socket:
-    """Set the timeout of the next step; raises `TimeoutError` if no time is left."""
+    """Set the timeout of the next step. Raises `TimeoutError` if no time is left."""
     if seconds <= 0:
         raise TimeoutError
     sock.settimeout(seconds)
