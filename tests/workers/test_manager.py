@@ -184,7 +184,11 @@ def short_timeout() -> Iterator[None]:
         ([], 200, b'"ok"'),
         ([PlayedWorker({"result": True}), PlayedWorker(None)], 200, b'"ok"'),
         ([PlayedWorker({"result": True}), PlayedWorker(phase="ended")], 200, b'"ok"'),
-        ([PlayedWorker({"result": True}), PlayedWorker()], 503, b"worker 2 (pid 12): no reply in"),
+        (
+            [PlayedWorker({"result": True}), PlayedWorker()],
+            503,
+            b"worker 2 (pid 12): no reply within",
+        ),
         ([PlayedWorker({"error": "KeyError"})], 503, b"worker 1 (pid 11): KeyError"),
     ],
     ids=["no worker", "one ends", "one has ended", "one does not reply", "one fails"],
@@ -310,7 +314,7 @@ async def test_configuration_is_in_force_once_all_have_prepared_it(tmp_path: Pat
 
 
 FAILURE = {"at": 1.0, "code": "reload_failed", "problems": ["no file"]}
-ENDED = "worker 2 (pid 12): ended while it prepared the configuration"
+ENDED = "worker 2 (pid 12): ended while preparing the configuration"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Messages between processes, and the connection of each to the supervisor.
+"""Messages between processes, and the connection of each process to the supervisor.
 
-A message is one JSON object on a line of its own. The manager connects to workers by Unix sockets
-whose addresses are no files: the kernel chooses one in the abstract namespace, which needs no
-folder and is free again when the process ends. Other users can connect to it, and other containers
-where they share the network: both ends check that the other is a process that could as well be
-debugged by this one.
+A message is a JSON object on one line. The manager connects to workers by Unix sockets in the
+abstract namespace. The kernel chooses the address. It needs no folder, and becomes free when the
+process ends. Other users, and containers in the same network namespace, can connect to it. So both
+ends accept only processes of the same user in a visible PID namespace: such a process could also
+debug this one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tornado_idv.errors import ConfigError, Problem, StartError, format_tracebac
 
 _log = logging.getLogger(__name__)
 MAX_LINE = 16 * 1024 * 1024
-"""Bytes: more than a configuration file has."""
+"""Maximum size of a message, in bytes. A configuration file is smaller."""
 _HEARTBEAT = 1.0
-"""Seconds between two reports to the supervisor."""
+"""Seconds between reports to the supervisor."""
 STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
-"""Exit codes: stopped with all requests answered, or with some not; a `StartError`; a bug."""
+"""Exit codes: all requests answered; some unanswered; a `StartError`; an unhandled exception."""
 
 Message = dict[str, Any]
 
@@ -52,12 +52,12 @@ class Connection:
         return cls(*await asyncio.open_unix_connection(sock=sock, limit=MAX_LINE))
 
     def send(self, **message: object) -> None:
-        """Send a message; if the other end is closed, do nothing."""
+        """Send a message. If the connection is closed, do nothing."""
         if not self._writer.is_closing():
             self._writer.write(encode(message))
 
     async def receive(self) -> Message | None:
-        """Return the next message; ``None`` at the end of the connection."""
+        """Return the next message, or ``None`` at the end of the connection."""
         try:
             line = await self._reader.readline()
         except OSError:
@@ -65,7 +65,7 @@ class Connection:
         return msgspec.json.decode(line) if line.endswith(b"\n") else None
 
     async def close(self) -> None:
-        """Send what is left, and close."""
+        """Send all pending messages, and close."""
         self._writer.close()
         with suppress(OSError):
             await self._writer.wait_closed()
@@ -73,7 +73,7 @@ class Connection:
 
 @asynccontextmanager
 async def listening(serve: Callable[[Connection], Awaitable[None]]) -> AsyncIterator[str]:
-    """Serve connections; yield the address. Raises `StartError` where there are no Unix sockets."""
+    """Serve connections, and yield the address. Raises `StartError` without Unix sockets."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
@@ -92,7 +92,7 @@ async def listening(serve: Callable[[Connection], Awaitable[None]]) -> AsyncIter
 
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[Connection]:
-    """Yield a connection to a process; raises `ConnectionError` if it has ended."""
+    """Yield a connection to a process. Raises `ConnectionError` for an ended process."""
     with ExitStack() as opened:
         sock = opened.enter_context(socket.socket(socket.AF_UNIX))
         sock.settimeout(0)
@@ -108,19 +108,20 @@ async def connected(address: str) -> AsyncIterator[Connection]:
 
 
 def _is_own(sock: socket.socket) -> bool:
-    """Return whether the other end is a process of this user, which is visible from here."""
+    """Return whether the peer is a process of the same user, in a visible PID namespace."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, user, _ = struct.unpack("3i", credentials)
     return bool(pid > 0 and user == os.geteuid())
 
 
 class State(msgspec.Struct):
-    """State of a process, as it tells the supervisor; ``keys`` is not ``None`` once it serves.
+    """State of a process, sent to the supervisor.
 
-    ``error`` is why it cannot start, with the ``problems`` of a `ConfigError`. ``address`` is where
-    the manager can connect, and ``generation`` that of the configuration in force. ``preparing`` is
-    whether it opens what another one needs, and ``retiring`` whether it is to be replaced.
-    ``report`` has its gauges and counters.
+    ``keys`` is the number of keys, or ``None`` before the process serves. ``error`` is the reason
+    of a failed start, with the ``problems`` of a `ConfigError`. The manager connects to
+    ``address``. ``generation`` is the number of the current configuration. ``preparing`` is true
+    while the process prepares another configuration. ``retiring`` requests a replacement for the
+    process. ``report`` has its gauges and counters.
     """
 
     keys: int | None = None
@@ -138,11 +139,11 @@ class State(msgspec.Struct):
 
 
 class Channel:
-    """The connection to the supervisor, which is sent the state each second, and each change of it.
+    """The connection to the supervisor. It sends the state every second, and after each change.
 
-    ``stop`` is set when the process is to stop, because the supervisor says so or is gone; then
-    ``delay`` is whether ``drain.delay`` applies. While the process starts, it cancels ``starting``
-    instead. ``on_message`` is called with messages that are no replies.
+    ``stop`` is set when the supervisor orders a stop, or has ended. Then ``delay`` is true if
+    ``drain.delay`` applies. During the start, a stop cancels the task ``starting`` as well.
+    ``on_message`` receives all messages except for replies.
     """
 
     def __init__(
@@ -166,12 +167,12 @@ class Channel:
         self.send(op="state", state=self._state)
 
     def serving(self, keys: int, report: Callable[[], Message | None] = lambda: None) -> None:
-        """Notify the supervisor that the process serves; ``report`` returns its report."""
+        """Notify the supervisor that the process serves. ``report`` returns its report."""
         self._starting, self._report = None, report
         self.update(keys=keys)
 
     async def ask(self, op: str, **args: Any) -> Message:
-        """Return the reply of the supervisor, which replies in order."""
+        """Send a request to the supervisor, and return its reply. Replies come in order."""
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._replies.append(reply)
         self.send(op=op, **args)
@@ -184,7 +185,7 @@ class Channel:
             await asyncio.sleep(_HEARTBEAT)
 
     async def read(self) -> None:
-        """Receive messages until the supervisor is gone."""
+        """Receive messages until the supervisor ends."""
         while (message := await self._connection.receive()) is not None:
             match message["op"]:
                 case "drain":
@@ -208,9 +209,9 @@ class Channel:
 async def supervised(
     control: socket.socket, serve: Callable[[Channel], Awaitable[int]], generation: int
 ) -> int:
-    """Run ``serve`` under the supervisor at the other end of ``control``; return the exit code.
+    """Run ``serve`` under the supervisor at the other end of ``control``. Return the exit code.
 
-    ``generation`` is that of the configuration that the process starts with.
+    ``generation`` is the number of the configuration at the start of the process.
     """
     connection = await Connection.on(control)
     channel = Channel(connection, asyncio.current_task(), generation)
@@ -224,7 +225,7 @@ async def supervised(
         if not channel.stop.is_set():
             raise
         return STOPPED
-    except Exception as error:  # noqa: BLE001 - logged here, while there is a log
+    except Exception as error:  # noqa: BLE001 - logged here, before the log is closed
         _log.critical("unhandled exception:\n%s", format_traceback(error))
         return CRASHED
     finally:

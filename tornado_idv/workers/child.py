@@ -1,4 +1,4 @@
-"""A forked process, as its supervisor sees it, and its place, whichever process has it."""
+"""Forked processes in the supervisor, and the slots for them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from tornado_idv.workers.channel import CRASHED, Message, State, encode
 _log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
 _STABLE_AFTER = 1.0
-"""Seconds: a process that served for so long did not fail at its start."""
+"""Seconds of serving after which the next restart has no back-off."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+"""Seconds of the back-off before a restart."""
 
 
 @dataclass(eq=False, repr=False)
 class Child:
-    """A process with a socket to it, and what it last sent; times are monotonic seconds.
+    """A process with a socket to it, and its last messages. Times are monotonic seconds.
 
-    It is *starting* until it reports that it serves, and *draining* once it was asked to stop.
+    The process is *starting* until it reports that it serves, and *draining* after the order to
+    stop.
     """
 
     name: str
@@ -38,17 +40,17 @@ class Child:
     sock: socket.socket
     heard: float
     state: State = field(default_factory=State)
-    """As last reported."""
+    """The last reported state."""
     phase: Phase = "starting"
     started_at: float = field(default_factory=time.time)
-    """As a Unix time."""
+    """Unix time."""
     ready_at: float | None = None
     kill_at: float = math.inf
-    """When it is killed unless it has ended: it was asked to stop."""
+    """The deadline of a stop: then the process is killed."""
     disconnected: bool = False
-    """Whether it has closed its end, as it does before it ends."""
+    """True after the process has closed the connection. It does so before it ends."""
     unsent: bytearray = field(default_factory=bytearray)
-    """Messages for `flush`, once the socket can be written."""
+    """Messages for `flush`, waiting until the socket is writable."""
     _received: bytes = b""
 
     def __str__(self) -> str:
@@ -58,13 +60,13 @@ class Child:
         return self.sock.fileno()
 
     def overview(self, now: float) -> Message:
-        """Return its state for the manager."""
+        """Return the state of the process for the manager."""
         return {
             "name": self.name,
             "pid": self.pid,
             "phase": self.phase,
             "started_at": self.started_at,
-            # A killed child is given time to end, by a heartbeat in the future.
+            # After a kill, `heard` is in the future: it gives the child time to end.
             "heartbeat_age": max(0.0, round(now - self.heard, 1)),
             "requests": 0 if self.state.report is None else self.state.report["requests"],
             "report": self.state.report,
@@ -72,12 +74,12 @@ class Child:
         }
 
     def send(self, op: str, **args: Any) -> None:
-        """Send a message, now or by `flush`."""
+        """Send a message now, or with the next `flush`."""
         self.unsent += encode({"op": op, **args})
         self.flush()
 
     def flush(self) -> None:
-        """Send what is left; a process that has ended is noticed elsewhere."""
+        """Send pending messages. Errors are ignored: `reap` notices the end of the process."""
         try:
             while self.unsent:
                 del self.unsent[: self.sock.send(self.unsent)]
@@ -87,7 +89,7 @@ class Child:
             self.unsent.clear()
 
     def receive(self, now: float) -> list[Message]:
-        """Return the messages that it has sent."""
+        """Return the messages received since the last call."""
         try:
             while data := self.sock.recv(_READ_SIZE):
                 self.heard = now
@@ -95,36 +97,39 @@ class Child:
             self.disconnected = True
         except BlockingIOError:
             pass
-        except OSError:  # it has closed its end with a message from here unread
+        except OSError:  # closed by the process, with unread messages from here
             self.disconnected = True
         *lines, self._received = self._received.split(b"\n")
         return [msgspec.json.decode(line, type=Message) for line in lines]
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """Return its exit code if it has ended: minus the signal's number if one ended it."""
+        """Return the exit code, or ``None`` if the process still runs.
+
+        After a signal the exit code is minus the signal's number.
+        """
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if pid else None
 
     def end(self) -> None:
-        """End it at once, and wait for that."""
+        """Kill the process, and wait for its end."""
         self.kill()
         os.waitpid(self.pid, 0)
         self.close()
 
     def close(self) -> None:
-        """Close the socket to it."""
+        """Close the socket."""
         self.sock.close()
 
 
 def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:
-    """Fork a process that runs ``run`` with its end of a socket pair, and exits with its result.
+    """Fork a process to call ``run`` with its end of a socket pair. The result is its exit code.
 
-    Raises `OSError` where the system has no process, memory or descriptor left.
+    Raises `OSError` if the system has no process, memory or descriptor left.
     """
     ours, theirs = socket.socketpair()
     try:
@@ -137,7 +142,7 @@ def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:
         ours.close()
         try:
             os._exit(run(theirs))
-        except BaseException as error:  # noqa: BLE001 - nothing may leave by the supervisor's stack
+        except BaseException as error:  # noqa: BLE001 - no exception may reach the supervisor's code
             _log.critical("unhandled exception:\n%s", format_traceback(error))
             os._exit(CRASHED)
     theirs.close()
@@ -147,22 +152,22 @@ def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:
 
 @dataclass
 class Slot:
-    """The place of a process: ``run`` is what it does; ``child`` the process, if there is one."""
+    """The place of one process: its function ``run``, and the current process ``child``."""
 
     name: str
     run: Callable[[socket.socket], int]
     child: Child | None = None
     start_at: float = 0.0
     exits_in_a_row: int = 0
-    """The number of processes that ended since the last one ran for at least a second."""
+    """Number of exits since the last process that served for at least a second."""
     error: StartError | None = None
-    """Why the last of them failed."""
+    """The error of the last failed start."""
 
     def on_exit(self, child: Child, reason: str, now: float) -> float:
-        """The process has ended; return in how many seconds another one is started.
+        """Schedule a restart after an exit. Return the seconds until then.
 
-        At once after the first exit, then with a back-off that doubles; a run of at least a
-        second resets it.
+        The first restart is immediate, further ones have an exponential back-off. If a process
+        served for at least a second, the back-off starts again.
         """
         self.child = None
         if child.ready_at is None and self.error is None:

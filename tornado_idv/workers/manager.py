@@ -1,4 +1,4 @@
-"""The manager process of several workers: reloads, and the admin listener if there is one."""
+"""The manager process of several workers: reloads, and the admin listener."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from tornado_idv.workers.channel import STOPPED, Channel, Connection, Message, c
 
 _log = logging.getLogger(__name__)
 _TIMEOUT = 5.0
-"""Seconds in which workers and the supervisor reply, but for `prepare`."""
+"""Seconds for a reply of a worker or the supervisor. `prepare` has a longer timeout."""
 
 
 def run_manager(
     current: Configuration, sockets: Sequence[socket.socket], control: socket.socket
 ) -> int:
-    """Manage the workers until asked to stop; return the exit code."""
+    """Manage the workers until the supervisor orders a stop. Return the exit code."""
     settings, admin = current.settings, current.settings.admin
     logs = configure_logging(settings.logging.level, settings.logging.format, shared=True)
 
@@ -57,7 +57,7 @@ def run_manager(
                 await stack.enter_async_context(keys.opened(settings.auth))
                 listening = admin_listening(sockets, admin.host, operations)
                 await stack.enter_async_context(listening)
-            logs.writer.flush()  # the service is announced then
+            logs.writer.flush()  # before the announcement of the service
             channel.serving(len(keys.ring.ids))
             await channel.stop.wait()
         return STOPPED
@@ -67,7 +67,7 @@ def run_manager(
 
 
 class Manager:
-    """Has the workers do what the operator asks for; implements `Operations`."""
+    """Executes operations in all workers. Implements `Operations`."""
 
     def __init__(self, channel: Channel, current: Configuration, keys: Keys) -> None:
         channel.on_message = self._on_message
@@ -82,7 +82,7 @@ class Manager:
 
     async def report(self, *, take_lag: bool = False) -> Report:
         overview = await self._overview()
-        counters = Counters()  # the sum of what workers report, and have counted until they ended
+        counters = Counters()  # the sum of running and ended workers
         counters.merge(overview["ended"])
         counters.last_reload_success = overview["loaded_at"]
         reports = [each["report"] for each in overview["workers"] if each["report"] is not None]
@@ -98,7 +98,7 @@ class Manager:
     async def purge(self, target: Record) -> bool:
         workers = await self._workers()
         replies = await asyncio.gather(*(_ask(each, "purge", target) for each in workers))
-        # The cache of a worker that has ended is gone, too.
+        # A worker that has ended needs no purge: its cache is gone.
         failed = [
             f"{worker['name']} (pid {worker['pid']}): {reply['error']}"
             for worker, reply in zip(workers, replies, strict=True)
@@ -124,7 +124,11 @@ class Manager:
         return await self.reloader.reload("admin", **audited)
 
     async def _apply(self, file: ConfigFile) -> ReloadResult:
-        """Have every process prepare a configuration, and put it in force if all of them can."""
+        """Prepare a configuration in every process. If all succeed, commit it in all.
+
+        Workers may start during the reload. So the supervisor accepts the new configuration only
+        if every serving worker has prepared it. Otherwise the new workers prepare it, too.
+        """
         async with AsyncExitStack() as connections:
             async with AsyncExitStack() as undo:
                 own = await prepare_file(file, self._kinds, self._prepare)
@@ -133,7 +137,7 @@ class Manager:
                 prepared: list[Connection] = []
                 reply: Message = {}
                 while "result" not in reply:
-                    # The supervisor replaces those that do not serve yet.
+                    # Starting workers need not prepare: the supervisor replaces them.
                     ready = [each for each in await self._workers() if each["phase"] == "ready"]
                     new = [each for each in ready if each["pid"] not in asked]
                     asked |= {each["pid"] for each in new}
@@ -145,8 +149,8 @@ class Manager:
                             return outcome
                         if outcome is not None:
                             prepared.append(outcome)
-                    # From then on, processes that are started serve as the others do. The
-                    # supervisor refuses if another worker serves by now.
+                    # After "use", new processes start with this configuration. The supervisor
+                    # sends no result if an unprepared worker has started to serve.
                     reply = await self._channel.ask(
                         "use",
                         content=file.content.decode(),
@@ -159,13 +163,14 @@ class Manager:
             own.commit()
             for each in prepared:
                 each.send(generation=reply["generation"])
-            # The supervisor replaces those that do not commit.
+            # A worker without a reply needs no handling: the supervisor replaces it because of its
+            # old generation.
             await asyncio.gather(*map(_reply, prepared))
         self._channel.update(generation=reply["generation"])
         return result
 
     async def _prepare(self, settings: Settings) -> Prepared:
-        """Open the key store of these settings, if it is another one; raises `StartError`."""
+        """Open the key store of these settings, unless it is already open. Raises `StartError`."""
         settings, _ = applicable(self.settings, settings)
         keys = await self._keys.prepare(settings.auth if settings.admin else AuthSettings())
 
@@ -193,11 +198,11 @@ class Manager:
             self.reloader.stop()
 
     async def _workers(self) -> list[Message]:
-        """Return the workers that may have cached something; raises `OperationFailed`."""
+        """Return all workers that may have cached answers. Raises `OperationFailed`."""
         return [each for each in (await self._overview())["workers"] if each["address"]]
 
     async def _overview(self) -> Message:
-        """Return the state of the service; raises `OperationFailed`."""
+        """Return the state of the service. Raises `OperationFailed`."""
         try:
             return await asyncio.wait_for(self._channel.ask("overview"), _TIMEOUT)
         except TimeoutError:
@@ -205,7 +210,7 @@ class Manager:
 
 
 async def _ask(worker: Message, op: str, args: Record) -> Message:
-    """Return the reply of a worker, which is ``ended: true`` if it has ended."""
+    """Return the reply of a worker, or ``ended: true`` if the worker has ended."""
     try:
         async with connected(worker["address"]) as connection:
             connection.send(op=op, args=args)
@@ -221,15 +226,15 @@ async def _reply(connection: Connection) -> Message:
         async with asyncio.timeout(_TIMEOUT):
             return await connection.receive() or {"ended": True}
     except TimeoutError:
-        return {"error": "no reply in time"}
+        return {"error": f"no reply within {_TIMEOUT:g} s"}
 
 
 async def _prepare_in(
     worker: Message, content: bytes, stack: AsyncExitStack
 ) -> Connection | ReloadResult | None:
-    """Have a worker prepare a configuration; return the connection that puts it in force.
+    """Prepare a configuration in a worker. Return the connection for its commit.
 
-    Return why it cannot, and ``None`` if it drains, or has ended before it began.
+    If the worker cannot, return the failure. For a draining or ended worker, return ``None``.
     """
     try:
         connection = await stack.enter_async_context(connected(worker["address"]))
@@ -238,7 +243,7 @@ async def _prepare_in(
     connection.send(op="prepare", args=content.decode())
     if await connection.receive() is None:
         return None
-    reply = await connection.receive() or {"error": "ended while it prepared the configuration"}
+    reply = await connection.receive() or {"error": "ended while preparing the configuration"}
     if "error" in reply:
         text = f"{worker['name']} (pid {worker['pid']}): {reply['error']}"
         return failure(StartError(text))

@@ -1,4 +1,4 @@
-"""Signals to a process without an event loop."""
+"""Signals for a process without an event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class SignalQueue:
-    """The signals to a process without an event loop; `select.poll` returns when one arrives."""
+    """A queue of signals for a process without an event loop. `select.poll` can wait for it."""
 
     def __init__(self, numbers: tuple[signal.Signals, ...]) -> None:
         self._numbers = numbers
@@ -32,7 +32,10 @@ class SignalQueue:
 
     @contextmanager
     def blocked(self) -> Iterator[None]:
-        """Let signals wait: one that a forked process gets before `leave` is not ours."""
+        """Block signals during a fork.
+
+        Otherwise a signal to the child would be written to the queue of the parent, until `leave`.
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         try:
             yield
@@ -40,14 +43,14 @@ class SignalQueue:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._numbers)
 
     def leave(self, ignored: tuple[signal.Signals, ...]) -> None:
-        """Stop using the queue in a forked process, which ignores some of the signals."""
+        """Detach a forked process from the queue. It ignores the signals ``ignored``."""
         self.close()
         for number in self._numbers:
             signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._numbers)
 
     def close(self) -> None:
-        """Restore the handlers of before."""
+        """Restore the earlier handlers."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)

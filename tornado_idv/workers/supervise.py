@@ -1,4 +1,4 @@
-"""A service of several processes, put together: what they share, and what each of them runs."""
+"""Construction of a service of several processes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def supervise(
 ) -> None:
     """Serve with several workers until SIGTERM or SIGINT, then drain them.
 
-    ``file`` holds the settings; a reload reads it again. ``announce`` is called once all of them
-    serve. Raises `StartError` if none can.
+    ``file`` has the settings. A reload reads it again. When all workers serve, ``announce`` is
+    called. Raises `StartError` if no worker can start.
     """
     configure_direct_logging(settings.logging.level, settings.logging.format)
     server, admin = settings.server, settings.admin
@@ -70,7 +70,7 @@ def supervise(
         slots = [Slot(f"worker {i}", partial(worker, own)) for i, own in enumerate(public, start=1)]
         slots.append(Slot(MANAGER, partial(start, run_manager, admin_sockets)))
         gc.collect()
-        gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
+        gc.freeze()  # otherwise a collection in a worker would copy every page it visits
         supervisor = Supervisor(
             slots,
             current,

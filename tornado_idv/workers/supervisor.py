@@ -1,6 +1,6 @@
-"""The supervisor: starts the processes, replaces those that end, and keeps the sockets.
+"""The supervisor: starts and restarts the processes, and holds the sockets.
 
-It has no event loop and no thread, so that it can fork at any time. No request passes through it.
+It has no event loop and no thread, so it can fork at any time. It handles no requests.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from tornado_idv.workers.signals import SignalQueue
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 MANAGER = "manager"
-"""The name of the process that manages the others, which are workers."""
+"""Name of the manager process. All other processes are workers."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _ONLY_OURS = (signal.SIGINT, signal.SIGHUP)
-"""Signals that a terminal sends to all processes, and workers ignore."""
+"""Signals from a terminal to all processes. Only the supervisor handles them."""
 _TICK = 1.0
-"""Seconds between two steps, at most."""
+"""Maximum time between two steps, in seconds."""
 _PAUSED = 1.0
-"""Seconds by which a step is late if this process was stopped, and the others probably with it."""
+"""Delay of a step that indicates a stopped machine or process group, in seconds."""
 _HEARTBEAT_TIMEOUT = 3.0
 _START_TIMEOUT = 60.0
-"""The same while a process opens backends, which may block its event loop."""
+"""Heartbeat timeout while a process opens backends: this may block its event loop."""
 _STOP_GRACE = 10.0
-"""Seconds beyond the drain in which a process may close what it has opened."""
+"""Seconds after the drain for a process to close its backends and files."""
 
 
 class Supervisor:
     """Runs a process in each slot until SIGTERM or SIGINT, then drains the workers.
 
-    ``on_ready`` is called with the number of keys once all processes serve. ``release`` closes the
-    public sockets in this process, so that none is open once the workers have closed theirs.
-    A reload changes ``current``. ``counters`` take the counts of processes that have ended, as they
-    last reported them, and of reloads. ``clock`` gives monotonic seconds.
+    When all processes serve, ``on_ready`` is called with the number of keys. ``release`` closes the
+    public sockets in this process: otherwise they would stay open after the workers close theirs. A
+    reload changes ``current``. ``counters`` has the last counts of ended processes, and the counts
+    of reloads. ``clock`` gives monotonic seconds.
     """
 
     def __init__(
@@ -78,19 +78,19 @@ class Supervisor:
         self._restarts = 0
         self._announced = self._stopping = False
         self._hangup_due = False
-        """Whether no reload has begun since SIGHUP."""
+        """True from a SIGHUP until its reload begins."""
         self._last_reload: ReloadResult | None = None
         self._reloading: Audited | None = None
-        """The cause of the reload that runs."""
+        """The cause of the running reload."""
         self._used: ReloadResult | None = None
-        """The result of that reload, once processes are started with its configuration."""
+        """The result of the running reload, from the moment new processes start with it."""
         self._drained = True
         self._stepped = self._alive_at = clock()
 
     def run(self) -> bool:
-        """Supervise until the stop; return whether every request was answered.
+        """Supervise until the stop. Return whether every request was answered.
 
-        A second signal ends everything at once, with 128 plus its number as the exit code.
+        A second signal kills all processes immediately. The exit code is 128 plus its number.
         Raises `StartError` if no worker can start.
         """
         try:
@@ -108,7 +108,9 @@ class Supervisor:
         now = self._clock()
         for number in self._signals.read():
             self._on_signal(number)
-        # The end of a reload is read before the commits, which have been sent by then.
+        # The manager first. It reports the end of a reload after all workers have sent their
+        # commits, so a step with this end also reads the commits. In the other order,
+        # `_replace_outdated` could replace a worker with an unread commit.
         for child in sorted(self._children, key=lambda each: each.name != MANAGER):
             child.flush()
             self._receive(child, now)
@@ -117,7 +119,7 @@ class Supervisor:
         self._check_start()
         self._kill_overdue(now)
         self._replace_outdated(now)
-        if self._stopping and not self._workers():  # the manager responds until the end
+        if self._stopping and not self._workers():  # the manager serves until all workers end
             for child in self._children:
                 self._drain(child, delay=False)
         if self._events.interval is not None and now >= self._alive_at:
@@ -125,7 +127,7 @@ class Supervisor:
             self._events.send("alive")
 
     def _wait(self) -> None:
-        """Wait for a message, a signal, or what is due."""
+        """Wait for a message, a signal, or the next scheduled action."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         for child in self._children:
@@ -147,19 +149,20 @@ class Supervisor:
                     with self._signals.blocked():
                         slot.child = self._fork(slot.name, partial(self._run_in_child, slot), now)
                 except OSError as error:
-                    slot.start_at = now + _TICK  # the system may have memory by then
+                    slot.start_at = now + _TICK  # memory or processes may be free then
                     _log.error("%s cannot be started: %s", slot.name, error.strerror)
                 else:
                     slot.child.state.generation = self._current.generation
                     self._children.append(slot.child)
 
     def _run_in_child(self, slot: Slot, sock: socket.socket) -> int:
-        """Leave the supervisor behind in a forked process, and become that of the slot."""
-        # The manager responds until the end, also where all processes get SIGTERM.
+        """Detach a forked process from the supervisor, and run the function of the slot."""
+        # The manager ignores SIGTERM: it serves until all workers end, even if a service manager
+        # sends SIGTERM to all processes.
         own = (*_ONLY_OURS, signal.SIGTERM) if slot.name == MANAGER else _ONLY_OURS
         self._signals.leave(own)
         for child in self._children:
-            child.close()  # otherwise that process would not notice the end of the supervisor
+            child.close()  # otherwise those processes would not notice the end of the supervisor
         return slot.run(sock)
 
     def _receive(self, child: Child, now: float) -> None:
@@ -184,6 +187,8 @@ class Supervisor:
                 self._hangup_due, self._reloading = False, message["audited"]
                 self._events.send("reloading")
             case "use":
+                # A worker that started to serve during the reload has not prepared it: the manager
+                # must prepare it there, too.
                 serving = {each.pid for each in self._workers() if each.phase == "ready"}
                 if serving.difference(message["prepared"]):
                     manager.send("reply")
@@ -202,13 +207,17 @@ class Supervisor:
         record(result, self.counters, audited)
 
     def _on_manager_exit(self, manager: Child) -> None:
-        """End its reload."""
+        """End the reload of an ended manager.
+
+        After "use" the reload counts as successful: new processes already have its configuration,
+        and `_replace_outdated` replaces the others.
+        """
         if self._reloading is not None:
             reason = STOPPING if self._stopping else f"{manager} ended during the reload"
             self._on_reloaded(self._used or failure(StartError(reason)))
 
     def _pass_hangup_on(self) -> None:
-        """Have the manager reload; also a successor of one that ends before it has begun."""
+        """Order a reload from the manager. Its successor gets the order again until one begins."""
         manager = self._slots[MANAGER].child
         if self._announced and self._hangup_due and manager and manager.phase == "ready":
             manager.send("hangup")
@@ -216,18 +225,18 @@ class Supervisor:
     def _on_ready(self, child: Child) -> None:
         slot = self._slots[child.name]
         if slot.child is not child:
-            return  # it was replaced during its start
+            return  # replaced during its start
         if child.phase == "starting":
             child.phase = "ready"
         slot.error = None
         if child.name == MANAGER:
             self._pass_hangup_on()
-        for other in self._children:  # one that it replaces has served until now
+        for other in self._children:  # the replaced process has served until now
             if other.name == child.name and other is not child:
                 self._drain(other, delay=False)
 
     def _check_start(self) -> None:
-        """Announce the service once all of it serves; raise `StartError` if no worker can."""
+        """Announce the service when all processes serve. Raises `StartError` if no worker can."""
         if self._announced or self._stopping:
             return
         slots = self._slots.values()
@@ -241,9 +250,10 @@ class Supervisor:
             self._pass_hangup_on()
 
     def _replace_outdated(self, now: float) -> None:
-        """Start another process in the place of each, and let it serve until that one does.
+        """Replace retiring processes, and those with an old configuration.
 
-        During a reload, processes that serve may have either configuration.
+        The old process serves until the new one does. During a reload, both configurations are
+        allowed in serving processes.
         """
         for slot in self._slots.values():
             child = slot.child
@@ -288,6 +298,8 @@ class Supervisor:
             _log.error("%s ended: %s%s; restart in %g s", child, reason, error, pause)
 
     def _kill_overdue(self, now: float) -> None:
+        # After a pause of this process, the heartbeats of the others are old as well: they were
+        # probably paused together.
         was_paused, self._stepped = now - self._stepped > _TICK + _PAUSED, now
         for child in self._children:
             if was_paused:
@@ -308,7 +320,7 @@ class Supervisor:
             self._hangup_due = True
             self._pass_hangup_on()
         elif number in (signal.SIGTERM, signal.SIGINT):
-            if self._stopping:  # end without clean-up: a thread or a backend could hold that up
+            if self._stopping:  # exit without clean-up: a thread or a backend could block it
                 _log.warning("second signal: exiting now, requests in flight are aborted")
                 for child in self._children:
                     child.kill()
@@ -327,12 +339,12 @@ class Supervisor:
                 self._drain(child, delay=True)
 
     def _workers(self) -> list[Child]:
-        """Return all workers, in the order of their names."""
+        """Return all workers, in the order of their slots."""
         order = [name for name in self._slots if name != MANAGER]
         return [child for name in order for child in self._children if child.name == name]
 
     def _overview(self) -> Message:
-        """Return the state of all workers as last reported, for the manager."""
+        """Return the last reported state of all workers, for the manager."""
         workers, now = self._workers(), self._clock()
         serving = {each.name for each in workers if each.phase == "ready"}
         return {

@@ -1,4 +1,4 @@
-"""A worker process: serves until its supervisor asks it to stop, or is gone."""
+"""A worker process. It serves until its supervisor orders a stop, or ends."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ _log = logging.getLogger(__name__)
 def run_worker(
     current: Configuration, sockets: Sequence[socket.socket], control: socket.socket
 ) -> int:
-    """Serve until asked to stop; return the exit code."""
+    """Serve until the supervisor orders a stop. Return the exit code."""
     file, settings = current.file, current.settings
     logs = configure_logging(
         settings.logging.level, settings.logging.format, settings.logging.ids, shared=True
     )
 
     async def serve(channel: Channel) -> int:
-        # The supervisor decides: it may be about to stop itself, or starts a successor first.
+        # SIGTERM only requests a replacement. The supervisor decides: it may get SIGTERM itself, or
+        # it starts a successor first.
         retire = lambda: channel.update(retiring=True)  # noqa: E731
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, retire)
         dropped = lambda: logs.writer.dropped  # noqa: E731
         requests = _Requests(channel, current)
         with file.located():
             async with AsyncExitStack() as stack:
-                # Before it serves: what a purge does not reach has cached nothing yet.
+                # Before it serves, so a purge reaches every worker with cached answers.
                 address = await stack.enter_async_context(listening(requests.respond))
                 channel.update(address=address)
                 service = await stack.enter_async_context(
@@ -64,7 +65,7 @@ def run_worker(
                 )
                 tune_gc()
                 requests.service.set_result(service)
-                logs.writer.flush()  # the service is announced then
+                logs.writer.flush()  # before the announcement of the service
                 channel.serving(service.key_count, lambda: _report(service.operations))
                 with measured_lag(service.operations.counters):
                     await channel.stop.wait()
@@ -84,7 +85,7 @@ def _report(operations: ServiceOperations) -> Message:
 
 
 class _Requests:
-    """Does what the manager process asks for, once ``service`` has a result."""
+    """Executes the requests of the manager process. They wait until ``service`` has a result."""
 
     def __init__(self, channel: Channel, current: Configuration) -> None:
         self.service: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
@@ -93,7 +94,7 @@ class _Requests:
         self._lock = asyncio.Lock()
 
     async def respond(self, connection: Connection) -> None:
-        """Do what is asked for on a connection; send its result or error."""
+        """Execute the request on a connection. Send its result or error."""
         if (message := await connection.receive()) is None:
             return
         try:
@@ -112,13 +113,13 @@ class _Requests:
             connection.send(error=type(error).__name__)
 
     async def _prepare(self, service: Service, connection: Connection, content: str) -> None:
-        """Prepare a configuration, and commit it if that is the next message.
+        """Prepare a configuration. The next message commits it.
 
-        The end of the connection aborts it.
+        If the connection ends instead, abort.
         """
         if self._channel.stop.is_set():
             return
-        # The content is the manager's, so that all processes have the same configuration.
+        # The manager sends the content, so all processes have the same configuration.
         file = replace(self._file, content=content.encode())
         connection.send(begun=True)
         self._channel.update(preparing=True)
