@@ -361,8 +361,8 @@ def test_keys_that_a_restore_makes_valid_again_are_logged(
     backup.rename(followed.path)
     assert followed.poll()
     assert caplog.messages == [
-        f"{followed.path}: the key {key_id} was revoked or expired earlier, and a failover, a "
-        "restore or an import has undone that; if that is not meant, revoke it again"
+        f"{followed.path}: the key {key_id} was revoked, or expired earlier, but a failover, a "
+        "restore or an import has undone this; revoke it again unless this is intended"
         for key_id in ("off", "old", "partner", "shop")
     ]
     caplog.clear()

@@ -138,8 +138,8 @@ REASONS = {
         "knows 1)"
     ),
     "invalid_key": "a key in it is not valid: shop",
-    "directory": "the file is not a key store, not even a regular one",
-    "fifo": "the file is not a key store, not even a regular one",
+    "directory": "the file is not a key store: not a regular file",
+    "fifo": "the file is not a key store: not a regular file",
     "locked": "the key store is locked by another process",
 }
 

@@ -116,7 +116,7 @@ def test_revoked_key_stays_revoked_and_listed(place: KeyStoreLocation) -> None:
         assert store.revoke("shop", CREATED + 1) == (known, revoked)
         assert store.revoke("shop", CREATED + 2) == (revoked, revoked)
         assert store.find("shop") == revoked
-        with pytest.raises(KeyStoreError, match="shop was revoked, which is final"):
+        with pytest.raises(KeyStoreError, match="shop was revoked permanently"):
             store.set_disabled("shop", disabled=False)
         with pytest.raises(KeyStoreError, match="shop was revoked; issue a key with another id"):
             store.rotate("shop", Token(digest("x"), CREATED), overlap=1.0, expires=None)

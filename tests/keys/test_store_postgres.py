@@ -312,7 +312,10 @@ def revoke(place: PostgresKeyStore, key_id: str) -> None:
             "postgresql://id@v:{}@h/keys",
             "percent-encode special characters in the password (@ as %40",
         ),
-        ("mysql://idv:{}@h/keys", "no plugin opens a key store at such a URL; there are: postgres"),
+        (
+            "mysql://idv:{}@h/keys",
+            "no plugin supports this URL of a key store; supported: postgres",
+        ),
     ],
     ids=["unreachable", "malformed", "unknown scheme"],
 )

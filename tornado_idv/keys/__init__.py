@@ -1,1 +1,1 @@
-"""Bearer keys: the format of tokens, the scopes of a key, and which keys are valid now."""
+"""Bearer keys: the format of tokens, the records of keys, authentication and the key store."""

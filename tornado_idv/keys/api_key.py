@@ -11,7 +11,7 @@ from tornado_idv.units import Rate
 
 Scope = Literal["identify:url", "identify:card", "admin"]
 KEY_ID = "[A-Za-z0-9.-]{1,64}"
-"""The form of a key's id."""
+"""Pattern of a key's id."""
 DEFAULT_SCOPES: tuple[Scope, ...] = ("identify:url", "identify:card")
 
 
@@ -19,11 +19,11 @@ class ApiKey(Struct, frozen=True, gc=False):
     """A key. ``id`` is public; ``digest`` is the SHA-256 of the token.
 
     ``not_before`` and ``expires`` are Unix times in seconds, infinite without a limit.
-    ``requests`` and ``misses`` are limits of its own, used instead of the general ones.
-    ``rejected`` is why the key is not valid at any time; ``expires`` is then minus infinity.
+    ``requests`` and ``misses`` replace the general limits. A key with ``rejected`` is never valid:
+    this is the reason, and ``expires`` is minus infinity.
 
-    Like the records of the store, it is not tracked by the garbage collector (``gc=False``), which
-    would stop the event loop for 0.1 s while 50,000 keys are read (CPython 3.11).
+    The garbage collector does not track keys and records (``gc=False``): otherwise it would stop
+    the event loop for 0.1 s during a read of 50,000 keys (CPython 3.11).
     """
 
     id: str
@@ -38,7 +38,7 @@ class ApiKey(Struct, frozen=True, gc=False):
     rejected: str | None = None
 
     def __repr__(self) -> str:
-        """Return the id alone: no digest reaches a log through a traceback."""
+        """Return only the id, so no traceback brings a digest into a log."""
         return f"ApiKey({self.id!r})"
 
     def is_valid(self, now: float) -> bool:

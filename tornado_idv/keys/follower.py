@@ -1,7 +1,7 @@
-"""Follows the key store while the service runs, and writes when keys were last used.
+"""Reads changes of the key store while the service runs, and writes the last use of keys.
 
-Everything here may wait for the disk, a server or a lock, so it runs in a thread. A file is open
-only while its revision is compared, which takes 0.2 ms (see `store_file`).
+All this may wait for the disk, a server or a lock, so it runs in a thread. A file is open only for
+the comparison of its revision. This takes 0.2 ms (see `store_file`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
 _SERVER_TIMEOUT = 0.5
 _SERVER_INTERVAL = 10.0
-"""Seconds between two looks for other servers with the store."""
+"""Seconds between checks for other servers with the store."""
 
 
 class StoreFollower:
-    """The keys of one store, as of its last good state. For one thread at a time: ``in_thread``.
+    """The keys of one store in its last good state. Call it only through ``in_thread``.
 
-    ``error`` says why it cannot be read, ``since`` when that began or ended. ``timer`` and
-    ``clock`` return seconds, the second Unix time, as is ``since``.
+    ``error`` is the current problem with the store. It began at ``since``, or without an error, the
+    last one ended then. ``timer`` returns monotonic seconds, ``clock`` Unix time.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class StoreFollower:
         self._clock = clock
         self._snapshot = EMPTY
         self.keys: Sequence[ApiKey] = ()
-        """The keys that were read last."""
+        """The keys of the last successful read."""
         self._written: dict[str, float] = {}
         self._write_failed = False
 
     def read(self) -> None:
-        """Read what has changed since the last call; raises `KeyStoreError`.
+        """Read the changes since the last call. Raises `KeyStoreError`.
 
-        A key that has not changed is the same object, as are all ``keys`` if none has.
+        An unchanged key stays the same object. Without any change, ``keys`` is the same object.
         """
         with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
             snapshot = store.api_keys(self._snapshot)
@@ -63,7 +63,10 @@ class StoreFollower:
             self.keys = list(snapshot.keys.values())
 
     def poll(self) -> None:
-        """Do as `read`, but log a failure, once, and try again at the next call."""
+        """Call `read`. Log a failure once; the next call tries again.
+
+        From time to time, also check that no other server with the store accepts changes.
+        """
         try:
             self.read()
             if self._timer() >= self._check_at or self.error is not None:
@@ -83,7 +86,10 @@ class StoreFollower:
                 self.error, self.since = None, self._clock()
 
     def _warn_of_returned(self, keys: Mapping[bytes, ApiKey]) -> None:
-        """Log which keys are valid again, or for longer; of all commands only an import does so."""
+        """Log the keys that are valid again, or for longer.
+
+        Of all commands, only an import does this. Otherwise the store has lost changes.
+        """
         returned = set()
         for token_digest, key in keys.items():
             before = self._known.get(token_digest, key)
@@ -94,12 +100,15 @@ class StoreFollower:
                 returned.add(key.id)
         self._known.update(keys)
         for key_id in sorted(returned):
-            text = "%s: the key %s was revoked or expired earlier, and a failover, a restore or an"
-            advice = "import has undone that; if that is not meant, revoke it again"
+            text = "%s: the key %s was revoked, or expired earlier, but a failover, a restore or an"
+            advice = "import has undone this; revoke it again unless this is intended"
             _log.warning(f"{text} {advice}", self.location.name, key_id)
 
     def write_last_used(self, times: Mapping[str, float], *, is_last: bool = False) -> None:
-        """Write when keys of the store were last used; log a failure, once, and the last one."""
+        """Write the last use of keys in the store.
+
+        A failure is logged once, and at the end (``is_last``) again.
+        """
         ids = {key.id for key in self.keys}
         later = {
             key_id: used
@@ -121,6 +130,6 @@ class StoreFollower:
             self._write_failed = False
 
     def close(self, times: Mapping[str, float]) -> None:
-        """Write when keys were last used, and close the store."""
+        """Write the last use of keys, and close the store."""
         self.write_last_used(times, is_last=True)
         self.location.close()

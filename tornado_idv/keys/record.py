@@ -20,12 +20,12 @@ from tornado_idv.keys.api_key import (
 from tornado_idv.units import Rate, format_rate, parse_rate
 
 MAX_TEXT = 200
-"""Characters of an owner or a note, at most."""
+"""Maximum length of an owner or a note, in characters."""
 API_KEY_COLUMNS = (
     "id, digest, tokens.expires, owner, scopes, not_before, keys.expires, requests, misses, "
     "disabled, revoked"
 )
-"""What `to_api_key` takes of ``tokens`` and ``keys``."""
+"""Columns of ``tokens`` and ``keys`` for `to_api_key`."""
 _SCOPES = frozenset(get_args(Scope))
 _DIGEST_SIZE = 32
 
@@ -33,25 +33,25 @@ State = Literal["valid", "not valid yet", "expired", "disabled", "revoked"]
 
 
 _scope_set = lru_cache(maxsize=64)(frozenset[Scope])
-"""Keys with the same scopes share a set, which saves 200 bytes for each key."""
+"""Keys with the same scopes share a set. This saves 200 bytes for each key."""
 
 
 class Token(Struct, frozen=True, gc=False):
-    """The SHA-256 of a token, and when it expires before its key does; in Unix time."""
+    """The SHA-256 of a token, with Unix times. Without ``expires`` it expires with its key."""
 
     digest: bytes
     created: float
     expires: float | None = None
 
     def __repr__(self) -> str:
-        """Return nothing of the digest."""
+        """Leave out the digest."""
         return f"Token(created={self.created}, expires={self.expires})"
 
 
 class KeyRecord(Struct, frozen=True, gc=False):
-    """A key of the store; times are Unix times in seconds, ``None`` where there is none.
+    """A key of the store. Times are Unix times in seconds, or ``None`` if not set.
 
-    ``tokens`` are in the order in which they were created.
+    ``tokens`` are sorted by time of creation.
     """
 
     id: str
@@ -70,12 +70,12 @@ class KeyRecord(Struct, frozen=True, gc=False):
 
     @property
     def valid_until(self) -> float:
-        """When the key, or the last of its tokens, expires; infinite without a limit."""
+        """Expiry of the key or of its last token, the earlier of both. Infinite without a limit."""
         ends = [inf if token.expires is None else token.expires for token in self.tokens]
         return min(max(ends), inf if self.expires is None else self.expires)
 
     def state(self, now: float) -> State:
-        """Return whether the key is valid at ``now``, or why not."""
+        """Return the state of the key at ``now``."""
         if self.revoked is not None:
             return "revoked"
         if self.disabled:
@@ -90,12 +90,12 @@ COLUMNS = tuple(each for each in KeyRecord.__struct_fields__ if each not in ("to
 
 
 def in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
-    """Return tokens in the order of a `KeyRecord`."""
+    """Sort tokens for a `KeyRecord`."""
     return tuple(sorted(tokens, key=lambda token: (token.created, token.digest)))
 
 
 def check_text(text: str) -> str:
-    """Return an owner or a note; raises `ValueError` unless it is one short, printable line."""
+    """Return an owner or a note. Raises `ValueError` unless it is one short, printable line."""
     if len(text) > MAX_TEXT or not text.isprintable():
         raise ValueError(f"must be at most {MAX_TEXT} printable characters")
     return text
@@ -103,10 +103,10 @@ def check_text(text: str) -> str:
 
 @dataclass(frozen=True, repr=False, slots=True)
 class Snapshot:
-    """All keys of a store at one time, as they are authenticated by each of their tokens.
+    """All keys of a store at one time, one for each token.
 
-    ``keys`` are by the digests of the tokens. ``revision`` is that of the store, and ``state`` what
-    a later read is compared with (see `KeyDatabase.changed_rows`).
+    ``keys`` are by the digests of the tokens. ``revision`` is the revision of the store. The next
+    read needs ``state`` to find changes (see `KeyDatabase.changed_rows`).
     """
 
     keys: Mapping[bytes, ApiKey]
@@ -115,11 +115,11 @@ class Snapshot:
 
 
 EMPTY = Snapshot({}, None, None)
-"""Nothing was read yet."""
+"""The snapshot before the first read."""
 
 
 def to_values(record: KeyRecord) -> tuple[Any, ...]:
-    """Return the `COLUMNS` of a key."""
+    """Return the values of a key for `COLUMNS`."""
     values = {name: getattr(record, name) for name in COLUMNS}
     values |= {name: format_rate(values[name]) for name in ("requests", "misses") if values[name]}
     return tuple({**values, "scopes": " ".join(record.scopes)}.values())
@@ -127,7 +127,7 @@ def to_values(record: KeyRecord) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=64)
 def _parse_scopes(text: str) -> tuple[Any, ...]:
-    """Return scopes; raises `ValueError` for what we did not write."""
+    """Parse scopes. Raises `ValueError` for invalid text."""
     scopes = tuple(text.split())
     if not scopes or not _SCOPES.issuperset(scopes):
         raise ValueError("not scopes")
@@ -135,7 +135,7 @@ def _parse_scopes(text: str) -> tuple[Any, ...]:
 
 
 def to_record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
-    """Return the key of a row; raises `ValueError` or `TypeError` for what we did not write."""
+    """Return the key of a row. Raises `ValueError` or `TypeError` for an invalid row."""
     key_id, created, owner, scopes, not_before, expires, requests, misses, *more = row
     note, disabled, revoked, last_used = more
     if not re.fullmatch(KEY_ID, key_id, re.ASCII):
@@ -164,7 +164,7 @@ def to_record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
 
 
 def to_api_key(row: Sequence[Any]) -> ApiKey:
-    """Return the key of `API_KEY_COLUMNS`; raises `ValueError` or `TypeError` as `to_record`."""
+    """Return the key of `API_KEY_COLUMNS`. Raises `ValueError` or `TypeError`."""
     key_id, token_digest, token_expires, *columns, disabled, revoked = row
     token = Token(token_digest, 0.0, token_expires)
     record = to_record((key_id, 0.0, *columns, "", disabled, revoked, None), (token,))

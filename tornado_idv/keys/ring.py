@@ -1,4 +1,4 @@
-"""All keys, in memory by digest, so that authentication does no I/O."""
+"""All keys in memory, by digest. So authentication needs no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tornado_idv.keys.token import digest, is_token68
 
 
 class KeyRing:
-    """Authenticates tokens by their digests: the configured keys, and those of the key store.
+    """Authenticates tokens by their digests, with configured keys and keys of the key store.
 
     ``clock`` returns Unix time in seconds.
     """
@@ -23,25 +23,25 @@ class KeyRing:
         self._keys = {key.digest: key for key in keys}
         self.clock = clock
         self.is_complete = True
-        """Whether no other key can be valid: the key store, if there is one, was read."""
+        """False while the key store cannot be read: then an unknown key may be valid."""
         self.last_used: dict[str, float] = {}
-        """When each key was last used, by its id, in Unix time."""
+        """Unix time of the last use, by the id of the key."""
 
     @property
     def ids(self) -> frozenset[str]:
-        """The ids of all keys, also of those that are not valid."""
+        """The ids of all keys, valid or not."""
         return self._overview[0]
 
     def expirations(self) -> Mapping[str, float]:
-        """Return when each key that expires does, by its id, in Unix time; the earliest first.
+        """Return the expiry of keys in Unix time, by id, the earliest first.
 
-        Of a key with several tokens, that is when the last of them expires.
+        Keys without expiry are left out. For several tokens, the last expiry counts.
         """
         return self._overview[1]
 
     @cached_property
     def _overview(self) -> tuple[frozenset[str], dict[str, float]]:
-        """Both, computed once per change: with 100,000 keys it takes 0.2 s."""
+        """Ids and expirations, computed once per change: with 100,000 keys this takes 0.2 s."""
         times: dict[str, float] = {}
         for key in self._keys.values():
             times[key.id] = max(key.expires, times.get(key.id, -math.inf))
@@ -51,9 +51,9 @@ class KeyRing:
     def merged(self, stored: Iterable[ApiKey], configured: Sequence[ApiKey]) -> dict[bytes, ApiKey]:
         """Return the map of these keys, for `replace`.
 
-        A stored key with the id or the token of a configured one is left out. A configured key
-        that is equal stays the same object, by which limits know it; so do those of a
-        store (see `KeyStore.api_keys`). May be called in another thread.
+        Configured keys take precedence over stored keys with the same id or token. An equal
+        configured key stays the same object: limits compare keys by identity. `KeyStore.api_keys`
+        does the same for stored keys. May be called in another thread.
         """
         ids, known = {key.id for key in configured}, self._keys
         keys = {key.digest: key for key in stored if key.id not in ids}
@@ -62,12 +62,12 @@ class KeyRing:
         return keys
 
     def replace(self, keys: dict[bytes, ApiKey]) -> None:
-        """Replace all keys at once by a map that `merged` returned."""
+        """Replace all keys by a map from `merged`."""
         self._keys = keys
         vars(self).pop("_overview", None)
 
     def find(self, computed: bytes) -> ApiKey | None:
-        """Return the key whose token has this digest, if it is valid now; it counts as used."""
+        """Return the valid key for the digest of a token, or ``None``. The key counts as used."""
         key, now = self._keys.get(computed), self.clock()
         if key is None or not key.is_valid(now):
             return None
@@ -75,13 +75,13 @@ class KeyRing:
         return key
 
     def authenticate(self, scheme: str, token: str) -> ApiKey:
-        """Return the key with this token; raise `InvalidKey` if there is none that is valid now.
+        """Return the valid key with this token. Raises `InvalidKey` if there is none.
 
-        That is an `UndeterminedKey` where the key store may have one. ``scheme`` is that of the
-        credentials in lower case, empty if there were none.
+        While the key store cannot be read, it raises `UndeterminedKey` instead. ``scheme`` is the
+        scheme of the credentials in lower case, or empty without credentials.
 
-        The time of a dictionary lookup by digest does not depend on how much of a token is
-        right, so no constant-time comparison is needed.
+        No constant-time comparison is needed: a dictionary lookup by digest takes as long for a
+        nearly right token as for any other.
         """
         if not scheme:
             raise InvalidKey("missing")

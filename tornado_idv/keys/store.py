@@ -1,4 +1,4 @@
-"""The key store: reads all keys, and makes the changes of the commands, in any SQL database."""
+"""The key store in any SQL database: reads of all keys, and changes by commands."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _PUT_LAST_USED = (
     "ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE excluded.time > last_used.time"
 )
 _BATCH = 500
-"""Values of one statement; SQLite takes 999, of keys with several tokens too."""
+"""Values in one statement. SQLite allows 999."""
 _EXPIRED_KEPT = 30 * 86400.0
-"""Seconds for which a token stays in the store after it has expired."""
+"""Seconds until an expired token is removed from the store."""
 
 
 class DuplicateKeyError(KeyStoreError):
@@ -51,15 +51,15 @@ class DuplicateKeyError(KeyStoreError):
 
 
 class InvalidRowError(KeyStoreError):
-    """A row of the store is not what this service would have written."""
+    """A row of the store is invalid: this service did not write it."""
 
 
 class KeyDatabase(Protocol):
-    """A connection to the SQL database of a key store; its methods raise `KeyStoreError`.
+    """A connection to the SQL database of a key store. Its methods raise `KeyStoreError`.
 
-    It has the tables ``keys``, ``tokens`` and ``last_used``, and one row in ``store`` whose
-    ``revision`` is another text after each change of ``keys`` or ``tokens``. Statements have ``?``
-    for each value; times are floating-point numbers and digests are bytes.
+    The database has the tables ``keys``, ``tokens`` and ``last_used``. The table ``store`` has one
+    row with the ``revision``, a text that each change of ``keys`` or ``tokens`` replaces.
+    Statements have ``?`` for each value. Times are floating-point numbers, and digests are bytes.
     """
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
@@ -71,24 +71,24 @@ class KeyDatabase(Protocol):
     def changed_rows(
         self, sql: str, before: Any
     ) -> tuple[Container[str] | None, Iterable[Sequence[Any]], Any]:
-        """Return which keys may have changed since an earlier call, and their rows.
+        """Return the keys that may have changed since an earlier call, with their rows.
 
-        ``sql`` selects the rows of all keys: their id, the digest of a token, and more. ``before``
-        is the state that the earlier call returned, or ``None``. Returns the ids of the keys, or
-        ``None`` for all keys, the rows, and the state now. For use within `reading`.
+        ``sql`` selects the rows of all keys: id, digest of a token, and more columns. ``before`` is
+        the state from the earlier call, or ``None``. Returns the ids of the keys, or ``None`` for
+        all keys, then the rows, then the current state. For use within `reading`.
         """
 
     def writing(self) -> AbstractContextManager[None]:
-        """Write everything or nothing, with no other writer in between; may be nested."""
+        """Make all changes in one transaction, without other writers. May be nested."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """Make all reads within see the same state."""
+        """Make all reads in one transaction, so they see the same state."""
 
 
 class KeyStore:
-    """An open key store; each change is one transaction that other processes see as a whole.
+    """An open key store. Each change is one transaction, visible to other processes as a whole.
 
-    ``name`` says in messages which store it is.
+    ``name`` is the name of the store in messages.
     """
 
     def __init__(self, database: KeyDatabase, name: str) -> None:
@@ -96,7 +96,7 @@ class KeyStore:
         self._name = name
 
     def revision(self) -> str:
-        """Return text that is another one after each change of a key."""
+        """Return the revision. Each change of a key replaces it."""
         for (revision,) in self._database.execute("SELECT revision FROM store"):
             return str(revision)
         raise KeyStoreError(f"{self._name}: the key store is damaged; restore it from a backup")
@@ -107,31 +107,31 @@ class KeyStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make all changes within, or none, with one commit at the end.
+        """Make several changes, all or none, with one commit at the end.
 
-        Raises `UncertainChangeError` if the change was committed but services cannot load the
-        store, for example since a row was edited by hand; they keep their previous keys then.
+        Raises `UncertainChangeError` if services cannot load the store after the commit, for
+        example because a row was edited by hand. They keep their previous keys then.
         """
         with self._database.writing():
             yield
         try:
             self.api_keys(EMPTY)
         except InvalidRowError as error:
-            text = f"{error}; the change was made, but services keep the keys they had: repair it"
+            text = f"{error}; the change was made, but services keep their old keys: repair it"
             raise UncertainChangeError(text) from None
         except KeyStoreError:
-            pass  # the change was made, and only reading failed
+            pass  # the change was made; only reading failed
 
     def records(self) -> Iterator[KeyRecord]:
-        """Yield all keys in the order of their ids; raises `KeyStoreError`."""
+        """Yield all keys in the order of their ids. Raises `KeyStoreError`."""
         with self._database.reading():
             yield from self._read("", ())
 
     def api_keys(self, known: Snapshot) -> Snapshot:
-        """Return the keys as they are authenticated by each of their tokens.
+        """Return the keys for authentication, one for each token.
 
-        ``known`` is what was returned before: only what has changed since is read, and what has
-        not is the same object. Raises `KeyStoreError`.
+        ``known`` is the last snapshot: only changes since then are read, and unchanged keys stay
+        the same objects. Raises `KeyStoreError`.
         """
         if self.revision() == known.revision:
             return known
@@ -153,7 +153,7 @@ class KeyStore:
         return Snapshot(keys, revision, state)
 
     def find(self, key_id: str) -> KeyRecord:
-        """Return the key with this id; raises `KeyStoreError` if there is none."""
+        """Return the key with this id. Raises `KeyStoreError` for an unknown id."""
         with self._database.reading():
             return self._find(key_id)
 
@@ -162,7 +162,7 @@ class KeyStore:
         return {record.id: record for record in self._read("", ())}
 
     def add(self, records: Iterable[KeyRecord], *, replaced: Sequence[str] = ()) -> None:
-        """Add keys, all or none, in place of those with the ids ``replaced``.
+        """Add keys, all or none. First remove the keys with the ids ``replaced``.
 
         Raises `DuplicateKeyError`.
         """
@@ -176,11 +176,11 @@ class KeyStore:
     def rotate(
         self, key_id: str, token: Token, *, overlap: float, expires: float | None
     ) -> tuple[KeyRecord, KeyRecord]:
-        """Add a token, and let the others expire ``overlap`` seconds after it was created.
+        """Add a token. The older tokens expire ``overlap`` seconds after its creation.
 
-        ``expires`` becomes the key's expiry, unless it is ``None``; it never makes an older
-        token valid for longer. Tokens that expired over 30 days ago are removed. Returns the key
-        before and after. Raises `KeyStoreError`.
+        ``expires`` replaces the expiry of the key, unless it is ``None``. No older token becomes
+        valid for longer. Tokens are removed 30 days after their expiry. Returns the key before and
+        after. Raises `KeyStoreError`.
         """
         with self._database.writing():
             before = self._find(key_id)
@@ -195,7 +195,10 @@ class KeyStore:
         return before, after
 
     def revoke(self, key_id: str, now: float) -> tuple[KeyRecord, KeyRecord]:
-        """Revoke a key permanently; return it before and after, equal if it was revoked before."""
+        """Revoke a key permanently. Return it before and after.
+
+        Both are equal for a key already revoked.
+        """
         with self._database.writing():
             before = after = self._find(key_id)
             if before.revoked is None:
@@ -204,21 +207,21 @@ class KeyStore:
         return before, after
 
     def set_disabled(self, key_id: str, *, disabled: bool) -> tuple[KeyRecord, KeyRecord]:
-        """Disable or enable a key; return it before and after.
+        """Disable or enable a key. Return it before and after.
 
-        Raises `KeyStoreError` for a key that was revoked.
+        Raises `KeyStoreError` for a revoked key.
         """
         with self._database.writing():
             before = after = self._find(key_id)
             if before.revoked is not None:
-                raise KeyStoreError(f"{key_id} was revoked, which is final")
+                raise KeyStoreError(f"{key_id} was revoked permanently")
             if before.disabled is not disabled:
                 after = replace(before, disabled=disabled)
                 self.add([after], replaced=[key_id])
         return before, after
 
     def write_last_used(self, times: Mapping[str, float]) -> None:
-        """Write when keys were last used; a later time in the store stays."""
+        """Write the last use of keys. A later time in the store stays."""
         rows = [(used, key_id) for key_id, used in times.items()]
         with self._database.writing():
             self._database.executemany(_PUT_LAST_USED, rows)
@@ -267,7 +270,7 @@ class KeyStore:
         self._database.executemany(_ADD_DIGEST, rows)
 
     def _in(self, sql: str, values: Iterable[object]) -> list[Any]:
-        """Run a statement for values of its last column, and return its rows."""
+        """Run a statement with ``IN`` for the values, in batches, and return all rows."""
         rows: list[Any] = []
         remaining = iter(values)
         while batch := list(islice(remaining, _BATCH)):

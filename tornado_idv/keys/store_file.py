@@ -1,9 +1,9 @@
 """The file of the key store: a SQLite database with a rollback journal.
 
-Not made in WAL mode: reads are short and writers rare, so its concurrency is not needed, and a
-``-wal`` file outlives a rename. It stays while any process has the store open, and SQLite would
-apply its changes to another store that is renamed over this one. A rollback journal exists only
-while a change is written.
+WAL mode would be dangerous. Its ``-wal`` file stays while any process has the store open. If an
+operator renames another store over this one, SQLite would apply the old ``-wal`` file to it. A
+rollback journal exists only during a write. The concurrency of WAL mode is not needed: reads are
+short, and writers are rare.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreLocation
 from tornado_idv.registry import load_class
 
 _APPLICATION_ID = 0x6964766B
-"""Marks a database as a key store; ASCII ``idvk``."""
+"""SQLite's ``application_id`` of key stores: ASCII ``idvk``."""
 _VERSION = 1
 _CHANGES_KEPT = 10_000
-"""Changed rows of keys and tokens that are logged; after more, a service reads all keys again."""
+"""Length of the log of changed rows. A service that has missed more reads all keys again."""
 
 _TABLES = """
 CREATE TABLE store (revision TEXT NOT NULL);
@@ -60,15 +60,15 @@ _CHANGED_IDS = {
     ("keys", "INSERT"): "SELECT NEW.id AS key_id",
     ("keys", "UPDATE"): "SELECT OLD.id AS key_id UNION SELECT NEW.id",
     ("keys", "DELETE"): "SELECT OLD.id AS key_id",
-    # With REPLACE, a token that is already there is deleted without a trigger for that.
+    # REPLACE deletes an existing token without a DELETE trigger.
     ("tokens", "INSERT"): "SELECT NEW.id AS key_id UNION "
     "SELECT id FROM tokens WHERE digest = NEW.digest",
     ("tokens", "UPDATE"): "SELECT OLD.id AS key_id UNION SELECT NEW.id UNION "
     "SELECT id FROM tokens WHERE digest = NEW.digest",
     ("tokens", "DELETE"): "SELECT OLD.id AS key_id",
 }
-# Also where an operator changes rows without our commands: the log has the keys of each change, and
-# the revision of the store before it.
+# Triggers also see changes by other programs. For each change, the log has the ids of the keys, and
+# the revision before the change.
 _TRIGGERS = "".join(
     f"""
 CREATE TRIGGER {table}_{event} AFTER {event} ON {table}
@@ -94,10 +94,10 @@ _MISSING = (
     "there is no key store; restore it, or create the first one with "
     "tornado-idv keys issue ID --create"
 )
-_NO_TARGET = "the symbolic link leads to no file; restore the key store, or remove the link"
+_NO_TARGET = "the target of the symbolic link is missing; restore the key store, or remove the link"
 _DAMAGED = "the key store is damaged; restore it from a backup"
 _NO_STORE = "the file is not a key store"
-_OPEN_TO_OTHERS = "other users have access to the key store; chmod 600 takes it away"
+_OPEN_TO_OTHERS = "other users have access to the key store; chmod 600 removes it"
 _REASONS = {
     sqlite3.SQLITE_BUSY: "the key store is locked by another process",
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
@@ -115,16 +115,16 @@ _REASONS = {
 
 
 def locate_store(setting: Path | SecretStr, kinds: Kinds) -> KeyStoreLocation:
-    """Return the place of a key store, which is not opened.
+    """Return the location of a key store, without opening it.
 
-    Raises `KeyStoreError` for a URL that no plugin opens, and `StartError` for a broken plugin.
+    Raises `KeyStoreError` if no plugin supports the URL, and `StartError` for a broken plugin.
     """
     if isinstance(setting, Path):
         return KeyStoreFile(setting)
     scheme, _, _ = setting.get_secret_value().partition("://")
     if scheme not in kinds.key_stores:
         known = ", ".join(f"{each}://" for each in sorted(kinds.key_stores)) or "none"
-        raise KeyStoreError(f"no plugin opens a key store at such a URL; there are: {known}")
+        raise KeyStoreError(f"no plugin supports this URL of a key store; supported: {known}")
     location: KeyStoreLocation = load_class(kinds.key_stores[scheme])(setting)
     return location
 
@@ -149,7 +149,7 @@ class KeyStoreFile(KeyStoreLocation):
         except OSError as error:
             raise KeyStoreError(f"{path}: the key store cannot be read: {error.strerror}") from None
         if not stat.S_ISREG(status.st_mode):
-            raise KeyStoreError(f"{path}: {_NO_STORE}, not even a regular one")
+            raise KeyStoreError(f"{path}: {_NO_STORE}: not a regular file")
         if status.st_size == 0:
             raise KeyStoreError(f"{path}: the file is empty; restore the key store from a backup")
         with _clear_errors(path), closing(_connect(path, busy_timeout)) as database:
@@ -164,12 +164,12 @@ class KeyStoreFile(KeyStoreLocation):
                     f"{path}: the key store was written by another tornado-idv (version {version} "
                     f"of its schema, this one knows {_VERSION})"
                 )
-            # Otherwise a large change locks readers out while it is prepared.
+            # Otherwise a large change would lock out readers before its commit.
             database.execute("PRAGMA cache_spill = OFF")
             yield database
 
     def create(self) -> bool:
-        """Create a file, which only this user can read; it gets its name when it is complete."""
+        """Create a file, readable only by this user. It appears when it is complete."""
         path = self.setting
         if os.path.lexists(path):
             return False
@@ -188,14 +188,14 @@ class KeyStoreFile(KeyStoreLocation):
             finally:
                 os.close(descriptor)
         except FileExistsError:
-            return False  # another command was faster
+            return False  # created by another command meanwhile
         except OSError as error:
             text = f"the key store cannot be created: {error.strerror}"
             raise KeyStoreError(f"{path}: {text}") from None
         return True
 
     def warnings(self) -> list[str]:
-        """Warn of a file that other users can read."""
+        """Warn of a file with access for other users."""
         is_open = self.setting.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
         return [_OPEN_TO_OTHERS] if is_open else []
 
@@ -206,10 +206,10 @@ class _Database(sqlite3.Connection):
     def changed_rows(
         self, sql: str, before: str | None
     ) -> tuple[Container[str] | None, Iterable[Sequence[Any]], str | None]:
-        """Return what differs since the revision ``before``, by the log of changes.
+        """Return the rows changed since the revision ``before``, from the log of changes.
 
-        At each row the sqlite3 module takes the interpreter's lock again, for which it waits while
-        requests are answered: to read all of many keys takes seconds then.
+        Reading all rows takes seconds under load: for each row, the sqlite3 module waits for the
+        interpreter lock, while the event loop answers requests.
         """
         if self.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise sqlite3.DatabaseError
@@ -217,12 +217,13 @@ class _Database(sqlite3.Connection):
         if before is None:
             return None, self.execute(sql), revision
         ids = None
-        with suppress(sqlite3.Error):  # an id in the log is not text
+        with suppress(sqlite3.Error):  # raised for an id in the log that is not valid text
             ((first, oldest),) = self.execute(_FIRST_CHANGE, [before])
-            # One change may be several rows, of which the oldest were removed.
+            # One change may have several rows in the log. If `first` is the oldest row, earlier
+            # rows of the same change may have been removed.
             if first is not None and not first == oldest > 1:
                 ids = {key_id for (key_id,) in self.execute(_CHANGED, [first])}
-        if ids is None:  # the revision is of another store, or too long ago
+        if ids is None:  # the revision is of another store, or too old
             return None, self.execute(sql), revision
         return ids, self.execute(f"{sql} WHERE id IN ({_CHANGED})", [first]), revision
 
@@ -236,7 +237,7 @@ class _Database(sqlite3.Connection):
             yield
             self.execute("COMMIT")
         except BaseException:
-            with suppress(sqlite3.Error):  # some errors of SQLite end the transaction themselves
+            with suppress(sqlite3.Error):  # some errors have rolled back the transaction already
                 self.execute("ROLLBACK")
             raise
 
@@ -250,7 +251,7 @@ class _Database(sqlite3.Connection):
 
 
 def _connect(path: Path, busy_timeout: float) -> _Database:
-    # Mode rw: SQLite would create a store that is missing.
+    # Mode rw: by default, SQLite would create a missing file.
     uri = f"{path.absolute().as_uri()}?mode=rw"
     return sqlite3.connect(
         uri, timeout=busy_timeout, isolation_level=None, uri=True, factory=_Database
@@ -259,16 +260,16 @@ def _connect(path: Path, busy_timeout: float) -> _Database:
 
 @contextmanager
 def _clear_errors(path: Path) -> Iterator[None]:
-    """Raise a `KeyStoreError` without data of the store for an error of SQLite."""
+    """Convert errors of SQLite to `KeyStoreError`, without data of the store."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
-        if code is None:  # text that is not UTF-8, or the result of a check
+        if code is None:  # invalid UTF-8, or raised by `changed_rows`
             raise KeyStoreError(f"{path}: {_DAMAGED}") from None
         reason = _REASONS.get(code & 0xFF, f"SQLite fails with {error.sqlite_errorname}")
         if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
-            try:  # SQLite does not say why no file can be opened now
+            try:  # SQLite gives no reason: find out if no file at all can be opened
                 os.close(os.open(os.devnull, os.O_RDONLY))
             except OSError as general:
                 reason = f"the key store cannot be opened: {general.strerror}"

@@ -1,4 +1,4 @@
-"""Location of a key store: a file, or what a plugin opens for a URL."""
+"""Location of a key store: a file, or a URL for a plugin."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pydantic import SecretStr
 from tornado_idv.keys.store import KeyDatabase, KeyStore
 
 BUSY_TIMEOUT = 5.0
-"""Seconds for which a command waits for another one."""
+"""Maximum wait of a command for another writer, in seconds."""
 
 
 class KeyStoreLocation(ABC):
-    """A place for a key store, for one thread at a time.
+    """The location of a key store, for one thread at a time.
 
-    ``setting`` is ``auth.store``: a path, or a URL that may hold a password. ``name`` is how
-    messages call the store: never with a password.
+    ``setting`` is ``auth.store``: a path, or a URL, possibly with a password. ``name`` is the name
+    of the store in messages, never with a password.
     """
 
     def __init__(self, setting: Path | SecretStr, name: str) -> None:
@@ -30,7 +30,7 @@ class KeyStoreLocation(ABC):
     def opened(
         self, *, busy_timeout: float = BUSY_TIMEOUT, read_only: bool = False
     ) -> Iterator[KeyStore]:
-        """Open the store as `connected` does; raises `KeyStoreError`."""
+        """Open the store; see `connected`. Raises `KeyStoreError`."""
         with self.connected(busy_timeout=busy_timeout, read_only=read_only) as database:
             yield KeyStore(database, self.name)
 
@@ -40,24 +40,24 @@ class KeyStoreLocation(ABC):
     ) -> AbstractContextManager[KeyDatabase]:
         """Connect to the store.
 
-        ``busy_timeout`` is how many seconds to wait for another writer. With ``read_only`` nothing
-        is written. A connection may be kept for the next time. Raises
-        `KeyStoreError`, and its `MissingKeyStoreError`.
+        ``busy_timeout`` is the maximum wait for another writer, in seconds. With ``read_only``
+        nothing is written. The connection may be kept for the next call. Raises `KeyStoreError`,
+        or its subclass `MissingKeyStoreError`.
         """
 
     @abstractmethod
     def create(self) -> bool:
-        """Create an empty store, and return whether there was none; raises `KeyStoreError`."""
+        """Create an empty store. Return false if it exists already. Raises `KeyStoreError`."""
 
     def require_one_server(self, timeout: float) -> None:  # noqa: B027 - a file has none
-        """Raise `KeyStoreError` if another server than the one in use may be written, too.
+        """Raise `KeyStoreError` if a second server with the store accepts writes.
 
-        Others have ``timeout`` seconds to respond.
+        Other servers have ``timeout`` seconds to respond.
         """
 
     def warnings(self) -> Sequence[str]:
-        """Return what an operator should change in a store that was opened."""
+        """Return advice for the operator about an opened store."""
         return ()
 
     def close(self) -> None:  # noqa: B027 - a file is open only while it is used
-        """Close what is kept open between two uses."""
+        """Close a connection kept between two uses."""

@@ -1,8 +1,8 @@
 """The format of tokens: ``idv_<id>_<secret>_<crc>``, or any token68 issued elsewhere.
 
-The id is public; the secret has 190 random bits; the CRC-32 detects typos when a key is
-configured. A token is never stored, only its SHA-256. A slow hash would add nothing, since a
-random secret cannot be guessed, and would be a target for denial of service.
+The id is public. The secret has 190 random bits. The CRC-32 detects typos in the configuration.
+Only the SHA-256 of a token is stored. A slow hash is not needed, because a random secret cannot be
+guessed. It would also be a target for denial of service.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_token68(text: str) -> bool:
 
 
 def digest(token: str) -> bytes:
-    """Return the SHA-256 of a token, 32 bytes: the only part of it that is stored."""
+    """Return the SHA-256 of a token: 32 bytes, stored instead of the token."""
     return hashlib.sha256(token.encode("latin-1", "replace")).digest()
 
 

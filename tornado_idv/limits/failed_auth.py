@@ -1,11 +1,11 @@
 """The limit of failed authentication per client address, in memory of fixed size.
 
-The table is a count-min sketch: an address has one place in each of two rows, found by a keyed
-hash, and is limited only if both are over the limit. Addresses share places, but one that shares
-both with addresses that guess keys is rare: with 1,000 of them, 0.02 % of the other addresses. Even
-then it gets 429 where it would have got 401; a request with a good key is not limited here.
+The table is a count-min sketch. A keyed hash gives an address one place in each of two rows. The
+address is limited only if both places exceed the limit. Other addresses share these places, but
+rarely both: with 1,000 addresses guessing keys, 0.02 % of the others are affected. Even then, a
+client gets 429 instead of 401. Requests with a valid key are not limited here.
 
-An IPv6 client usually has a whole /64, so that is what is counted.
+An IPv6 client usually has a whole /64, so a /64 counts as one address.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tornado_idv.units import Rate
 
 
 class FailedAuthLimiter:
-    """Limits requests without a good key, by their client's address; without a rate, none.
+    """Limits requests without a valid key, by client address. Without a rate, there is no limit.
 
-    ``clock`` is monotonic and returns seconds; ``secret`` is the key of the hash.
+    ``clock`` returns monotonic seconds. ``secret`` is the key of the hash.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class FailedAuthLimiter:
         self.configure(rate)
 
     def configure(self, rate: Rate | None) -> None:
-        """Change the rate; failures that were counted with another one are discarded."""
+        """Change the rate. Failures counted with another rate are discarded."""
         if rate != (self._limit and self._limit.rate):
             self._limit = Limit("failed_auth", rate) if rate else None
             self._tats.cast("B")[:] = bytes(self._tats.nbytes)
 
     def acquire(self, address: str) -> Exceeded | None:
-        """Count a failure and return ``None``, or return the limit that it exceeds.
+        """Count a failure and return ``None``, or return the exceeded limit.
 
-        ``address`` is in canonical form; IPv4 within IPv6 is written as IPv4.
+        ``address`` is in canonical form. An IPv4-mapped address is written as IPv4.
         """
         limit = self._limit
         if limit is None:
@@ -64,14 +64,14 @@ class FailedAuthLimiter:
         if exceeded is not None:
             return exceeded
         tat += limit.interval
-        # The higher number of the two may be that of an address which shares the place.
+        # A higher number belongs to another address in the same place: it must not decrease.
         tats[first] = max(tats[first], tat)
         tats[second] = max(tats[second], tat)
         return None
 
     def _find_places(self, address: str) -> tuple[int, int]:
         counted = address.encode()
-        if address.count(":") > 1:  # that of a Unix socket is "unix:"
+        if address.count(":") > 1:  # IPv6; the address of a Unix socket is "unix:"
             counted = socket.inet_pton(socket.AF_INET6, address)[:8]
         hashed = blake2b(counted, digest_size=8, key=self._secret).digest()
         first, second = struct.unpack("<II", hashed)

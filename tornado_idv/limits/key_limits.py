@@ -1,8 +1,8 @@
-"""The limits of keys: requests, and misses, which are lookups of users that do not exist.
+"""The limits of keys: requests, and misses (lookups of users that do not exist).
 
-Each key id has its place in a table of fixed size, found by a hash, so every process finds the same
-one. A place is never given to another key id. When the table is full (262,144 key ids since the
-start), a further key id has a place outside of it: its limits then apply in each process
+Each key id has a place in a table of fixed size. It is found by a hash, so every process finds the
+same place. A place is never reused for another key id. When the table is full (262,144 key ids
+since the start), further key ids have places outside. Their limits apply in each process
 separately.
 """
 
@@ -24,16 +24,17 @@ from tornado_idv.units import Rate, format_rate
 _log = logging.getLogger(__name__)
 
 _CAPACITY = 262_144
-"""Key ids for which there are places; the system allocates those that are used."""
+"""Number of places for key ids. The system allocates memory only for used places."""
 _MAX_PROBES = 1024
-"""Places that are tried for a key id; all are taken only when the table is nearly full."""
+"""Maximum number of places to try for a key id. All are taken only in a nearly full table."""
 _FIELDS = 3
-"""Numbers of a place: a hash of the key id, the TAT of requests, and the TAT of misses."""
+"""Numbers in a place: a hash of the key id, the TAT of requests, and the TAT of misses."""
 _LOG_INTERVAL = 60.0
+"""Seconds between warnings of one key about ``log_only`` limits."""
 
 
 class Limit:
-    """A named rate; an event is allowed while its TAT is at most ``tolerance`` ahead.
+    """A named rate. An event is allowed while its TAT is at most ``tolerance`` ahead of the clock.
 
     ``interval`` and ``tolerance`` are in seconds.
     """
@@ -45,7 +46,7 @@ class Limit:
         self.tolerance = self.interval * (rate.count - 1)
 
     def exceeded(self, tat: float, now: float, events: int = 1) -> Exceeded | None:
-        """Return by how much further events would exceed the limit, if they would."""
+        """Return the excess if these events would exceed the limit, else ``None``."""
         wait = (events - 1) * self.interval - self.tolerance
         if tat > now:
             wait = tat + wait - now
@@ -53,11 +54,11 @@ class Limit:
 
 
 _limit = lru_cache(maxsize=1024)(Limit)
-"""Keys with the same rate share a `Limit`, which saves 260 bytes for each key."""
+"""Keys with the same rate share a `Limit`. This saves 260 bytes for each key."""
 
 
 class Exceeded(Struct, frozen=True):
-    """The limit that a request exceeds; the next one is allowed in ``wait`` seconds."""
+    """The exceeded limit. The next request is allowed in ``wait`` seconds."""
 
     limit: Limit
     wait: float
@@ -69,9 +70,9 @@ class Exceeded(Struct, frozen=True):
 
 
 class KeyLimits(Struct, eq=False):
-    """The limits of one key; ``tats`` has its TATs from ``at`` on.
+    """The limits of one key. Its TATs are ``tats[at]`` (requests) and ``tats[at + 1]`` (misses).
 
-    Over ``misses`` with ``log_only``, lookups are logged and not refused.
+    With ``log_only``, lookups over ``misses`` are logged instead of refused.
     """
 
     key: ApiKey
@@ -84,15 +85,16 @@ class KeyLimits(Struct, eq=False):
     logged_until: float = 0.0
 
     def rates(self) -> dict[str, str | None]:
-        """Return the rates over which requests are refused, as they are configured."""
+        """Return the configured rates. A ``log_only`` rate refuses nothing, so it is ``None``."""
         refusing = {"requests": self.requests, "misses": None if self.log_only else self.misses}
         return {name: format_rate(each.rate) if each else None for name, each in refusing.items()}
 
     def acquire(self, lookups: int = 1) -> Exceeded | None:
-        """Count lookups and return ``None``, or return the limit that they exceed.
+        """Count lookups and return ``None``, or return the exceeded limit.
 
-        Each may turn out to be a miss, so there must be room for as many of these.
+        Each lookup may be a miss, so the limit of misses must also have room for all.
         """
+        # The conditions repeat `Limit.exceeded` for one lookup: calls would slow the fast path.
         now = self.clock()
         tats, at, requests, misses = self.tats, self.at, self.requests, self.misses
         tat = tats[at]
@@ -109,10 +111,10 @@ class KeyLimits(Struct, eq=False):
         return None
 
     def bound_wait(self) -> None:
-        """Let the key wait for one interval at most.
+        """Limit the wait of the key to one interval.
 
-        The TATs may be of a stricter limit, which was in force before and would block the key for
-        long; by these limits alone they are never further ahead.
+        The TATs may come from a stricter earlier limit. Without this bound, they would block the
+        key for a long time. These limits themselves never move a TAT beyond the bound.
         """
         for at, limit in enumerate((self.requests, self.misses), self.at):
             if limit is not None:
@@ -120,11 +122,12 @@ class KeyLimits(Struct, eq=False):
                 self.tats[at] = min(self.tats[at], longest)
 
     def charge_miss(self) -> None:
-        """Count a lookup without a user, if that is within the limit."""
+        """Count a miss within the limit of misses."""
         misses = self.misses
         if misses is not None:
             tats, at, now = self.tats, self.at + 1, self.clock()
-            if misses.exceeded(tats[at], now) is None:  # or else it is logged only
+            # It may be exceeded with log_only, or after concurrent lookups.
+            if misses.exceeded(tats[at], now) is None:
                 tats[at] = max(tats[at], now) + misses.interval
 
     def spent_misses(self) -> Exceeded | None:
@@ -134,7 +137,7 @@ class KeyLimits(Struct, eq=False):
         return self.misses.exceeded(self.tats[self.at + 1], self.clock())
 
     def _exceeded(self, now: float, lookups: int) -> Exceeded | None:
-        """Return the limit for which the client has to wait longest."""
+        """Return the exceeded limit with the longest wait."""
         tats, at = self.tats, self.at
         requests = self.requests.exceeded(tats[at], now, lookups) if self.requests else None
         misses = self.misses.exceeded(tats[at + 1], now, lookups) if self.misses else None
@@ -153,10 +156,10 @@ class KeyLimits(Struct, eq=False):
 
 
 class KeyLimiter:
-    """The limits of all keys; ``requests`` and ``misses`` are those of keys without their own.
+    """The limits of all keys. ``requests`` and ``misses`` are for keys without limits of their own.
 
-    With ``misses_log_only`` lookups over the general ``misses`` are logged and not refused.
-    ``clock`` is monotonic and returns seconds.
+    With ``misses_log_only``, lookups over the general ``misses`` are logged instead of refused.
+    ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -176,14 +179,14 @@ class KeyLimiter:
         self._names, self._tats = table.cast("q"), table.cast("d")
         self._by_digest: dict[bytes, KeyLimits] = {}
         self._beyond: dict[str, memoryview[float]] = {}
-        """The TATs of key ids for which the table has no place."""
+        """The TATs of key ids outside of the full table."""
 
     def configure(
         self, requests: Rate | None, misses: Rate | None, *, misses_log_only: bool
     ) -> None:
-        """Change the general limits; what keys have used up stays used up.
+        """Change the general limits. The used part of a limit stays used.
 
-        A key that has used up a stricter limit waits for one interval of the new one at most.
+        After a stricter limit, a key waits for at most one interval of the new limit.
         """
         if self._general != (requests, misses, misses_log_only):
             self._general = requests, misses, misses_log_only
@@ -191,7 +194,7 @@ class KeyLimiter:
             self._by_digest = {}
 
     def of(self, key: ApiKey) -> KeyLimits | None:
-        """Return the limits of a key; ``None`` if it has none."""
+        """Return the limits of a key, or ``None`` without any."""
         if not self._has_general and key.requests is None and key.misses is None:
             return None
         limits = self._by_digest.get(key.digest)
@@ -212,15 +215,15 @@ class KeyLimiter:
         )
         limits.bound_wait()
         if len(self._by_digest) >= self._capacity:
-            self._by_digest.clear()  # of removed keys, for the most part
+            self._by_digest.clear()  # most entries are of removed keys
         self._by_digest[key.digest] = limits
         return limits
 
     def _find_place(self, key_id: str) -> tuple[memoryview[float], int]:
-        """Return where the TATs of a key id are.
+        """Return the position of the TATs of a key id.
 
-        Two processes that see different new keys in the same microsecond could take the same
-        place; that their hashes begin a probe there too is too improbable for a lock.
+        There is no lock. In theory, two processes can take one place for two new keys, within the
+        same microsecond. This also needs two hashes with the same place: that is too improbable.
         """
         names = self._names
         name = int.from_bytes(blake2b(key_id.encode(), digest_size=8).digest()) >> 1 or 1
@@ -231,7 +234,7 @@ class KeyLimiter:
                 return self._tats, at + 1
         if not self._beyond:
             _log.warning(
-                "%d keys have had limits since the start: those of further keys apply in each "
+                "%d keys have had limits since the start: limits of further keys apply in each "
                 "process separately, until a restart",
                 self._capacity,
             )

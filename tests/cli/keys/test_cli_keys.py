@@ -274,7 +274,7 @@ def test_link_without_a_store_is_explained(run: Run, path: Path) -> None:
     path.symlink_to("nowhere.db")
     result = run("issue", "shop", "--create")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert f"{path}: the symbolic link leads to no file" in result.stderr
+    assert f"{path}: the target of the symbolic link is missing" in result.stderr
 
 
 def test_rotation_of_a_disabled_key_says_that_it_is_disabled(run: Run, path: Path) -> None:
@@ -301,7 +301,7 @@ def test_key_is_disabled_enabled_and_revoked(run: Run, path: Path) -> None:
             assert json.loads(run(name, "shop", "--json").stdout)["state"] == state
             result = run(name, "shop")
             assert (result.exit_code, result.stderr) == (0, f"shop: {state}; nothing was changed\n")
-    assert run("enable", "shop").stderr == "shop was revoked, which is final\n"
+    assert run("enable", "shop").stderr == "shop was revoked permanently\n"
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_change_that_no_service_can_read_is_made_and_reported(
     execute(path, "UPDATE keys SET scopes = 'identify:url' WHERE id = 'bad'")
     assert result.exit_code == 3
     assert result.stderr.startswith(
-        f"{path}: a key in it is not valid: bad; the change was made, but services keep the keys"
+        f"{path}: a key in it is not valid: bad; the change was made, but services keep their old"
     )
     assert read(path) != before
 

@@ -186,7 +186,7 @@ ANOTHER_TOKEN = "UPDATE tokens SET digest = randomblob(32), created = 1.0 WHERE 
 CONFLICTS = {
     "revoked": (
         "UPDATE keys SET revoked = 1.0 WHERE id = 'rotated'",
-        "the key was revoked in this store, which is final",
+        "the key was revoked permanently in this store",
     ),
     "disabled": (
         "UPDATE keys SET disabled = 1 WHERE id = 'rotated'",

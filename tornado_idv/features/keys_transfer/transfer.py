@@ -198,7 +198,7 @@ def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
     """Return the reason against an update: it would undo a later change, or replace another key."""
     latest, digests = key.tokens[-1].created, {each.digest for each in key.tokens}
     if stored.revoked is not None and key.revoked is None:
-        return "the key was revoked in this store, which is final"
+        return "the key was revoked permanently in this store"
     if stored.disabled and not key.disabled and key.revoked is None:
         return "the key is disabled in this store; enable it first"
     if any(each.created > latest and each.digest not in digests for each in stored.tokens):
