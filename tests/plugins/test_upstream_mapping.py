@@ -176,24 +176,28 @@ BROKEN = {
     "number of plan": (
         {},
         record(plan=1),
-        "plan (plan) is a number, not text; to_string(plan",
+        "plan (plan) is a number, not text; use to_string(plan",
     ),
     "surrogate": ({}, record(plan="canary\ud800"), "plan (plan) has a lone surrogate"),
     "number of url": ({"profile_url": "id"}, RECORD, "profile_url (id) is a number"),
     "empty url": ({"profile_url": "u"}, record(u=""), "profile_url (u) is empty"),
-    "card a number": ({}, record(card=12), "card_number (card) is a number, not text; to_string("),
+    "card a number": (
+        {},
+        record(card=12),
+        "card_number (card) is a number, not text; use to_string(",
+    ),
     "card words": ({}, record(card="canary"), "card_number (card) has other characters"),
     "card digits": ({}, record(card="٤٠"), "card_number (card) has other characters"),
     "card empty": ({}, record(card=""), "card_number (card) has other characters"),
     "no map": (
         {"plan": {"path": "id", "value_map": {"1": "Free"}}},
         RECORD,
-        "plan (id) has a value that value_map does not name",
+        "plan (id) has a value missing in value_map",
     ),
     "1 is not true": (
         {"plan": {"path": "id", "value_map": {"1": "Free"}}},
         record(id=True),
-        "value_map does not name",
+        "missing in value_map",
     ),
     "mapped list": (
         {"plan": {"path": "id", "value_map": {"1": "a"}, "default": "b"}},
@@ -362,10 +366,10 @@ def test_wrong_mapping_is_reported() -> None:
     assert reported == {
         ("plan", "mapping"): "Value error, a field needs a source; write path or const",
         ("nickname", "mapping", "const"): (
-            "Value error, a field with const has nothing else; take one of them away"
+            "Value error, const excludes all other options; remove it or them"
         ),
         ("card_number", "mapping", "const"): (
-            "Value error, a field with const has nothing else; take one of them away"
+            "Value error, const excludes all other options; remove it or them"
         ),
         ("profile_url", "mapping"): reported["profile_url", "mapping"],
         ("pick",): "Input should be 'one' or 'first'",
@@ -475,7 +479,7 @@ LEAVE_OUT = [
 @pytest.mark.parametrize("select", LEAVE_OUT)
 def test_select_that_drops_records_is_rejected(select: str) -> None:
     """A list that records of another shape were dropped from reads as "not found"."""
-    with pytest.raises(ValidationError, match="leaves out records that are of another shape"):
+    with pytest.raises(ValidationError, match="leaves out records with an unexpected structure"):
         mapper(select=select)
 
 

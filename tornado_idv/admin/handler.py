@@ -25,7 +25,7 @@ _ERRORS = {
 
 
 class AdminError(HTTPError):
-    """Ends a request with an error record; nothing of the request may be in ``message``."""
+    """Ends a request with an error record. ``message`` must not contain request data."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(status)
@@ -36,13 +36,13 @@ class AdminError(HTTPError):
 class AdminHandler(BearerAuthMixin, JsonHandler):
     """Responds with JSON to operators.
 
-    Where only this machine can connect, no key is needed; instead, the ``Host`` field must not
-    be a name that an attacker may have chosen (DNS rebinding: a web page reads the responses
-    of a name of its own that points here). Elsewhere a key with the scope ``admin`` is needed.
+    A listener on loopback needs no key. Instead, it checks the ``Host`` field against DNS
+    rebinding: a web page could let its own host name point to this machine, and read the responses.
+    Any other listener needs a key with the scope ``admin``.
     """
 
     has_data: ClassVar[bool] = True
-    """Whether a response says anything of the service; if not, no key is needed."""
+    """Whether responses contain data of the service. Without data, no key is needed."""
     key_id: str | None = None
 
     def initialize(self, operations: Operations, host: str, *, needs_key: bool) -> None:
@@ -64,7 +64,8 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         if self.request.method not in self.allowed:
             raise HTTPError(405)
         if self.request.method in {"POST", "PUT"}:
-            # A web page of another origin cannot send it without asking (CORS), and is refused.
+            # The browser sends this type for a web page of another origin only after a CORS
+            # preflight. The preflight fails here.
             media_type = self.request.headers.get("Content-Type", "").partition(";")[0]
             if media_type.strip().lower() != "application/json":
                 text = "The Content-Type must be application/json"
@@ -76,7 +77,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         self.finish(json.dumps(record, separators=(",", ":")))
 
     def record(self) -> Record:
-        """Return the JSON object that was sent; raises `AdminError`."""
+        """Return the JSON object of the body. Raises `AdminError`."""
         try:
             record = strict_json.loads(self.body)
         except ValueError:
@@ -86,7 +87,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         return record
 
     def check_query(self, record: Record) -> None:
-        """Raise `AdminError` unless the value of a query is in a valid format."""
+        """Raise `AdminError` for an invalid value of a query."""
         try:
             parse_query(self.operations.identifiers, record)
         except InvalidFormat as error:
@@ -111,7 +112,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         value: BaseException | None,
         tb: TracebackType | None,  # noqa: ARG002
     ) -> None:
-        """Log an unexpected exception without its message; Tornado's way logs the request."""
+        """Log an unexpected exception without its message. Tornado would also log the request."""
         if value is not None and not isinstance(value, HTTPError | OperationFailed):
             _log.error("unhandled exception:\n%s", format_traceback(value))
 
@@ -131,7 +132,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
 
 
 class NoSuchRouteHandler(AdminHandler):
-    """Every other path."""
+    """Responds with 404 to all other paths."""
 
     def prepare(self) -> None:
         if self._needs_key:

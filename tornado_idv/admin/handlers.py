@@ -1,4 +1,4 @@
-"""The endpoints of the admin listener that every service has."""
+"""The endpoints of the core on the admin listener."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _RELOAD_ERRORS = {
     FAILED: (503, "The configuration cannot be applied; the old one stays in force"),
 }
 _PURGE_PENDING = (
-    "Purged here, but the shared cache has not received it: other services may still serve what it "
-    "named. It is repeated until the service stops; see shared_cache.pending_purges of /status.json"
+    "Purged here, but the shared cache has not received the purge: other services may still serve "
+    "the purged answers. The purge is repeated until the service stops; see "
+    "shared_cache.pending_purges of /status.json"
 )
 
 
 class LiveHandler(AdminHandler):
-    """Liveness: the process responds; nothing else is looked at, so no outage restarts it."""
+    """Liveness: the process responds. Nothing else is checked, so an outage causes no restart."""
 
     has_data = False
 
@@ -32,8 +33,8 @@ class LiveHandler(AdminHandler):
 class ReadyHandler(AdminHandler):
     """Readiness for requests: 503 while the service starts or drains.
 
-    A backend that is down makes it *degraded*, not unready: other instances have the same backend,
-    and this one still responds from its cache.
+    If a backend is down, the service is *degraded*, but ready: other instances have the same
+    backend, and this instance can still respond from its cache.
     """
 
     async def get(self) -> None:
@@ -43,7 +44,7 @@ class ReadyHandler(AdminHandler):
 
 
 class MetricsHandler(AdminHandler):
-    """The metrics, for Prometheus."""
+    """The metrics for Prometheus."""
 
     async def get(self) -> None:
         report = await self.operations.report(take_lag=True)
@@ -61,7 +62,7 @@ class StatusHandler(AdminHandler):
 
 
 class PurgeHandler(AdminHandler):
-    """Drops cached answers: of a user, of a backend, or all."""
+    """Drops cached answers of a user or of a backend, or all."""
 
     allowed = ("POST",)
 
@@ -92,7 +93,7 @@ class PurgeHandler(AdminHandler):
 
 
 class ReloadHandler(AdminHandler):
-    """Reloads the configuration; an empty body is enough."""
+    """Reloads the configuration. The body may be empty."""
 
     allowed = ("POST",)
 
@@ -107,7 +108,7 @@ class ReloadHandler(AdminHandler):
 
 
 class ExplainHandler(AdminHandler):
-    """Responses of each backend to a query, and what is cached; the user is not shown."""
+    """Shows the response of each backend to a query and the cache entry, but not the user."""
 
     allowed = ("POST",)
 

@@ -33,9 +33,9 @@ _LIMITS = HttpLimits(
 async def admin_listening(
     sockets: Sequence[socket.socket], host: str, operations: Operations, **settings: Any
 ) -> AsyncIterator[None]:
-    """Serve the admin listener on bound sockets; ``host`` is the configured one.
+    """Serve the admin listener on bound sockets. ``host`` is ``admin.host``.
 
-    ``settings`` are those of the application; features may read them, and add some.
+    ``settings`` are Tornado's application settings. Features may read them, and add some.
     """
     arguments = {
         "operations": operations,

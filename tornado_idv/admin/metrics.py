@@ -1,6 +1,6 @@
 """The metrics in the text formats of Prometheus and OpenMetrics.
 
-`prometheus_client` only renders: every value is read from the service's counters when asked for.
+`prometheus_client` only renders. For each scrape, all values are read from the service's counters.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "can
 _LIMITS = ("requests", "misses", "failed_auth")
 _REASONS = ("missing", "malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
 _MAX_KEYS = 1000
-"""Keys whose expiry is shown: those that expire next."""
+"""Maximum number of keys with a metric for their expiry. The next to expire come first."""
 LabelsT = TypeVar("LabelsT", bound=str | tuple[str, ...])
 
 
 def render(report: Report, keys: KeyRing, accept: str) -> tuple[bytes, str]:
-    """Return the text and its content type, as an ``Accept`` header asks for."""
+    """Return the metrics in a format for the ``Accept`` header, and their content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ReportCollector(report, keys))
     encode, content_type = choose_encoder(accept)
@@ -68,7 +68,8 @@ class _ReportCollector(Collector):
 
     def _requests(self) -> Iterator[core.Metric]:
         counters = self._counters
-        # A rate begins with the second sample of a series, and an overload may be a short one.
+        # Always present: Prometheus needs two samples of a series for a rate, and an overload may
+        # be shorter.
         counts = Counter({("connection", "overloaded"): 0})
         durations: defaultdict[tuple[str, str], list[Durations]] = defaultdict(list)
         for (route, code), each in counters.responses.items():
@@ -100,7 +101,7 @@ class _ReportCollector(Collector):
         yield counter("idv_backend_requests", "Calls of backends.", calls, "backend", "outcome")
         yield histogram(
             "idv_backend_duration_seconds",
-            "Time that calls of backends took.",
+            "Duration of calls of backends.",
             {name: [each.durations] for name, each in counted.items()},
             "backend",
         )
@@ -112,7 +113,7 @@ class _ReportCollector(Collector):
         found = {(each.name, by): int(ok) for each in backends for by, ok in each.canaries.items()}
         text = "Whether the canary was found when it was last looked up."
         yield gauge("idv_canary_found", text, found, "backend", "by")
-        text = "Servers that lookups use."
+        text = "Servers in use for lookups."
         yield gauge("idv_backend_server", text, servers, "backend", "server", "role")
         users = {each.name: each.users for each in backends if each.users is not None}
         yield gauge("idv_fixture_users", "Users of a fixture.", users, "backend")
@@ -122,7 +123,8 @@ class _ReportCollector(Collector):
         entries = self._process.cache_entries
         yield gauge("idv_cache_entries", "Entries of the cache.", entries, "kind")
         yield counter("idv_cache_lookups", "Lookups.", cache_lookups(counters), "result")
-        yield counter("idv_cache_evictions", "Entries that made room.", {(): counters.evictions})
+        text = "Entries dropped to make room."
+        yield counter("idv_cache_evictions", text, {(): counters.evictions})
         refreshes = counters.refreshes
         yield counter("idv_cache_refreshes", "Refreshes ahead of expiry.", refreshes, "result")
 
@@ -138,12 +140,12 @@ class _ReportCollector(Collector):
         states = {each.name.lower(): self._process.connections.get(each.name, 0) for each in State}
         text = "Open connections of the public listener."
         yield gauge("idv_connections", text, states, "state")
-        text = "Most connections of the public listener, in all processes."
+        text = "Maximum connections of the public listener, in all processes."
         yield gauge("idv_connections_limit", text, {(): self._process.connections_limit})
         yield counter("idv_reloads", "Reloads of the configuration.", counters.reloads, "result")
         yield gauge(
             "idv_config_last_reload_success_timestamp_seconds",
-            "When the configuration in force was loaded, in Unix time.",
+            "When the current configuration was loaded, in Unix time.",
             {(): counters.last_reload_success},
         )
         failed = report.last_reload is not None and report.last_reload.code is not None
@@ -152,9 +154,9 @@ class _ReportCollector(Collector):
         failing = report.degraded()
         parts = {part: int(part in failing) for part in [*report.parts, *failing]}
         yield gauge("idv_degraded", "Whether a part fails.", parts, "part")
-        text = "Processes started in place of one that ended."
+        text = "Restarts of ended processes."
         yield counter("idv_worker_restarts", text, {(): report.restarts})
-        yield counter("idv_log_dropped", "Log lines that were lost.", {(): counters.log_dropped})
+        yield counter("idv_log_dropped", "Lost log lines.", {(): counters.log_dropped})
         versions = {
             "version": version("tornado-idv"),
             "python": platform.python_version(),
@@ -164,7 +166,7 @@ class _ReportCollector(Collector):
 
 
 def _processes(pids: Iterable[int]) -> Iterator[core.Metric]:
-    """Yield the usual metrics of processes, as sums; the start is that of the first one."""
+    """Yield the usual process metrics as sums. The start time is that of the first process."""
     found: defaultdict[str, list[core.Metric]] = defaultdict(list)
     for pid in pids:
         for each in ProcessCollector(pid=partial(int, pid), registry=None).collect():
@@ -183,7 +185,7 @@ def _labelled(
     values: Mapping[LabelsT, float],
     *labels: str,
 ) -> core.Metric:
-    """Return a metric with the values by those of its labels, a tuple unless there is one."""
+    """Return a metric. The keys of ``values`` are label values: one string, or a tuple."""
     family = kind(name, text, labels=labels)
     for label_values, value in values.items():
         family.add_metric(_to_tuple(label_values), value)
@@ -195,7 +197,7 @@ gauge = partial(_labelled, core.GaugeMetricFamily)
 
 
 def breaker_gauge(name: str, states: Mapping[LabelsT, str], *labels: str) -> core.Metric:
-    """Return the states of circuit breakers, by labels as of `gauge`."""
+    """Return the states of circuit breakers. The keys of ``states`` are label values."""
     values = {each: _BREAKER[state] for each, state in states.items()}
     return gauge(name, "Circuit breaker: 0 closed, 1 half-open, 2 open.", values, *labels)
 
@@ -203,7 +205,7 @@ def breaker_gauge(name: str, states: Mapping[LabelsT, str], *labels: str) -> cor
 def histogram(
     name: str, text: str, values: Mapping[LabelsT, list[Durations]], *labels: str
 ) -> core.Metric:
-    """Return a histogram with the sum of durations, by labels as of `gauge`."""
+    """Return a histogram with the sums of durations. The keys of ``values`` are label values."""
     family = core.HistogramMetricFamily(name, text, labels=labels)
     bounds = [*map(str, BOUNDS), "+Inf"]
     for label_values, durations in values.items():

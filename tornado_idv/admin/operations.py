@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 
 class OperationFailed(IdvError):
-    """A worker did not do what was asked; the message says which, and why."""
+    """A worker could not execute an operation. The message names the worker and the reason."""
 
 
 class Part(Protocol):
@@ -30,7 +30,7 @@ class Part(Protocol):
 
 
 class Operations(Protocol):
-    """The service as the handlers use it; ``backends`` are the names of its backends, in order."""
+    """The service for the handlers. ``backends`` are the names of its backends, in order."""
 
     keys: KeyRing
     identifiers: Identifiers
@@ -39,26 +39,26 @@ class Operations(Protocol):
     def backends(self) -> list[str]: ...
 
     async def report(self, *, take_lag: bool = False) -> Report:
-        """Return the state of the service; with ``take_lag``, measure the event loop's lag again.
+        """Return the state of the service. ``take_lag`` restarts the measurement of the lag.
 
         Raises `OperationFailed`.
         """
         ...
 
     async def purge(self, target: Record) -> bool:
-        """Drop cached answers: ``target`` is a valid body of ``POST /cache/purge``.
+        """Drop cached answers. ``target`` is a valid body of ``POST /cache/purge``.
 
-        Return whether the shared cache, if there is one, has received it for other services.
-        Raises `OperationFailed` unless all of them are dropped in this service.
+        Return false if the shared cache has not yet received the purge for other services. Raises
+        `OperationFailed` if some answers remain in this service.
         """
         ...
 
     async def reload(self, **audited: str | None) -> ReloadResult:
-        """Reload the configuration; the audit log gets the arguments."""
+        """Reload the configuration. The arguments are for the audit log."""
         ...
 
     async def explain(self, query: Record) -> Record:
-        """Return how the backends respond to a valid body of ``POST /explain``.
+        """Return the responses of the backends to a valid body of ``POST /explain``.
 
         Raises `OperationFailed`.
         """

@@ -15,27 +15,27 @@ from tornado_idv.reload_result import ReloadResult
 
 
 class Reloads(Protocol):
-    """Reloads the configuration; ``last`` is the last result, if there is one."""
+    """Reloads the configuration. ``last`` is the last result."""
 
     last: ReloadResult | None
 
     async def reload(self, trigger: str, **audited: str | None) -> ReloadResult:
-        """Reload, after a reload that is running; the audit log gets the arguments."""
+        """Reload, after any running reload. The arguments are for the audit log."""
 
 
 Phase = Literal["starting", "ready", "draining"]
 _BREAKERS = ("closed", "half_open", "open")
-"""From the best state to the worst."""
+"""States of circuit breakers, the best first."""
 
 
 class BackendReport(Struct):
-    """A backend, or what a part of the service calls in the same way.
+    """A backend, or another source, such as the shared cache.
 
-    Times are Unix times, ``failing_since`` is ``None`` after a success.
-    ``users`` is the number of its users, if it knows, and ``problem`` what it knows to
-    be wrong without a lookup. ``servers`` are those that lookups use, each with its role.
-    ``next_probe_s`` are the seconds until an open circuit breaker lets a
-    probe through. ``canaries`` are the kinds of query that have one, and whether it was found.
+    Times are Unix times. ``failing_since`` is ``None`` after a success. ``users`` is the number of
+    users, or ``None`` if unknown. ``problem`` is a problem found without a lookup. ``servers`` are
+    the servers for lookups with their roles. ``next_probe_s`` is the time until the next probe of
+    an open circuit breaker, in seconds. For each kind of query with a canary, ``canaries`` has the
+    last result: true for a found canary.
     """
 
     name: str
@@ -53,14 +53,14 @@ class BackendReport(Struct):
 
     @property
     def available(self) -> bool:
-        """Return whether the last calls did not fail."""
+        """True if the last calls succeeded."""
         return self.breaker == "closed" and self.failing_since is None
 
 
 class PartReport(Struct):
-    """Why a part of the service fails, if it does; ``since`` is a Unix time.
+    """State of a part of the service. ``error`` is its problem, ``since`` a Unix time.
 
-    ``sources`` are what it calls, and ``gauges`` numbers that are added up for several processes.
+    ``sources`` are its backends or servers. ``gauges`` are summed over processes.
     """
 
     error: str | None = None
@@ -70,7 +70,7 @@ class PartReport(Struct):
 
 
 class ProcessReport(Struct):
-    """Gauges of one process; ``max_lag`` is in seconds. ``parts`` are those that are configured."""
+    """Gauges of one process. ``max_lag`` is in seconds. ``parts`` has only configured parts."""
 
     backends: list[BackendReport] = []
     cache_entries: dict[str, int] = {}
@@ -81,14 +81,14 @@ class ProcessReport(Struct):
 
     @property
     def sources(self) -> dict[str, BackendReport]:
-        """Backends, and the sources of parts, by their names in `degraded`."""
+        """Backends and the sources of parts, by their names in `degraded`."""
         named = {f"backend {each.name}": each for each in self.backends}
         of_parts = chain.from_iterable(each.sources for each in self.parts.values())
         return named | {each.name: each for each in of_parts}
 
 
 class WorkerReport(Struct):
-    """A worker, as its supervisor sees it; ``heartbeat_age`` is in seconds."""
+    """State of a worker, from its supervisor. ``heartbeat_age`` is in seconds."""
 
     name: str
     pid: int
@@ -101,8 +101,8 @@ class WorkerReport(Struct):
 class Report(Struct):
     """The service: one process, or the sum of its workers.
 
-    ``pid`` is the process to signal. ``missing`` names workers that do not serve; ``restarts``
-    counts processes that were started in place of one that ended.
+    Signals go to ``pid``. ``missing`` has the names of workers that do not serve. ``restarts``
+    counts restarts of ended processes.
     """
 
     phase: Phase
@@ -117,12 +117,12 @@ class Report(Struct):
 
     @property
     def parts(self) -> list[str]:
-        """Names of the parts that may be `degraded`, beside workers."""
+        """Names of all parts that can be `degraded`, except for workers."""
         parts = (name for name, each in self.process.parts.items() if not each.sources)
         return [*self.process.sources, *parts]
 
     def degraded(self) -> list[str]:
-        """Return which parts fail, though the service can respond."""
+        """Return the names of failing parts. The service still responds."""
         sources = self.process.sources.items()
         parts = [name for name, each in sources if not each.available or each.problem is not None]
         parts += (name for name, part in self.process.parts.items() if part.error)
@@ -130,7 +130,7 @@ class Report(Struct):
 
 
 def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
-    """Return the sum of what workers report; what fails in one of them fails."""
+    """Return the sum of the reports of workers. A failure in one worker is a failure."""
     parts: dict[str, list[PartReport]] = {}
     for name, part in chain.from_iterable(each.parts.items() for each in reports):
         parts.setdefault(name, []).append(part)

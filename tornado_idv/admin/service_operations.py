@@ -1,4 +1,4 @@
-"""The state of the service in this process, and what an operator may do to it."""
+"""The state of the service in this process, and its operations."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tornado_idv.reload_result import ReloadResult
 
 @dataclass(slots=True)
 class ServiceOperations:
-    """The parts of a service that the admin listener uses; implements `Operations`.
+    """Operations of a service without workers. Implements `Operations`.
 
-    A reload replaces some of them. ``connections`` returns the number of public connections by
+    A reload replaces some attributes. ``connections`` returns the number of public connections by
     state, ``connections_limit`` their maximum, and ``log_dropped`` the number of lost log lines.
-    ``draining`` is set when the service begins to stop, and ``reloads`` before the admin listener
-    is started.
+    ``draining`` is set at the beginning of a stop, ``reloads`` before the start of the admin
+    listener.
     """
 
     directory: Directory
@@ -64,7 +64,7 @@ class ServiceOperations:
         )
 
     def process_report(self, *, take_lag: bool = False) -> ProcessReport:
-        """Return the state of this process, and bring the counters up to date."""
+        """Return the state of this process. Also update the counters."""
         self.counters.log_dropped = self.log_dropped()
         store = self.store
         parts = {"key store": store and PartReport(store.error, store.since)}

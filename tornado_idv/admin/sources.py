@@ -1,4 +1,4 @@
-"""The reports of backends, and of what parts of the service call in the same way."""
+"""Reports of backends, and of other sources such as the shared cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 def source_report(
     name: str, kind: str, breaker: CircuitBreaker, counters: Counters, **state: Any
 ) -> BackendReport:
-    """Return a report with this ``state``; the calls are counted by the name."""
+    """Return the report of a source with this ``state``. Its counters are found by ``name``."""
     counted = counters.backends[name]
     return BackendReport(
         name=name,
@@ -35,7 +35,7 @@ def source_report(
 
 
 def guard_report(guard: Guard, counters: Counters) -> BackendReport:
-    """Return the report of the backend of a guard."""
+    """Return the report of a guard's backend."""
     users, problem, servers = _read(guard.backend)
     lost = (each.problem for each in guard.canaries.values() if each.problem is not None)
     return source_report(
@@ -54,7 +54,7 @@ def guard_report(guard: Guard, counters: Counters) -> BackendReport:
 def _read(backend: AnyBackend) -> tuple[int | None, str | None, list[tuple[str, str]]]:
     """Return ``user_count``, ``problem`` and ``servers``.
 
-    Lookups do not need them: a plugin that fails here leaves the service ready, and degraded.
+    Lookups do not need them. If a plugin fails here, the service is degraded, but ready.
     """
     try:
         users, problem = backend.user_count, backend.problem

@@ -21,13 +21,13 @@ _OPERATIONS = ("url", "card", "batch", "verify")
 FAILURES = ("backend_unavailable", "internal", "overloaded")
 """Codes of responses with a status of 500 or more."""
 _SOON = 14 * 86400.0
-"""Seconds before it expires in which a key is listed."""
+"""A key is listed during this time before its expiry, in seconds."""
 _MAX_EXPIRING = 20
 _own_version = cache(partial(version, "tornado-idv"))  # reads a file
 
 
 def health(report: Report, *, verbose: bool = False) -> Record:
-    """Return whether requests may be sent here; failing backends do not change that."""
+    """Return the readiness for requests. Failing backends do not change it."""
     degraded = report.degraded()
     state = "degraded" if report.phase == "ready" and degraded else report.phase
     record: Record = {"status": state, "degraded": degraded}
@@ -82,7 +82,7 @@ def status(report: Report, keys: KeyRing) -> Record:
 
 
 def operation_of(route: str, code: str) -> str:
-    """Return the operation of a response, as metrics name it; one before a request has no route."""
+    """Return the operation of a response in metrics. A response before a request has no route."""
     name = route.removeprefix("identify/")
     if name in _OPERATIONS:
         return name
@@ -90,7 +90,7 @@ def operation_of(route: str, code: str) -> str:
 
 
 def cache_lookups(counters: Counters) -> dict[str, int]:
-    """Return the number of lookups by what the cache contributed."""
+    """Return the number of lookups by result of the cache."""
     counted = counters.cache_lookups
     return {word: counted.get(word, 0) for word in ("hit", "shared", "stale", "coalesced", "miss")}
 
@@ -104,7 +104,7 @@ def _requests(counters: Counters) -> dict[str, dict[str, int]]:
 
 
 def source_record(backend: BackendReport, counters: Counters) -> Record:
-    """Return what is shown of a backend, or of a source of a part."""
+    """Return the record of a backend, or of another source."""
     return {
         **to_builtins(backend),
         "available": backend.available,
@@ -116,7 +116,7 @@ def source_record(backend: BackendReport, counters: Counters) -> Record:
 
 
 def part_record(part: PartReport | None) -> Record | None:
-    """Return what is shown of a part, ``None`` if it is not configured."""
+    """Return the record of a part, or ``None`` if not configured."""
     return {"error": part.error, "since": format_time(part.since)} if part else None
 
 

@@ -1,4 +1,4 @@
-"""A test double of the service in a process of its own, for tests of programs that call it."""
+"""A test double of the service in a separate process, for tests of client programs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TIMEOUT = 10.0
 
 
 class IdentityService:
-    """A running test double; ``url`` and ``key`` are for the program under test.
+    """A running test double. ``url`` and ``key`` are for the program under test.
 
-    Identifiers are nicknames with ``@``, profile URLs or card numbers. Raises `ValueError` for a
-    user or a fault that the double does not accept.
+    Identifiers are nicknames with ``@``, profile URLs or card numbers. Raises `ValueError` for an
+    invalid user or fault.
     """
 
     def __init__(self, url: str, key: str, admin_url: str) -> None:
@@ -36,7 +36,7 @@ class IdentityService:
     @classmethod
     @contextmanager
     def start(cls) -> Iterator[IdentityService]:
-        """Start a double without users on a free port, and stop it at the end.
+        """Start a double without users on a free port. Stop it at the end.
 
         Raises `StartError`.
         """
@@ -45,7 +45,7 @@ class IdentityService:
             users.write_text("users: []\n", encoding="utf-8")
             command = [sys.executable, "-P", "-m", "tornado_idv", "serve", "--demo", str(users)]
             command += ["--port", "0", "--ready-fd", "1", "--stop-on-eof"]
-            pipe = subprocess.PIPE  # its end stops a double whose test run was killed
+            pipe = subprocess.PIPE  # if the test run is killed, its end stops the double
             with (
                 log.open("wb") as errors,
                 subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors) as process,  # noqa: S603 - our own command
@@ -73,16 +73,16 @@ class IdentityService:
         self._send("PUT", f"/double/users/{quote(nickname, '')}", record)
 
     def fail(self, identifier: str = "all", **fault: Any) -> None:
-        """Have lookups of one identifier, or of all, fail; ``fault`` as in a fixture."""
+        """Set the fault for lookups of one identifier, or of all. See `Fault` for arguments."""
         self._send("PUT", f"/double/faults/{quote(identifier, '')}", fault)
 
     def slow(self, identifier: str, seconds: float) -> None:
-        """Delay the responses to lookups of one identifier."""
+        """Delay responses to lookups of one identifier."""
         self.fail(identifier, delay=seconds)
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """The journal: the requests since the last reset, oldest first."""
+        """The journal: all requests since the last reset, oldest first."""
         requests: list[dict[str, Any]] = self._send("GET", "/double/requests")["requests"]
         return requests
 
@@ -91,7 +91,7 @@ class IdentityService:
         self._send("DELETE", "/double")
 
     def client(self) -> Client:
-        """Return a client of the double."""
+        """Return a client for the double."""
         from tornado_idv.client import Client  # noqa: PLC0415
 
         return Client(self.url, self.key)

@@ -1,4 +1,4 @@
-"""Faults of the test double: how a lookup fails on purpose."""
+"""Faults of the test double: simulated failures of lookups."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _status(value: object) -> object:
 
 
 class Fault(Options):
-    """A simulated failure of lookups; two faults are never equal, since uses are counted.
+    """A simulated failure of lookups. Two faults are never equal, because each counts its uses.
 
-    It applies to lookups with a valid key and in a valid format. After the ``delay`` one of
-    ``status``, ``proxy_status``, ``reset``, ``cut`` and ``drip`` follows, or the usual response.
+    It applies to lookups with a valid key and a valid format. After the ``delay`` comes one of
+    ``status``, ``proxy_status``, ``reset``, ``cut`` and ``drip``, or the usual response.
     """
 
     status: Annotated[
@@ -38,9 +38,9 @@ class Fault(Options):
     ] = None
     """The status of an error response of this service: 429, 500 or 503."""
     proxy_status: Annotated[WholeNumber, Field(ge=400, le=599)] | None = None
-    """The status of an HTML page, as a proxy in front of the service sends it."""
+    """The status of an HTML page, as sent by a proxy in front of the service."""
     delay: Duration = 0.0
-    """How long the response is delayed."""
+    """Delay of the response."""
     reset: bool = False
     """Whether the connection is reset without a response."""
     cut: bool = False
@@ -53,9 +53,9 @@ class Fault(Options):
     ] = None
     """Bytes per second of the body, written ``1KiB/s``."""
     times: Annotated[WholeNumber, Field(ge=1)] | None = None
-    """The number of lookups that fail; later ones do not."""
+    """Number of lookups to fail. Later lookups succeed."""
     probability: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of lookups that fail."""
+    """Probability of a failure for each lookup."""
 
     __hash__ = object.__hash__
 

@@ -1,7 +1,7 @@
 """Fixture ``identity_service`` for pytest: a test double, reset before each test.
 
-pytest imports this module in every run of an environment that has tornado-idv, so that it imports
-the rest only when the fixture is used.
+With tornado-idv installed, pytest imports this module in every run. So the module imports the rest
+only for a use of the fixture.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def _identity_service_process() -> Iterator[IdentityService]:
 
 @pytest.fixture
 def identity_service(_identity_service_process: IdentityService) -> IdentityService:
-    """A test double without users; one process in a run, or in each worker of pytest-xdist."""
+    """A test double without users, one process per run or per worker of pytest-xdist."""
     _identity_service_process.reset()
     return _identity_service_process

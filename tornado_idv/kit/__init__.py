@@ -1,1 +1,1 @@
-"""For those who write a plugin: mapping of records, masking of secrets, tests."""
+"""Tools for authors of plugins: mapping of records, masking of secrets, tests."""

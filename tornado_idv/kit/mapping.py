@@ -1,6 +1,6 @@
 """Mapping of foreign records to the fields of a user, by JMESPath expressions.
 
-Expressions are checked when the configuration is read. No error holds a value of a record.
+Expressions are checked when the configuration is read. No error contains a value of a record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HINTS = {
     "-": '; a name with a dash stands in double quotes, like "first-name"',
     "$": "; leave $ out, for an expression begins at the document, or write $root",
 }
-# What an evaluation may raise if the document is not such as the expression was written for.
+# Exceptions of an evaluation if the document does not have the expected structure.
 _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError)
 _JSON_TYPES = {
     "NoneType": "null",
@@ -59,7 +59,7 @@ _JSON_TYPES = {
 }
 _SCALARS = (str, int, float, bool, type(None))
 ROOT = "$root"
-"""The member by which a record has the document around it."""
+"""The name for the whole document in an expression on a record."""
 _ROOT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\$root\b""")
 _NEGATED = re.compile(r"""!\s*((?:[\w@$]+|"[^"]*")(?:\.(?:\w+|"[^"]*"))+)""")
 Node = Mapping[str, Any]
@@ -68,7 +68,7 @@ _PATH_NODES |= {"projection", "pipe", "identity", "current"}
 
 
 class AllFunctions(Functions):
-    """The standard functions, and ours."""
+    """The standard functions of JMESPath, and additional ones."""
 
     @signature({"types": ["string"]})
     def _func_lower(self, text: str) -> str:
@@ -77,7 +77,7 @@ class AllFunctions(Functions):
     @signature({"types": ["string"]}, {"types": ["string"]})
     def _func_trim_prefix(self, text: str, prefix: str) -> str:
         if not text.startswith(prefix):
-            raise ValueError("lacks the prefix")  # it would be another value
+            raise ValueError("lacks the prefix")  # unchanged, it would be another value
         return text[len(prefix) :]
 
     @signature({"types": ["string"]}, {"types": ["string"]})
@@ -88,7 +88,7 @@ class AllFunctions(Functions):
 
     @signature({"types": []})
     def _func_to_string(self, value: Any) -> Any:
-        # JMESPath's own gives the text "null", which would be a plan, or the id in a request.
+        # JMESPath's own converts null to "null". This would become a plan, or an id in a request.
         is_kept = value is None or type(value) is str
         return value if is_kept else json.dumps(value, separators=(",", ":"))
 
@@ -109,52 +109,52 @@ class AllFunctions(Functions):
         return str(UUID(bytes_le=value))
 
 
-# `ParsedResult.search` makes an interpreter for each document, with empty caches: that takes
-# 2 to 3 times as long.
+# `ParsedResult.search` creates an interpreter with empty caches for each document. This takes 2 to
+# 3 times as long.
 _evaluate: Callable[[Any, Any], Any] = TreeInterpreter(
     InterpreterOptions(custom_functions=AllFunctions())
 ).visit
 
 
 class Expression:
-    """One expression; ``text`` is as it was written, ``node`` the root of its syntax tree.
+    """One expression. ``text`` is its source, ``node`` the root of its syntax tree.
 
-    Raises `ValueError` for a wrong one.
+    Raises `ValueError` for an invalid expression.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.node = _parse(text)
-        if self.node["type"] == "expref":  # never false, as a condition
+        if self.node["type"] == "expref":  # rejected: as a condition it would always be true
             raise ValueError(f"not a JMESPath expression: {text} gives an expression, no value")
         self._member = self.node["value"] if self.node["type"] == "field" else None
 
     @property
     def members(self) -> set[str]:
-        """The names of all members that it reads, at any depth."""
+        """The names of all members in the expression, at any depth."""
         return {node["value"] for node in nodes_of(self.node) if node["type"] == "field"}
 
     @cached_property
     def paths(self) -> list[list[str]]:
-        """The names that lead to each value that it reads."""
+        """The path of names to each value in the expression."""
         return list(_paths(self.node))
 
     def evaluate(self, value: Any) -> Any:
-        """Return its result for ``value``; raises `Broken` if it cannot be applied to it."""
+        """Return the result for ``value``. Raises `Broken` for an unexpected structure."""
         if self._member is not None and type(value) is dict:
-            return value.get(self._member)  # a shortcut for nearly every field
+            return value.get(self._member)  # the fast path, taken by nearly every field
         try:
             return _evaluate(self.node, value)
         except JMESPathTypeError as error:
             given = f"{error.function_name}() is given {error.actual_type}"
             raise Broken(f"{self.text} does not fit the response: {given}") from None
-        except (UnknownFunctionError, ArityError) as error:  # their texts have no value
+        except (UnknownFunctionError, ArityError) as error:  # their messages contain no value
             raise Broken(f"{self.text} cannot be evaluated: {error}") from None
         except _MISFITS:
             raise Broken(f"{self.text} does not fit the response") from None
 
     def step(self, name: str, value: Any) -> Step:
-        """Return its result for ``value``, or why it has none, for `Backend.explain`."""
+        """Return the result for ``value``, or the error, as a step for `Backend.explain`."""
         try:
             result = self.evaluate(value)
         except Broken as error:
@@ -169,22 +169,22 @@ class Expression:
 
 
 def is_falsy(value: Any) -> bool:
-    """JMESPath's truth: null, false, and empty text, lists and objects are false; 0 is not."""
+    """Return whether JMESPath takes a value as false: null, false, empty values, but not 0."""
     return not value and type(value) not in (int, float)
 
 
 def json_type(value: Any) -> str:
-    """Name the JSON type of ``value``, for messages that must not hold the value."""
+    """Return the name of the JSON type of ``value``, for messages without the value."""
     return _JSON_TYPES.get(type(value).__name__, "no JSON")
 
 
 def _check_no_projection(text: str) -> None:
-    """Reject projections to members: records without the member would be dropped silently."""
+    """Reject projections to members: they silently drop records without the member."""
     for node in nodes_of(_parse(text)):
         if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
             raise ValueError(
-                f"{text} leaves out records that are of another shape than expected, and no "
-                "user would be found; select the list itself, and write the rest into the fields"
+                f"{text} leaves out records with an unexpected structure, so their users would "
+                "not be found; select the list itself, and write the rest into the fields"
             )
 
 
@@ -192,17 +192,18 @@ ExpressionText = Annotated[str, checked_by(Expression)]
 """A JMESPath expression."""
 
 ListText = Annotated[ExpressionText, checked_by(_check_no_projection)]
-"""A JMESPath expression that gives a record, or a list of whole records."""
+"""A JMESPath expression for a record, or for a list of whole records."""
 
 
 def _parse(text: str) -> Node:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", PendingDeprecationWarning)
-            # JMESPath has no name for the document; a quoted one may hold any character.
+            # JMESPath has no name for the document. A quoted name may have any character, so $root
+            # becomes "$root".
             named = _ROOT.sub(lambda each: f'"{ROOT}"' if each[0] == ROOT else each[0], text)
             parsed: Node = jmespath.compile(named).parsed
-            deque(nodes_of(parsed), maxlen=0)  # the checks walk through all of it, too
+            deque(nodes_of(parsed), maxlen=0)  # raises RecursionError here, not in a later check
     except PendingDeprecationWarning:
         problem = "has text in backquotes; write it in single quotes, like 'active'"
     except IncompleteExpressionError:
@@ -226,12 +227,12 @@ def nodes_of(node: Node) -> Iterator[Node]:
     """Yield the nodes of a syntax tree."""
     yield node
     for child in node["children"]:
-        if isinstance(child, Mapping):  # a slice has numbers for children
+        if isinstance(child, Mapping):  # the children of a slice are numbers
             yield from nodes_of(child)
 
 
 def _is_misread_negation(node: Node) -> bool:
-    """Return whether it is ``!a.b`` or ``!a == b``, which JMESPath reads as ``(!a).b``."""
+    """Return whether a node is ``!a.b`` or ``!a == b``. JMESPath reads it as ``(!a).b``."""
     kind, children = node["type"], [each for each in node["children"] if isinstance(each, Mapping)]
     kinds = [each["type"] for each in children]
     if kind == "comparator" and "not_expression" in kinds:
@@ -249,14 +250,14 @@ def _paths(node: Node) -> Iterator[list[str]]:
     names = [each["value"] for each in nodes if each["type"] == "field"]
     if names and _PATH_NODES.issuperset(each["type"] for each in nodes):
         yield names
-    else:  # an element of a projection, such as a.*.b, has no names that lead to it
+    else:  # an element of a projection, such as a.*.b, has no path of names
         for child in node["children"][: 1 if node["type"].endswith("projection") else None]:
             if isinstance(child, Mapping):
                 yield from _paths(child)
 
 
 def has_path(value: Any, names: Sequence[str]) -> bool:
-    """Return whether a document has a member, null or not; of a list, any element counts."""
+    """Return whether a document has a member, even if null. In a list, any element counts."""
     if not names:
         return True
     if isinstance(value, list):
@@ -271,17 +272,17 @@ class FieldOptions(Options):
     path: ExpressionText | None = None
     """A JMESPath expression on the user's record."""
     value_map: dict[str, str] = Field(default_factory=dict)
-    """The field for each value; numbers, true, false and null are written as in JSON."""
+    """Replacements of values. Write numbers, true, false and null as in JSON."""
     default: str | None = None
-    """The field for null, and for a value that ``value_map`` does not name."""
+    """Text for null, and for values missing in ``value_map``."""
     const: str | None = None
-    """A constant, instead of all that."""
+    """Constant text, instead of all other options."""
 
     @field_validator("const")
     @classmethod
     def _check_alone(cls, const: str | None, info: ValidationInfo) -> str | None:
         if const is not None and any(info.data.values()):
-            raise ValueError("a field with const has nothing else; take one of them away")
+            raise ValueError("const excludes all other options; remove it or them")
         return const
 
     @model_validator(mode="after")
@@ -299,7 +300,7 @@ FieldSource = Annotated[
 
 
 class MappedField:
-    """A compiled field; without options, no record has it."""
+    """A compiled field. Without a source, no record has it."""
 
     def __init__(self, name: str, source: FieldSource | None) -> None:
         options = source
@@ -312,14 +313,14 @@ class MappedField:
         self._map = options.value_map
 
     def required(self, record: Any) -> str:
-        """Return the text of the field; raises `Broken` if there is none."""
+        """Return the text of the field. Raises `Broken` for a missing one."""
         text = self.text(record)
         if text is None:
             raise self.error("is missing")
         return text
 
     def text(self, record: Any) -> str | None:
-        """Return the text of the field; ``None`` if the record has none."""
+        """Return the text of the field, or ``None`` for a missing one."""
         if self.expression is None:
             return self._const
         value = self.expression.evaluate(record)
@@ -330,7 +331,7 @@ class MappedField:
         if type(value) is not str:
             hint = ""
             if type(value) in (int, float):
-                hint = f"; to_string({self.expression.text}) serves if no zeros in front are lost"
+                hint = f"; use to_string({self.expression.text}) if no leading zeros are lost"
             raise self.error(f"is {json_type(value)}, not text{hint}")
         if not strict_json.is_unicode(value):
             raise self.error("has a lone surrogate")
@@ -346,5 +347,5 @@ class MappedField:
             return value
         mapped = self._map.get(value if type(value) is str else json.dumps(value), self._default)
         if mapped is None and value is not None:
-            raise self.error("has a value that value_map does not name, and no default")
+            raise self.error("has a value missing in value_map, and there is no default")
         return mapped

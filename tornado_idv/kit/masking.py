@@ -1,4 +1,4 @@
-"""Masks secrets in what is shown to an operator."""
+"""Masking of secrets in output for operators."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
 class Masker:
-    """Masks given values wherever they appear in a text, plain or encoded.
+    """Masks given values anywhere in a text, plain or encoded.
 
-    A URL, a form or JSON may hold a value with any of its characters escaped.
+    In a URL, a form or JSON, any character of a value may be escaped.
     """
 
     MASK: ClassVar[str] = "***"
-    """What is shown in place of a secret."""
+    """The replacement for a secret."""
 
     def __init__(self, values: Iterable[str]) -> None:
         spellings = {spelling for value in values for spelling in _spellings(value)}
@@ -47,19 +47,19 @@ class Masker:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """The value as it is, and what a request template makes of it."""
+    """Yield the value, and its forms in requests from a template."""
     yield value
     yield unquote(value)
     with suppress(ValueError):
         yield from _texts(strict_json.loads(value, keep_numbers=True))
-    # A value with placeholders is printed with something in their place.
+    # In a request, placeholders of the value are replaced: mask the parts between them.
     for part in _PLACEHOLDER.split(value.replace("{{", "\0").replace("}}", "\1")):
         if any(map(str.isalnum, part)):
             yield part.replace("\0", "{").replace("\1", "}")
 
 
 def _texts(document: Any) -> Iterator[str]:
-    """The texts and numbers in JSON, which is printed with other blanks between them."""
+    """Yield the texts and numbers in JSON. The white space between them may change."""
     if isinstance(document, str):
         yield document
     elif isinstance(document, dict | list):
@@ -69,7 +69,7 @@ def _texts(document: Any) -> Iterator[str]:
 
 
 def _any_escape(character: str) -> str:
-    """A pattern for the character, itself, percent-encoded or as JSON escapes it."""
+    """Return a pattern for a character: plain, percent-encoded or escaped in JSON."""
     if character.isascii() and character.isalnum():
         return character
     escapes = {quote(character, safe="", errors="replace"), dumps(character)[1:-1]}

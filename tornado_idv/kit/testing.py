@@ -1,6 +1,6 @@
-"""Tests for plugin authors: the suite that every backend passes.
+"""Conformance tests for backends of plugins.
 
-Import it in tests only: it needs pytest and pytest-tornasync.
+Import this module only in tests: it needs pytest and pytest-tornasync.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ BOB = User(
 NO = User(plan="no", card_number="0", nickname="no")
 
 _TIMEOUT = 5.0
-"""Seconds for one lookup, more than the usual ``timeout``: tests may run on a busy machine."""
+"""Seconds for one lookup. It is longer than the usual ``timeout`` because of busy machines."""
 
 MakeBackend = Callable[[Sequence[User]], AnyBackend]
 
 _nickname_case: ContextVar[str] = ContextVar("nickname_case", default="preserve")
-"""``identifiers.nickname_case`` of the backends that `make_backend` builds."""
+"""``identifiers.nickname_case`` for backends from `make_backend`."""
 
 
 def make_backend(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> AnyBackend:
-    """Builds a backend as the configuration does, relative paths being below ``base_dir``."""
+    """Build a backend as the configuration does. Relative paths begin at ``base_dir``."""
     options = {"name": "tested", "kind": "tested", **options}
     context = {"base_dir": base_dir, "nickname_case": _nickname_case.get()}
     return kind(kind.options_type.model_validate(options, context=context))
@@ -62,16 +62,16 @@ async def _find(backend: AnyBackend, query: Query) -> User | BackendResult | Non
 
 
 _BLOCKING = {"open", "sqlite3.connect", "subprocess.Popen", "socket.getaddrinfo"}
-"""Audit events of calls that may block (docs.python.org/3/library/audit_events.html)."""
+"""Audit events of blocking calls (docs.python.org/3/library/audit_events.html)."""
 _LIBRARIES = (sys.prefix, sys.base_prefix)
 _recorders: dict[int, list[str]] = {}
-"""Calls that are recorded, by the thread that they must not be in."""
+"""Recorded blocking calls, by the id of the thread with the event loop."""
 
 
 def _record_call(event: str, arguments: tuple[object, ...]) -> None:
     if _recorders and event in _BLOCKING:
         calls, subject = _recorders.get(get_ident()), str(arguments[0])
-        # Libraries import modules, and read their own files, when they are first used.
+        # On their first use, libraries import modules and read their own files.
         is_import = subject.endswith((".py", ".pyc", ".so")) or subject.startswith(_LIBRARIES)
         if calls is not None and not is_import:
             calls.append(f"{event} {subject}")
@@ -82,7 +82,7 @@ _add_hook = cache(partial(sys.addaudithook, _record_call))  # it cannot be remov
 
 @contextmanager
 def _blocking_calls() -> Iterator[list[str]]:
-    """Collect the calls of this thread that may block."""
+    """Collect the blocking calls of this thread."""
     _add_hook()
     calls = _recorders[get_ident()] = []
     sleep = time.sleep
@@ -100,13 +100,13 @@ def _blocking_calls() -> Iterator[list[str]]:
 
 
 class BackendConformance:
-    """The promises of a `Backend`, as tests.
+    """Tests of the contract of a `Backend`.
 
-    A subclass named ``Test…`` gives two fixtures: ``make_backend``, which returns a
-    function from users to an unopened backend that knows just these, and
-    ``failing_backend``, an unopened backend whose source cannot be asked. Where a part of the
-    source can be lost, as of a file that is cut, it gives ``truncated_backend`` as well: an
-    unopened backend whose source had ``users``, and lost its tail.
+    Write a subclass named ``Test…`` with two fixtures. ``make_backend`` returns a function from
+    users to an unopened backend with exactly these users. ``failing_backend`` is an unopened
+    backend with a source that is down. If a source can lose a part, such as a truncated file, also
+    write ``truncated_backend``: an unopened backend with ``users``, after the loss of the last
+    ones.
     """
 
     users: ClassVar[Sequence[User]] = (ALICE, BOB, NO)
@@ -115,9 +115,9 @@ class BackendConformance:
     holds_at: ClassVar[bool] = True
     """Whether the source can hold a nickname with ``@`` in front."""
     folds_stored: ClassVar[bool] = True
-    """Whether, with ``nickname_case: fold``, a nickname stored in upper case must be found.
+    """Whether a nickname stored in upper case must be found with ``nickname_case: fold``.
 
-    Not where the source can be searched for nicknames in lower case only.
+    Set it to false for a source that is searched only for nicknames in lower case.
     """
 
     async def test_a_user_is_found_by_nickname(self, make_backend: MakeBackend) -> None:
@@ -133,7 +133,7 @@ class BackendConformance:
                 assert await _find(backend, ByCard(user.card_number)) == user
 
     async def test_explain_gives_the_result_of_find(self, make_backend: MakeBackend) -> None:
-        """Of users who are found, and of one who is not."""
+        """For found users and a missing user."""
         async with open_backends([make_backend(self.users)]) as (backend,):
             for query in (ByNickname("alice"), ByCard(BOB.card_number), ByNickname("unknown")):
                 steps: list[Step] = []
@@ -161,7 +161,7 @@ class BackendConformance:
     async def test_an_absent_user_is_not_known_here(
         self, make_backend: MakeBackend, query: Query
     ) -> None:
-        """Case, zeros in front and wild cards make another user, not the same one."""
+        """Another case, leading zeros and wild cards never match a user."""
         async with open_backends([make_backend(self.users)]) as (backend,):
             assert await _find(backend, query) is None
 
@@ -173,7 +173,7 @@ class BackendConformance:
     async def test_absent_user_is_believed_only_while_the_canary_is_found(
         self, make_backend: MakeBackend
     ) -> None:
-        """``canary`` of the configuration needs nothing of a backend."""
+        """A ``canary`` works without support from the backend."""
         alice = CanaryOptions(nickname=ALICE.nickname, card_number=ALICE.card_number)
         for users in (self.users, ()):
             backend = make_backend(users)
@@ -202,7 +202,7 @@ class BackendConformance:
     async def test_two_users_of_one_name_are_an_error(
         self, make_backend: MakeBackend, query: Query
     ) -> None:
-        """Either might be the wrong one, and ``None`` would be wrong, too."""
+        """Either user might be the wrong one, and ``None`` would be wrong, too."""
         if not self.holds_duplicates:
             return
         same_nickname = User(plan="Pro", card_number="5555", nickname="alice")
@@ -242,7 +242,7 @@ class BackendConformance:
             assert await _find(backend, ByNickname(first.nickname.lower())) == stored
 
     async def test_nothing_blocks_the_event_loop(self, make_backend: MakeBackend) -> None:
-        """Files are opened, names resolved, programs run and pauses made in a thread."""
+        """Threads open files, resolve names, run programs and sleep."""
         backend = make_backend(self.users)
         with _blocking_calls() as calls:
             async with open_backends([backend]):
@@ -251,13 +251,13 @@ class BackendConformance:
 
     @pytest.fixture
     def truncated_backend(self) -> AnyBackend | None:
-        """Return no backend: this kind of source is there as a whole, or not at all."""
+        """Return no backend, for a source that cannot lose a part."""
         return None
 
     async def test_a_source_that_lost_its_tail_is_never_not_found(
         self, truncated_backend: AnyBackend | None
     ) -> None:
-        """It refuses to open, or lookups of users in the tail raise; ``None`` would be a lie."""
+        """It refuses to open, or lookups of lost users raise. ``None`` would be wrong."""
         if truncated_backend is None:
             return
         with suppress(StartError, LookupFailed):
@@ -268,7 +268,7 @@ class BackendConformance:
                             assert await _find(backend, query) == user
 
     async def test_a_failing_source_is_never_not_found(self, failing_backend: AnyBackend) -> None:
-        """It refuses to open, or its lookups raise; ``None`` would be a lie."""
+        """It refuses to open, or its lookups raise. ``None`` would be wrong."""
         with pytest.raises((StartError, LookupFailed)):
             async with open_backends([failing_backend]) as (backend,):
                 await _find(backend, ByNickname("alice"))

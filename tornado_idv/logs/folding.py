@@ -13,7 +13,7 @@ _MAX_EVENTS = 256
 
 @dataclass(slots=True)
 class Fold:
-    """An event that was written once, and how often it was repeated since."""
+    """A written event, and the number of repetitions since."""
 
     logger: str
     event: str
@@ -25,9 +25,9 @@ class Fold:
 class Folding:
     """Deduplicates log events: a repeated event is suppressed and counted.
 
-    An event is folded for 10 s after it is written. Then ``write`` is called if it was repeated,
-    by `expire`, and another interval begins. Of too many different events, the oldest is written
-    early. ``clock`` gives seconds.
+    An event is folded for 10 s after it was written. At the end, `expire` calls ``write`` for a
+    repeated event, and begins another interval. With too many different events, the interval of the
+    oldest ends early. ``clock`` gives seconds.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Folding:
         self._lock = threading.RLock()
 
     def should_write(self, logger: str, event: str, level: str) -> bool:
-        """Return whether a line is to be written; otherwise it is counted."""
+        """Return whether to write this event. If not, count it."""
         with self._lock:
             self.expire()
             if (fold := self._folds.get((logger, event))) is not None:
@@ -52,7 +52,7 @@ class Folding:
             return True
 
     def expire(self) -> None:
-        """End the intervals that are over; begin another one for an event that was repeated."""
+        """End all intervals that are over. Begin another one for each repeated event."""
         with self._lock:
             now = self._clock()
             while self._folds and next(iter(self._folds.values())).until <= now:
@@ -62,7 +62,7 @@ class Folding:
                     self._folds[fold.logger, fold.event] = fold
 
     def close(self) -> None:
-        """Write what was repeated."""
+        """Write all repeated events."""
         with self._lock:
             while self._folds:
                 self._remove_oldest()

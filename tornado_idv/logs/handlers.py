@@ -29,27 +29,27 @@ from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of
 LogFormat = Literal["auto", "console", "json"]
 
 AUDIT = "tornado_idv.audit"
-"""The logger of what operators do; its lines are written at every level."""
+"""The logger of operators' actions. Its lines are written at every log level."""
 _MAX_DIRECT = 600
-"""Characters of a value in a line that is written directly; each may be six bytes in JSON."""
+"""Maximum length of a value in a directly written line. A character may be six bytes in JSON."""
 _RELOAD = "tornado_idv.service.reload"
-"""The logger of reload results; its lines are never folded."""
+"""The logger of reload results. Its lines are never folded."""
 _STDERR = 2
 _STANDARD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-"""Attributes of a `logging.LogRecord` that are no ``extra`` fields."""
+"""Standard attributes of a `logging.LogRecord`. All others are ``extra`` fields."""
 
 
 def keep_out_secrets() -> None:
-    """Filter the loggers of libraries that log what clients sent."""
+    """Filter request data from the loggers of libraries."""
     logging.getLogger("tornado.general").addFilter(_without_request_bytes)
     for name in ("tornado.application", "asyncio"):
         logging.getLogger(name).addFilter(_without_message)
-    for name in ("aiosqlite", "asyncio", "aiohttp"):  # at DEBUG: bound parameters and URLs
+    for name in ("aiosqlite", "asyncio", "aiohttp"):  # DEBUG lines have bound parameters and URLs
         logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
 
 
 def _without_request_bytes(record: logging.LogRecord) -> bool:
-    """Log that Tornado rejected a request, without its bytes, which may contain the key."""
+    """Log Tornado's rejection of a request without its bytes: they may contain the key."""
     if record.args:
         record.msg, record.args = "a request could not be read", None
     record.exc_info = None
@@ -57,7 +57,7 @@ def _without_request_bytes(record: logging.LogRecord) -> bool:
 
 
 def _without_message(record: logging.LogRecord) -> bool:
-    """Log the stack trace of an unhandled exception, without its message: it may have input."""
+    """Log the stack trace of an unhandled exception without its message: it may have input."""
     if record.exc_info and record.exc_info[1]:
         record.msg = f"unhandled exception:\n{format_traceback(record.exc_info[1])}"
         record.args = record.exc_info = None
@@ -66,14 +66,14 @@ def _without_message(record: logging.LogRecord) -> bool:
 
 @dataclass(frozen=True)
 class LogOutput:
-    """The destination of log lines; ``access`` is ``None`` if responses are not logged."""
+    """The destination of log lines. ``access`` is ``None`` without an access log."""
 
     writer: LogWriter
     access: AccessLog | None
     folding: Folding
 
     def close(self) -> None:
-        """Write what is left, unless the reader of standard error stalls."""
+        """Write all pending lines. If the reader of standard error stalls, drop them."""
         if self.access is not None:
             self.access.flush()
         self.folding.close()
@@ -83,16 +83,16 @@ class LogOutput:
 def configure_logging(
     level: str, log_format: LogFormat, ids: Ids = "none", *, shared: bool = False
 ) -> LogOutput:
-    """Send all logs to standard error, as lines for people or as JSON for machines.
+    """Send all logs to standard error, as lines of text or JSON.
 
-    ``auto`` is for people on a terminal and for machines elsewhere. The access log is left out
-    above level ``info``; ``ids`` says whether its lines name the user that was asked for, and
-    ``shared`` that other processes write there, too. Close the returned output at the end: until
-    then lines may wait.
+    ``auto`` is text on a terminal, and JSON otherwise. Above level ``info`` there is no access log.
+    ``ids`` defines the form of users in the access log. ``shared`` means that other processes write
+    to standard error, too. Close the returned output at the end, to write pending lines.
     """
     format_lines = _select_format(log_format)
-    # One write for all lines where that may be: after each, the writer's thread takes the
-    # interpreter lock again. By 4 KiB, a response takes a tenth more CPU time (CPython 3.11).
+    # A single process writes all pending lines together: after each write, the writer's thread
+    # waits for the interpreter lock. Writes of 4 KiB cost a tenth more CPU time per response
+    # (CPython 3.11).
     write = _write_whole_lines if shared else _write_to_stderr
 
     def describe_loss(lines: int) -> str:
@@ -111,9 +111,9 @@ def configure_logging(
 
 
 def configure_direct_logging(level: str, log_format: LogFormat) -> None:
-    """Send all logs to standard error without a thread, for a process that forks others.
+    """Send all logs to standard error without a thread, for a process that forks.
 
-    A line for which the reader has no room is lost, and a long one is cut, so no write blocks.
+    So that no write blocks, a line is lost if the pipe is full, and long values are truncated.
     """
     format_lines = _select_format(log_format)
 
@@ -121,7 +121,7 @@ def configure_direct_logging(level: str, log_format: LogFormat) -> None:
         for name, value in fields.items():
             if isinstance(value, str) and len(value) > _MAX_DIRECT:
                 fields[name] = f"{value[:_MAX_DIRECT]} ... (cut)"
-        # A pipe takes a line of at most `PIPE_BUF` at once if it takes anything.
+        # A writable pipe has room for `PIPE_BUF` bytes, so the write of a line does not block.
         if select.select([], [_STDERR], [], 0)[1]:
             with suppress(OSError):
                 line = _format_event(format_lines, fields)
@@ -139,7 +139,7 @@ def _install(handler: logging.Handler, level: str) -> None:
 
 
 class LineHandler(logging.Handler):
-    """Gives the fields of records to ``write``; with ``folding``, not those that are repeated."""
+    """Passes the fields of log records to ``write``. With ``folding``, repetitions are counted."""
 
     def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             fields = _fields(record)
-            # Each reload is asked for, and who did must see its result.
+            # Results of reloads are never folded: each operator must see the result.
             if (
                 self.folding is None
                 or record.levelno < logging.WARNING
@@ -158,13 +158,13 @@ class LineHandler(logging.Handler):
             ):
                 self._write(fields)
         except Exception as error:  # noqa: BLE001 - a wrong log call must not fail its caller
-            # Its arguments are left out, since they may hold input.
+            # Without the arguments: they may contain input.
             where = f"{record.pathname}:{record.lineno}"
             event = f"a log call failed with {type(error).__name__}: {where}"
             self._write(_describe("error", __name__, event))
 
     def write_repeated(self, fold: Fold) -> None:
-        """Write how often an event was repeated."""
+        """Write a repeated event with its count."""
         fields = _describe(fold.level, fold.logger, fold.event)
         self._write({**fields, "repeated": fold.repeated})
 
@@ -181,7 +181,7 @@ def _select_format(log_format: LogFormat) -> FormatLines:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what a line says; of an exception the type and the stack, without its message."""
+    """Return the fields of a line. For an exception, add type and stack, but not its message."""
     event = record.getMessage()
     if record.exc_info and record.exc_info[1]:
         event += f"\n{format_traceback(record.exc_info[1])}"
@@ -198,9 +198,9 @@ def _describe(level: str, logger: str, event: str, created: float | None = None)
 
 
 def _write_whole_lines(data: memoryview) -> int:
-    """Write as many whole lines as a pipe takes at once, or one longer line.
+    """Write as many whole lines as fit in one atomic write, or one longer line.
 
-    Other processes write to the same pipe; their lines never get between these.
+    Writes of other processes to the same pipe never come between these lines.
     """
     end = len(data)
     if end > PIPE_BUF:
@@ -209,13 +209,13 @@ def _write_whole_lines(data: memoryview) -> int:
 
 
 def _write_to_stderr(data: memoryview) -> int:
-    """Write to the descriptor itself.
+    """Write to the file descriptor, not to `sys.stderr`.
 
-    A thread that is stuck in a write to `sys.stderr` holds its lock, and Python aborts at exit
-    when it cannot have that lock.
+    A blocked write to `sys.stderr` holds its lock. Python needs this lock at exit, and aborts
+    without it.
     """
     try:
         return os.write(_STDERR, data)
-    except BlockingIOError:  # another process that shares the pipe made it non-blocking
+    except BlockingIOError:  # another process has made the shared pipe non-blocking
         select.select([], [_STDERR], [])
         return 0

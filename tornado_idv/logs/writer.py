@@ -1,7 +1,7 @@
-"""Log text on its way to standard error, written by a thread of its own.
+"""A thread that writes log lines to standard error.
 
-A write to a pipe blocks when its reader stalls. On the event loop that would stop every
-response, and the signal that ends the process as well.
+A write to a pipe blocks if the reader stalls. On the event loop, this would block all responses,
+and the handling of signals as well.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable
 from contextlib import suppress
 
 _CAPACITY = 8 * 1024 * 1024
-"""Characters that wait to be written, at most: about 30,000 lines of the access log."""
+"""Capacity of the buffer in characters: about 30,000 lines of the access log."""
 _FLUSH_TIMEOUT = 1.0
 _TICK = 1.0
-"""Seconds between two calls of ``on_tick``, at most, while the reader takes what is written."""
+"""Maximum time between calls of ``on_tick`` in seconds, unless a write blocks."""
 
 
 class LogWriter:
-    """A bounded buffer of log lines, and the daemon thread that writes them.
+    """A bounded buffer of log lines, and a daemon thread to write them.
 
-    ``write`` takes bytes, may block, and returns how many it wrote, as `os.write` does. Lines
-    for which there is no room, or which cannot be written, are dropped and counted in
-    ``dropped``; once lines are written again, ``describe_loss`` gives a line with how many were
-    dropped since the last such line. The thread calls ``on_tick`` now and then.
+    ``write`` takes bytes, may block, and returns the number of written bytes, as `os.write` does.
+    If the buffer is full or a write fails, lines are dropped. ``dropped`` is their number. When
+    writing works again, ``describe_loss`` returns a line about the lines dropped since the last
+    such line. The thread calls ``on_tick`` regularly.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LogWriter:
         threading.Thread(target=self._run, name="log writer", daemon=True).start()
 
     def put(self, text: str) -> None:
-        """Take some lines to be written soon; never blocks."""
+        """Add lines to the buffer. Never blocks."""
         with self._changed:
             if self._closed or self._unwritten + len(text) > self._capacity:
                 self.dropped += text.count("\n")
@@ -56,12 +56,12 @@ class LogWriter:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all lines are written, for a second at most."""
+        """Wait up to 1 s until all lines are written."""
         with self._changed:
             self._changed.wait_for(lambda: not self._unwritten, _FLUSH_TIMEOUT)
 
     def close(self) -> None:
-        """Take no more lines, and flush."""
+        """Accept no more lines, and flush."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -69,7 +69,7 @@ class LogWriter:
 
     def _run(self) -> None:
         while not self._closed or self._waiting:
-            with suppress(Exception):  # a log of it would pass the same code again
+            with suppress(Exception):  # logging it would run this code again
                 self.on_tick()
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed, _TICK)
@@ -85,7 +85,7 @@ class LogWriter:
                 self._changed.notify_all()
 
     def _write_out(self, text: str) -> bool:
-        """Write the text; what cannot be written counts as dropped."""
+        """Write the text. After an error, count the rest as dropped."""
         data = memoryview(text.encode("utf-8", "backslashreplace"))
         try:
             while data:
