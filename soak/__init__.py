@@ -1,1 +1,1 @@
-"""The fault injection: every answer is compared with the truth while faults come and go."""
+"""Fault injection: each response is compared with the true state of the users."""

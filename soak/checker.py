@@ -1,4 +1,4 @@
-"""Check responses against the reference: what was true at the time of the request."""
+"""Check responses against the reference, the true users at the time of the request."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Outcome = Literal["fresh", "stale", "404", "503", "422", "wrong"]
 
 @dataclass(frozen=True)
 class Times:
-    """The configured times of a service, and ``lag``, within which it notices an edit (seconds).
+    """The configured times of a service in seconds.
 
-    ``ttl`` applies to users of an upstream. Where the service notices edits, ``seen_ttl`` does
-    not permit an answer from before an edit. ``timeout`` is that of a request, and
-    ``backend_timeout`` that of one call of a backend.
+    ``lag`` is the maximum time until the service notices an edit. ``ttl`` applies to users of an
+    upstream. ``seen_ttl`` applies to sources with noticed edits: it does not permit an answer from
+    before an edit. ``timeout`` is for a request, ``backend_timeout`` for a call of a backend.
     """
 
     ttl: float = 1.0
@@ -36,7 +36,7 @@ class Times:
 
 @dataclass
 class Episode:
-    """One run of a scenario: begun, injected, lifted, and recovered when its effects ended."""
+    """One run of a scenario, with its times. At ``recovered`` its effects have ended."""
 
     scenario: Scenario
     begun: float
@@ -47,7 +47,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Request:
-    """A request, the user that it names (``None``: invalid format), its time and its port."""
+    """A request with its user, time and port. ``person`` is ``None`` for an invalid format."""
 
     text: str
     person: Person | None
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """A response and the time of its arrival; ``status`` 0 means none."""
+    """A response with the time of its arrival. ``status`` 0 means no response."""
 
     status: int
     body: bytes
@@ -78,11 +78,11 @@ class Response:
 class Checker:
     """Checks responses against the reference and the fault episodes.
 
-    ``unseen`` has the letters of files behind an upstream, whose edits the service does not
-    notice, and ``unnotified`` the ports of processes that notice none. An edit of any other file
-    purges the answers cached from it. With ``strict`` a 503 is wrong while no fault affects the
-    process. ``believed`` is the time, in seconds, in which a source that was emptied without an
-    error is believed: the ``max_age`` of its canary.
+    ``unseen`` has the letters of files behind an upstream: the service does not notice their edits.
+    ``unnotified`` has the ports of processes that notice no edits at all. An edit of any other file
+    purges its cached answers. With ``strict``, a 503 is wrong without a fault of the process.
+    ``believed`` is the ``max_age`` of the canary in seconds: during this time, the service trusts
+    an emptied source.
     """
 
     reference: Reference
@@ -93,10 +93,10 @@ class Checker:
     unnotified: Collection[int] = ()
     believed: float = 0.0
     _failed: dict[int, float] = field(default_factory=dict)
-    """When a lookup by the process at a port seems to have failed last."""
+    """The time of the last failed lookup in a process, by its port."""
 
     def outcome(self, request: Request, response: Response) -> Outcome:
-        """Classify a response; *wrong* is one that must never be sent."""
+        """Classify a response. A *wrong* response must never be sent."""
         if response.status == 503 or response.ended - request.begun >= self.times.backend_timeout:
             self._failed[request.port] = response.ended
         if request.person is None:
@@ -116,7 +116,7 @@ class Checker:
         return "wrong"
 
     def context(self, request: Request) -> str:
-        """Return the last episodes and the plans of the user, in seconds from the request on."""
+        """Return the last episodes and plans of the user, with times relative to the request."""
         now = request.begun
         episodes = [
             f"{each.scenario.name}: begun {each.begun - now:+.2f},"
@@ -129,7 +129,7 @@ class Checker:
         return "; ".join([*episodes, *plans[-4:]])
 
     def _found(self, request: Request, person: Person, response: Response) -> Outcome:
-        """Classify a 200 response: the requested record, with a plan that may still be served."""
+        """Classify a 200 response. It must be the requested record with a permitted plan."""
         plan = json.loads(response.body).get("plan")
         active = self._episodes_of(request, response)
         since = self._oldest(request, person, active) - self.times.lag
@@ -145,13 +145,13 @@ class Checker:
         return "fresh" if is_true and not blind else "stale"
 
     def _oldest(self, request: Request, person: Person, active: list[Episode]) -> float:
-        """Return the time of the oldest edit whose data may still be cached."""
+        """Return the earliest time for the data of a cached answer."""
         begun = request.begun
         if self._is_seen(request, person):
             return min([begun, *(each.begun for each in active)])
-        # On a busy machine lookups also fail without a fault: calls of the backend time out, and
-        # then a circuit breaker is open or a Retry-After has not passed. A stale answer is right
-        # then, as a 503 is, and the 503 of other requests show it.
+        # On a busy machine, lookups also fail without a fault: a call of the backend times out, and
+        # then a circuit breaker is open, or a Retry-After has not passed. Then both a stale answer
+        # and a 503 are right. The 503 of other requests is the evidence.
         failed = (
             not self.strict and begun <= self._failed.get(request.port, -math.inf) + self._grace
         )
@@ -159,7 +159,7 @@ class Checker:
 
     @property
     def _grace(self) -> float:
-        """Seconds for which the effects of a failure may last after it."""
+        """Maximum time from a failure to the end of its effects, in seconds."""
         return 2 * self.times.timeout
 
     def _is_seen(self, request: Request, person: Person) -> bool:
@@ -167,7 +167,7 @@ class Checker:
         return request.port not in self.unnotified and person.nickname[0] not in self.unseen
 
     def _may_be_absent(self, request: Request, person: Person, response: Response) -> bool:
-        """Return whether "not found" was true within the negative TTL and could be determined."""
+        """Return whether "not found" was true within the negative TTL, and determinable."""
         cached = self.times.negative_ttl + self.times.timeout
         undetermined = any(
             each.scenario.blind
@@ -185,7 +185,7 @@ class Checker:
         return not undetermined and (believed or absent)
 
     def _episodes_of(self, request: Request, response: Response) -> list[Episode]:
-        """Return the episodes that may affect a response; their effects last a bit longer."""
+        """Return the episodes that may affect a response. Effects last a bit longer."""
         return [
             each
             for each in self.episodes[-2:]
@@ -203,9 +203,9 @@ class Tally:
     worst_latency: float = 0.0
     recovery: float = 0.0
     delays: dict[str, float] = field(default_factory=dict)
-    """The longest times, in seconds, after which a change reached every process."""
+    """The longest time of each kind of change to reach all processes, in seconds."""
 
     def add(self, outcome: Outcome, latency: float) -> None:
-        """Count one response, with its latency in seconds."""
+        """Count a response. ``latency`` is in seconds."""
         self.outcomes[outcome] += 1
         self.worst_latency = max(self.worst_latency, latency)

@@ -1,4 +1,4 @@
-"""The environment of these tests is that of `tests/`."""
+"""These tests use the environment of `tests/`."""
 
 import environment  # noqa: F401
 import pytest

@@ -1,6 +1,6 @@
-"""ApiContext over user directories with an HTTP API of three kinds, and their faults.
+"""Services over user directories with three kinds of HTTP API, and their faults.
 
-The directories run here. Their faults are responses of their own: to a user who is there, too.
+The directories run in this process. A fault replaces their responses, also for existing users.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Respond = Callable[[list[Person]], bytes]
 _LATE = 0.003
 CANARY = Person("idv-canary", "9000000000000001")
 BELIEVED = 0.5
-"""``max_age`` of one canary, in seconds; that of the others is 0."""
+"""``max_age`` of one canary, in seconds. The others have 0."""
 _AWAY = (0.15, 0.4)
-"""Seconds for which a directory is empty, and then full, again and again."""
+"""Minimum and maximum time until a directory switches between empty and full, in seconds."""
 
 
 def _json(status: int, record: object) -> bytes:
@@ -38,10 +38,10 @@ def _json(status: int, record: object) -> bytes:
 
 
 class Directory(Source, ABC):
-    """A directory with an HTTP API; ``fault`` responds in its place, given the users found."""
+    """A directory with an HTTP API. ``fault`` replaces its response to found users."""
 
     config: ClassVar[str]
-    """The options of the backend that map it."""
+    """The options of its backend."""
 
     def __init__(self, letter: str, reference: Reference) -> None:
         self.fault: Respond | None = None
@@ -60,7 +60,7 @@ class Directory(Source, ABC):
         """Return the response to a request for one user."""
 
     def hidden(self, found: Sequence[Person]) -> Iterator[tuple[str, Respond]]:
-        """Yield responses of this kind in which users who are there do not appear."""
+        """Yield responses of this kind that hide existing users."""
         yield from ()
 
     def record(self, person: Person) -> dict[str, str]:
@@ -86,7 +86,7 @@ def _is_named(person: Person, request: str) -> bool:
 
 
 class RestDirectory(Directory):
-    """A path for each user; 404 for one who is not there."""
+    """A path for each user. A missing user is 404."""
 
     config = """
     by_nickname: {url: '/users/{nickname}'}
@@ -102,7 +102,7 @@ class RestDirectory(Directory):
 
 
 class ScimDirectory(Directory):
-    """A list with its total, as of SCIM."""
+    """A list with its total, as in SCIM."""
 
     config = """
     by_nickname: {url: /Users, query: {filter: 'login eq "{nickname}"', count: "2"}}
@@ -123,7 +123,7 @@ class ScimDirectory(Directory):
 
 
 class GraphqlDirectory(Directory):
-    """Queries in a body; each has a witness."""
+    """Queries in a body, each with a witness."""
 
     config = """
     by_nickname:
@@ -153,7 +153,7 @@ class GraphqlDirectory(Directory):
 
 
 def of_directory(directory: Directory) -> Iterator[Scenario]:
-    """Yield responses after which nothing can be said of a user."""
+    """Yield responses that leave the existence of a user undetermined."""
     responses: dict[str, Respond] = {
         "page to log in": lambda _: http(200, b"<html>", kind="text/html"),
         "empty object": lambda _: _json(200, {}),
@@ -184,7 +184,7 @@ def of_directory(directory: Directory) -> Iterator[Scenario]:
 
 
 def emptied(directory: Directory) -> Scenario:
-    """Return the fault of a directory that says of everyone that there is no such user."""
+    """Return the fault of a directory without any users."""
     empty, fill = (partial(setattr, directory, "empty", each) for each in (True, False))
     inject = injected(empty, fill)
     return Scenario("emptied", directory, inject, blind=True, harms_file=False)
@@ -204,7 +204,7 @@ async def _coming_and_going(directory: Directory) -> AsyncIterator[None]:
 
 
 def _renamed(response: bytes) -> bytes:
-    """Return the response with another name of a member of the record, and the same length."""
+    """Rename a member of the record. The length of the response stays the same."""
     return response.replace(b'"card"', b'"carD"')
 
 
@@ -212,7 +212,8 @@ def _renamed(response: bytes) -> bytes:
 async def running_directory_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
     """Run a service over a directory of each kind, for at most ``max_seconds``.
 
-    Each has a canary; ``late`` believes that it was not emptied for some time.
+    Each has a canary. The canary of ``late`` has a ``max_age``, so an emptied directory is trusted
+    for some time.
     """
     kinds = {"rest": RestDirectory, "scim": ScimDirectory, "graphql": GraphqlDirectory}
     kinds["late"] = RestDirectory

@@ -1,4 +1,4 @@
-"""Edits of users while the server that they are written to fails, or becomes another one."""
+"""Edits of users during failures and failovers of their server."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from soak.replica_changes import Edit
 from support.faults.client import Person
 
 LIMITS = "timeout: 800ms, breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
-"""A timeout that a busy machine does not reach, since a 503 is wrong while there is no fault."""
+"""A timeout that even a busy machine does not reach: without a fault, a 503 is wrong."""
 _SETTLED = 5.0
-"""Seconds in which services follow a failover by themselves."""
+"""Maximum time until services follow a failover, in seconds."""
 
 
 class LockedSource(Source):
-    """A source that several threads edit.
+    """A source for edits by several threads.
 
-    ``lock`` is held by each edit, and by a fault while there is no server to write to.
+    Each edit holds ``lock``. A fault holds it while no server accepts writes.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -46,7 +46,7 @@ class LockedSource(Source):
 
 @asynccontextmanager
 async def editing(source: LockedSource) -> AsyncIterator[None]:
-    """Add, change and remove users meanwhile."""
+    """Add, change and remove users while the context is open."""
     random = Random(0)
 
     async def edit() -> None:
@@ -62,12 +62,12 @@ async def editing(source: LockedSource) -> AsyncIterator[None]:
 
 
 async def settle(edit: Edit, ports: Collection[int]) -> None:
-    """Wait until these processes follow an edit, for as long as they may take after a failover."""
+    """Make an edit. Wait until these processes follow, up to the maximum time of a failover."""
     await edit.make()
     deadline = time.monotonic() + _SETTLED
     while not all([await edit.is_seen(port) for port in ports]):
         if time.monotonic() > deadline:
-            break  # which the edit that comes next shows
+            break  # the next edit will report it
         await asyncio.sleep(0.1)
 
 
@@ -83,9 +83,9 @@ def edited(
     lag: float = 0.0,
     hold: float = 0.0,
 ) -> Scenario:
-    """Return a scenario in which users come and go, and the processes at ``ports`` see it.
+    """Return a scenario with edits of users, noticed by the processes at ``ports``.
 
-    Without ``ports`` none do. It lasts for ``hold`` seconds at least.
+    Without ``ports`` there are no edits. The scenario lasts for ``hold`` seconds or longer.
     """
     random = Random(0)
 

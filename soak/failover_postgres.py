@@ -1,10 +1,10 @@
-"""ApiContext over a PostgreSQL primary and its standby, which falls behind or is promoted.
+"""Services over a PostgreSQL primary and a standby. The standby falls behind, or is promoted.
 
-What no service can see is not injected (docs/explanation/cache.md). Its sentences:
+Faults that no service can detect are left out (docs/explanation/cache.md):
 
-- split brain of users: the old primary is always stopped before the standby is promoted;
+- split brain of users: the old primary is always stopped before the promotion;
 - a promotion without the last writes: the standby has replayed them;
-- a receiver that hangs: while the primary hangs, nothing is written to it.
+- a hanging receiver: while the primary hangs, nothing is written to it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from support.databases.postgres_cluster import Cluster, running_cluster
 
 _TIMES = replace(TIMES, ttl=0.5, negative_ttl=0.5, lag=MAX_LAG + 1)
 _NOTIFIED = "negative_ttl: 6s, notify: {}"
-"""Each "not found" is kept for longer than a fault lasts, unless a notification purges it."""
+"""A "not found" is cached for longer than a fault, so only a notification can purge it."""
 _UNNOTIFIED = f"cache_ttl: {_TIMES.ttl}s, negative_ttl: {_TIMES.negative_ttl}s"
 _SETTINGS = "\nwal_keep_size = 256MB\nwal_retrieve_retry_interval = 300ms\n"
-"""A standby that was cut off can follow again, and does so soon."""
+"""With these settings, a disconnected standby follows again soon."""
 
 
 class OnPrimary:
-    """Lookups of these processes are on the primary: each look makes a user there."""
+    """Checks that these processes use the primary, with a new user on the primary alone."""
 
     name = "primary"
 
@@ -53,7 +53,7 @@ class OnPrimary:
 
 
 def _configs(cluster: Cluster, database: str, pooler: int | None) -> dict[str, str]:
-    """Return the configurations of all processes, of which those named any-… prefer the primary."""
+    """Return the configurations of all processes. Processes named any-… prefer the primary."""
 
     def config(access: str, role: str, dsn: str | None = None) -> str:
         dsn = dsn or cluster.dsn(database, role=role)
@@ -81,7 +81,7 @@ def _configs(cluster: Cluster, database: str, pooler: int | None) -> dict[str, s
 async def running_postgres_failover(
     folder: Path, max_seconds: float, only: Collection[str] = ()
 ) -> AsyncIterator[list[Site]]:
-    """Run services over one cluster for a limited time; ``only`` has names of scenarios."""
+    """Run services over one cluster for a limited time. ``only`` selects scenarios by name."""
     async with AsyncExitStack() as stack:
         cluster = stack.enter_context(running_cluster())
         for server in cluster.servers:

@@ -18,15 +18,15 @@ from support.databases.postgres_server import create_database
 from support.faults.client import Person
 
 MAX_LAG = 1.0
-"""Seconds for which a standby may be behind and still answer "not found"."""
+"""Maximum lag of a standby for "not found" answers, in seconds."""
 _DELAY = 0.4
-"""Seconds of delay of a standby that is not too far behind."""
+"""A permitted lag of a standby, in seconds."""
 _BEHIND = MAX_LAG + 2
-"""Seconds after which answers of a standby that is behind would be wrong for a second."""
+"""Length of a lag, in seconds. In the last second, answers of the standby would be wrong."""
 
 
 class ClusterSource(LockedSource, PostgresSource):
-    """Users who are written one by one to the server that is the primary, and notified of."""
+    """Users written one by one to the current primary, with notifications."""
 
     def __init__(self, cluster: Cluster, reference: Reference) -> None:
         self.cluster = cluster
@@ -51,7 +51,7 @@ class ClusterSource(LockedSource, PostgresSource):
 
     @asynccontextmanager
     async def without_replay(self) -> AsyncIterator[str]:
-        """Yield the nickname of a user who is on the primary alone."""
+        """Yield the nickname of a user that exists on the primary alone."""
         with self.lock:
             self._probes += 1
             nickname = f"probe-{self._probes}"
@@ -64,7 +64,7 @@ class ClusterSource(LockedSource, PostgresSource):
 
 
 class ClusterFaults:
-    """The faults of a cluster; ``direct`` are the ports of processes that prefer the primary."""
+    """The faults of a cluster. The processes at the ports ``direct`` prefer the primary."""
 
     def __init__(self, source: ClusterSource, edit: Edit, direct: Sequence[int]) -> None:
         self._source, self._cluster, self._edit = source, source.cluster, edit
@@ -72,7 +72,7 @@ class ClusterFaults:
         self._conninfo = ""
 
     def scenarios(self, ports: Collection[int]) -> Iterator[Scenario]:
-        """Yield each fault; the processes at these ports are observed."""
+        """Yield each fault, for observation of the processes at these ports."""
         behind = [port for port in ports if port not in self._direct]
         lags = {
             "replay paused": (self._cluster.pause_replay, self._cluster.resume_replay),
@@ -120,7 +120,7 @@ class ClusterFaults:
         followers: Collection[int] = (),
         **more: Any,
     ) -> Scenario:
-        """Return a fault; where there are followers, users come and go while it lasts."""
+        """Return a fault. With followers, users are edited during the fault."""
         return edited(
             name,
             injected(begin, end),

@@ -1,13 +1,13 @@
-"""ApiContext over users and a shared cache in Redis behind Sentinels, while the primary changes.
+"""Services over users and a shared cache in Redis behind Sentinels, during changes of the primary.
 
-The users are what an operator wrote to the server that the Sentinels name. Writes that a promotion
-loses stay among them: until they are written again, such a user is answered 503, never 404.
+An operator writes the users to the primary named by the Sentinels. If a promotion loses writes,
+these users still count as existing. Until they are written again, the response is 503, never 404.
 
-What no service can see is not injected (docs/explanation/cache.md). Its sentences:
+Faults that no service can detect are left out (docs/explanation/cache.md):
 
-- split brain of users: while there are two primaries, all writes go to the one that a majority of
-  the Sentinels names;
-- a promotion without the last writes: a user whose removal is lost is found until the fault ends.
+- split brain of users: with two primaries, all writes go to the primary of a majority of Sentinels;
+- a promotion without the last writes: if it loses a removal, the user is found until the fault
+  ends.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from soak.replica_changes import Caller, Edit
 from support.databases.redis_partitions import SERVICE, Node, SentinelGroup, running_group
 
 _TIMES = replace(TIMES, negative_ttl=0.0, lag=2.0)
-"""A service asks the Sentinels once a second, and a purge reaches it within another second."""
+"""A service polls the Sentinels every second, and a purge takes up to one more second."""
 _CONFIG = """\
 admin: {{port: 0}}
 shared_cache: {{kind: redis, {access}, secret: {secret}, timeout: 250ms}}
 {config}  - {{name: r, kind: redis, {access}, negative_ttl: 6s, {limits}}}
 """
 _HOLD = 3.0
-"""Seconds for which a fault lasts at least: answers of the old primary are wrong after two."""
+"""Minimum length of a fault, in seconds. After two, answers of the old primary are wrong."""
 _MISSING = 1.5
-"""Seconds for which users are not complete while they are loaded again."""
+"""Length of a reload of users, in seconds. During it, the users are not complete."""
 _PURGED = 2.0
-"""Seconds in which a purge is reported as done, unless a fault prevents it."""
+"""Timeout for the delivery of a purge, in seconds. A fault may prevent it."""
 
 
 class GroupSource(LockedSource, RedisSource):
-    """Users who are written to the server that the Sentinels name, and purged by one service."""
+    """Users written to the primary of the Sentinels. One service purges each change."""
 
     def __init__(self, group: SentinelGroup, reference: Reference) -> None:
         self.group = group
@@ -70,7 +70,7 @@ class GroupSource(LockedSource, RedisSource):
         self._purge([each for each in both if before.get(each) is not self._stored.get(each)])
 
     def write_again(self) -> None:
-        """Write all users again, to a server that may have others."""
+        """Write all users again, and remove all others from the server."""
         with self.lock:
             for key in self.server.run("KEYS", "user:*").split()[2::2]:
                 nickname = key.decode().removeprefix("user:")
@@ -80,7 +80,7 @@ class GroupSource(LockedSource, RedisSource):
             self.write()
 
     def _purge(self, nicknames: Sequence[str]) -> None:
-        """Purge users, until that is reported as done."""
+        """Purge users, with retries until the purge is delivered."""
         if not self.admin:
             return
         what = {"nickname": f"@{nicknames[0]}"} if len(nicknames) == 1 else {"backend": "r"}
@@ -98,7 +98,7 @@ class GroupSource(LockedSource, RedisSource):
 
 
 class GroupFaults:
-    """The faults of a group; the processes at ``ports`` are observed."""
+    """The faults of a group, for observation of its services."""
 
     def __init__(self, source: GroupSource, edit: Edit, caller: Caller) -> None:
         self._source, self._group, self._edit, self._caller = source, source.group, edit, caller
@@ -127,7 +127,7 @@ class GroupFaults:
         affects: Collection[int] | None = None,
         follow: bool = True,
     ) -> Scenario:
-        """Return a fault, while which users come and go; with ``follow`` all processes see it."""
+        """Return a fault with edits of users. With ``follow``, all processes must follow them."""
 
         @asynccontextmanager
         async def healed() -> AsyncIterator[None]:
@@ -149,7 +149,7 @@ class GroupFaults:
 
     @asynccontextmanager
     async def _failover(self, *, is_lossless: bool = True) -> AsyncIterator[None]:
-        """Write nothing meanwhile, at the end of which the Sentinels name the other server."""
+        """Block writes during a failover. At its end, the Sentinels name the other server."""
         await asyncio.to_thread(self._source.lock.acquire)
         try:
             if is_lossless:
@@ -162,10 +162,11 @@ class GroupFaults:
             await self._set_ready()
 
     async def _set_ready(self) -> None:
-        """Declare the users complete, after each service has seen that they were not.
+        """Declare the users complete, after each service has seen them incomplete.
 
-        A lookup of an absent user shows it, once the service follows and its breaker is closed.
-        The value is of this run of the server, or one that may count after a failover.
+        Only a lookup of an absent user shows this to a service. The service must follow the
+        failover, and its breaker must be closed. The value of ``ready`` is the id of this run of
+        the server, or a value that stays valid after a failover.
         """
         await settle(self._edit, self._ports)
         await asyncio.to_thread(self._source.server.run, "DEL", "ready")
@@ -259,7 +260,7 @@ class GroupFaults:
 async def running_redis_failover(
     folder: Path, max_seconds: float, only: Collection[str] = ()
 ) -> AsyncIterator[list[Site]]:
-    """Run two services over one group for a limited time; ``only`` has names of scenarios."""
+    """Run two services over one group for a limited time. ``only`` selects scenarios by name."""
     async with AsyncExitStack() as stack:
         group = await stack.enter_async_context(running_group())
         reference = Reference()

@@ -1,4 +1,4 @@
-"""The fault scenarios of the oracle, each with the source of users that it affects."""
+"""The fault scenarios of the oracle, each with its source of users."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 
 @dataclass(frozen=True)
 class Scenario:
-    """A fault; with ``blind`` the backend cannot determine whether a user exists.
+    """A fault. With ``blind``, the backend cannot determine whether a user exists.
 
-    ``affects`` has the ports of the processes whose lookups may fail, if not of all; the others,
-    or the ``followers``, must follow the changes ``followed`` meanwhile, after ``lag`` seconds in
-    addition. ``clean_up`` runs, in a thread, at the end.
+    Lookups may fail in the processes at the ports ``affects``, or by default in all. Meanwhile the
+    other processes, or the ``followers``, must follow the changes ``followed``. They have ``lag``
+    additional seconds for this. ``clean_up`` runs in a thread at the end.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Scenario:
 
 
 def of_fixture(source: FileSource) -> Iterator[Scenario]:
-    """Yield the faults of a fixture; the old users are still served."""
+    """Yield the faults of a fixture. The old users are still served."""
     bad: dict[str, Damage] = {
         "half-written": cut,
         "invalid": lambda path: overwrite(path, b"users: [{nickname: "),
@@ -91,7 +91,7 @@ def of_fixture(source: FileSource) -> Iterator[Scenario]:
 
 
 def of_database(source: FileSource) -> Iterator[Scenario]:
-    """Yield the faults of a database; its users are unknown, or served stale."""
+    """Yield the faults of a database. Its users are undetermined, or served stale."""
     bad: dict[str, Damage] = {
         "truncated": cut,
         "zero-length": empty,
@@ -130,7 +130,7 @@ def of_upstream(source: Source, proxy: FaultProxy, process: ServiceProcess) -> I
 
 
 def injected(begin: Callable[[], object], end: Callable[[], object] | None = None) -> Inject:
-    """Return what calls these functions at the beginning and the end of a fault, in a thread."""
+    """Return a fault that calls these functions at its beginning and end, in a thread."""
 
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:
@@ -145,7 +145,7 @@ def injected(begin: Callable[[], object], end: Callable[[], object] | None = Non
 
 
 def within(*contexts: Callable[[], AbstractContextManager[object]]) -> Inject:
-    """Return what enters these contexts at the beginning of a fault, until its end."""
+    """Return a fault that keeps these contexts open."""
 
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:
@@ -158,7 +158,7 @@ def within(*contexts: Callable[[], AbstractContextManager[object]]) -> Inject:
 
 
 def repeated(function: Callable[[], object], pause: float = 0.0) -> Inject:
-    """Return what calls a function in a thread again and again, ``pause`` s after each call."""
+    """Return a fault that calls a function repeatedly, ``pause`` seconds after each call."""
 
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:

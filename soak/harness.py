@@ -1,4 +1,4 @@
-"""The services that the oracle tests, each a real process, and their files."""
+"""The services under test, as real processes, and their files."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ BACKEND_LIMITS = (
 
 
 class Change(Protocol):
-    """A change that each of several processes must follow."""
+    """A change for several processes to follow."""
 
     name: str
 
     async def make(self) -> None:
-        """Make it; no fault affects what it is written to."""
+        """Make the change. No fault affects the place of this write."""
 
     async def is_seen(self, port: int) -> bool:
-        """Return whether a process follows the last one."""
+        """Return whether a process follows the last change."""
 
 
 @dataclass
 class Site:
     """A service under test, with its sources of users and its fault scenarios.
 
-    It is one process, or several independent ones over the same sources, on a port each.
+    It is one process, or several independent processes with the same sources, each on a port.
     """
 
     name: str
@@ -89,19 +89,19 @@ def asks(port: int, on_unavailable: str) -> str:
 
 
 class Builder:
-    """Creates folders, files and processes; ``stack`` ends the processes."""
+    """Creates folders, files and processes. ``stack`` ends the processes."""
 
     def __init__(self, folder: Path, timeout: float, stack: AsyncExitStack) -> None:
         self._folder, self._timeout, self._stack = folder, timeout, stack
 
     def file(self, kind: type[FileSource], name: str, reference: Reference) -> FileSource:
-        """Create a source at a path like ``chain/d.db``; its letter is that of the file."""
+        """Create a source at a path like ``chain/d.db``. The name of the file is its letter."""
         path = self._folder / name
         path.parent.mkdir(exist_ok=True)
         return kind(path, path.stem, reference)
 
     async def serve(self, **configs: str) -> dict[str, ServiceProcess]:
-        """Start processes concurrently; return them by the names of their folders."""
+        """Start processes concurrently. Return them by the names of their folders."""
         services = await asyncio.gather(
             *(asyncio.to_thread(self._serve, name, config) for name, config in configs.items())
         )
@@ -116,10 +116,10 @@ class Builder:
 
 @asynccontextmanager
 async def running_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
-    """Run the four services under test, for at most ``max_seconds``.
+    """Run four services under test, for at most ``max_seconds``.
 
-    One over a database, one over a fixture, one over another service through a proxy, and
-    one over a chain of all three, the first of which lets the chain go on.
+    Their sources are a database; a fixture; another service behind a proxy; and a chain of all
+    three. In the chain, the other service has ``on_unavailable: continue``.
     """
     async with AsyncExitStack() as stack:
         build = Builder(folder, max_seconds, stack)

@@ -1,4 +1,4 @@
-"""A service over an OpenLDAP server, and the faults of that server."""
+"""A service over an OpenLDAP server, and the faults of the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ access to * by dn.exact="{_SERVICE}" read by * none
 
 
 class LdapSource(Source):
-    """Entries that are added, changed and deleted one by one."""
+    """Entries, added, changed and deleted one by one."""
 
     def __init__(self, server: LdapServer, letter: str, reference: Reference) -> None:
         self.server = server
@@ -51,7 +51,7 @@ class LdapSource(Source):
                 self._stored[nickname] = each
 
     def move(self, before: str, after: str) -> None:
-        """Give the entry above all users another name."""
+        """Rename the parent entry of all users."""
         with self._bound() as connection:
             connection.rename_s(f"ou={before},{SUFFIX}", f"ou={after}")
 
@@ -63,7 +63,7 @@ class LdapSource(Source):
 
     @contextmanager
     def _bound(self) -> Iterator[Any]:
-        import ldap  # noqa: PLC0415 - not where only other engines are tested
+        import ldap  # noqa: PLC0415 - needed only for this engine
 
         connection = ldap.initialize(self.server.uri)
         connection.simple_bind_s(ADMIN, PASSWORD)
@@ -88,7 +88,7 @@ def entry_of(each: Person) -> list[tuple[str, list[bytes]]]:
 
 
 def of_ldap(source: LdapSource, password_file: Path) -> Iterator[Scenario]:
-    """Yield the faults of a server, of its tree and of the rights to read it."""
+    """Yield the faults of a server, its tree and its permissions."""
     server = source.server
 
     def scenario(name: str, begin: Callable[[], object], end: Callable[[], object]) -> Scenario:

@@ -1,8 +1,8 @@
-"""The oracle run: real services under load, while faults come and go at random.
+"""The oracle run: real services under load, with random faults.
 
-Every response is compared with the reference. A response does not say whether it is stale:
-counted as stale is one that differs from the reference at that time, or that is sent while the
-backend of that user is unavailable. Exits with 1 if any response was wrong.
+Each response is compared with the reference. A response has no mark for stale answers. So it counts
+as stale if it differs from the current reference, or if the backend of the user is unavailable.
+Exits with 1 after a wrong response.
 """
 
 from __future__ import annotations
@@ -52,34 +52,34 @@ from support.processes.service import KEY
 BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12x", "٤٠", "")
 _CLIENTS = 8
 _BATCHES = 0.2
-"""The share of requests that are batches."""
+"""The share of batches among the requests."""
 _BATCH_SIZES = (1, 2, 5, 20, 50)
 _STATUSES = {"ok": 200, "not_found": 404, "invalid_format": 422, "backend_unavailable": 503}
 _RECOVERY = 8.0
-"""Seconds within which the effects of a lifted fault must end: less than the TTL.
+"""Maximum time from the end of a fault to the end of its effects, in seconds: less than the TTL.
 
-Over another instance these are a ``Retry-After`` of 2 s, and of 1 s from the lookups that wait for
-its probe, and the same again if that times out on a busy machine.
+For another instance as backend, this includes a ``Retry-After`` of 2 s, and one of 1 s from lookups
+waiting for its probe. If the probe times out on a busy machine, both occur twice.
 """
 _PROPAGATION = 1.0
-"""Seconds within which each process must follow an edit, a purge or a revocation."""
+"""Maximum time for each process to follow an edit, a purge or a revocation, in seconds."""
 _MAX_SHOWN = 10
 _SHORT = 30.0
-"""In a run up to this many seconds, each fault is short."""
+"""Runs up to this length, in seconds, have short faults."""
 _SHORT_HOLD = (0.3, 0.6)
 SHOWN: tuple[Outcome, ...] = ("fresh", "stale", "404", "503", "wrong")
 COLUMNS = ("fault", "requests", *SHOWN, "worst latency", "seconds to recover", "to follow")
 
 
 class Load:
-    """Sends requests to one service: for known and absent users, and invalid ones."""
+    """Sends requests to one service: for known and absent users, and with invalid values."""
 
     def __init__(self, site: Site, session: aiohttp.ClientSession, random: Random) -> None:
         self._site, self._session, self._random = site, session, random
         self._strangers = 1000
 
     async def run(self, until: float, rate: float) -> None:
-        """Run concurrent clients, each with the pause that gives the rate."""
+        """Run concurrent clients. Their pauses produce the rate."""
         async with asyncio.TaskGroup() as clients:
             for _ in range(_CLIENTS):
                 clients.create_task(self._call(until, _CLIENTS / rate))
@@ -110,12 +110,12 @@ class Load:
         return random.choice(person.spellings), person
 
     def newcomer(self, source: Source) -> Person:
-        """Return an absent user that was never requested, and so is in no cache."""
+        """Return an absent user without an earlier request, and so without a cache entry."""
         self._strangers += 1
         return source.stranger(self._strangers)
 
     async def ask(self, text: str, person: Person | None, port: int | None = None) -> Response:
-        """Send one request, to any of the processes or to one; check and count its response."""
+        """Send a request to a random process, or to ``port``. Check and count its response."""
         episode = self._site.episode
         port = port or self._random.choice(self._site.ports)
         request = Request(text, person, time.monotonic(), port)
@@ -125,7 +125,7 @@ class Load:
         return response
 
     async def _ask_many(self) -> None:
-        """Send a batch; check and count each of its results like a response."""
+        """Send a batch. Check and count each result like a response."""
         episode, port = self._site.episode, self._random.choice(self._site.ports)
         asked = [self._random_request() for _ in range(self._random.choice(_BATCH_SIZES))]
         requests = [Request(text, person, time.monotonic(), port) for text, person in asked]
@@ -166,23 +166,24 @@ def _item(text: str) -> dict[str, str]:
 
 
 def _as_single(record: dict[str, str], batch: Response) -> Response:
-    """Return the response of a single lookup that has this record."""
+    """Return the response of a single lookup with this record."""
     status = _STATUSES.get(record.get("code", record["status"]), 0)
     body = json.dumps(record, separators=(",", ":")).encode()
     return Response(status, body, "1" if status == 503 else None, batch.ended)
 
 
 class FaultInjector:
-    """Injects the faults of one service in random order, each once before any repeats.
+    """Injects the faults of one service in random order, all once before any is repeated.
 
-    After each, and during it where that is possible, every process must follow changes in time.
+    After each fault, all processes must follow changes within a time limit. If possible, they must
+    do so during the fault, too.
     """
 
     def __init__(self, site: Site, load: Load, random: Random, hold: tuple[float, float]) -> None:
         self._site, self._load, self._random, self._hold = site, load, random, hold
 
     async def run(self, until: float) -> None:
-        """Inject faults until the time is over; the last one is completed."""
+        """Inject faults until the time is over. Complete the last one."""
         bag: list[Scenario] = []
         while time.monotonic() < until:
             for _ in range(3):
@@ -235,9 +236,9 @@ class FaultInjector:
         ports: Collection[int],
         lag: float = 0.0,
     ) -> None:
-        """Make changes one by one, and measure when these processes follow them.
+        """Make changes one by one, and measure the time until these processes follow.
 
-        ``lag`` is the time, in seconds, after which they reach a copy of the source.
+        ``lag`` is the delay of a replica of the source, in seconds.
         """
         for change in changes:
             await change.make()
@@ -256,7 +257,7 @@ class FaultInjector:
                 )
 
     async def _is_over(self, source: Source, marked: Person) -> bool:
-        """Return whether all serve the current users, and absent ones are "not found" again."""
+        """Return whether all processes serve the current users, and answer "not found" again."""
         for port in self._site.ports:
             known = await self._load.ask(marked.card, marked, port)
             stranger = self._load.newcomer(source)
@@ -272,13 +273,13 @@ class FaultInjector:
 
 
 Harness = Callable[[Path, float], AbstractAsyncContextManager[list[Site]]]
-"""Runs services under test in a folder, for at most so many seconds."""
+"""Runs services under test in a folder, for a maximum time in seconds."""
 
 
 async def run(
     seconds: float, seed: int, rate: float = 40.0, harnesses: Sequence[Harness] = (running_sites,)
 ) -> list[Site]:
-    """Load all services for some seconds, each with ``rate`` requests per second."""
+    """Test all services for some seconds, each with ``rate`` requests per second."""
     random = Random(seed)
     hold = (1.0, 3.0) if seconds > _SHORT else _SHORT_HOLD
     with tempfile.TemporaryDirectory() as folder:
@@ -313,7 +314,7 @@ def _session() -> aiohttp.ClientSession:
 
 
 def rows(sites: Sequence[Site]) -> list[dict[str, str | int | float]]:
-    """Return the table: one row for each fault of each service."""
+    """Return the table, with one row for each fault of each service."""
     return [
         {
             "fault": f"{site.name}: {name}",
@@ -343,14 +344,14 @@ def show(sites: Sequence[Site]) -> None:
 
 @dataclass(frozen=True)
 class Engine:
-    """ApiContext over sources of one kind, and the program that it needs."""
+    """Services over one kind of source, and the required program."""
 
     harness: Harness
     needs: str | None = None
 
     @property
     def is_installed(self) -> bool:
-        """Return whether the program is there."""
+        """Return whether the program is installed."""
         if self.needs == "postgres":
             return binaries() is not None
         return self.needs is None or shutil.which(self.needs, path=SEARCH_PATH) is not None
@@ -373,9 +374,9 @@ ENGINES = {
 
 
 def _chosen(text: str) -> list[str]:
-    """Return names of engines, which are separated by commas; all for an empty text.
+    """Parse names of engines, separated by commas. Empty text selects all engines.
 
-    The first part of a name, like failover, means each engine that has it.
+    The first part of a name, like failover, selects all engines with this part.
     """
     names: list[str] = []
     for name in text.split(",") if text else ENGINES:
@@ -388,7 +389,7 @@ def _chosen(text: str) -> list[str]:
 
 
 def main() -> int:
-    """Run from the command line; return 1 if any response was wrong."""
+    """Run from the command line. Return 1 after a wrong response."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=300, help="for each engine")
     parser.add_argument(

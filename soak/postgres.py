@@ -1,4 +1,4 @@
-"""ApiContext over a PostgreSQL server, and the faults of that server."""
+"""Services over a PostgreSQL server, and the faults of the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.faults.client import Person
 
 
 class PostgresSource(Source):
-    """The table that ``tornado-idv postgres init`` makes, with notifications of changes."""
+    """The table of ``tornado-idv postgres init``, with notifications of changes."""
 
     def __init__(self, database: Database, letter: str, reference: Reference) -> None:
         self.database = database
@@ -44,8 +44,8 @@ class PostgresSource(Source):
     def mark_silently(self) -> None:
         """Change the first user without a notification.
 
-        The function of the triggers does nothing meanwhile: to disable them would wait for a
-        lock, which sessions behind a relay that is cut off may hold.
+        Meanwhile the trigger function does nothing. Disabling the triggers would wait for a lock,
+        and sessions behind a blocked relay may hold it.
         """
         self.marker = self._edited(self.marker)
         self._change(self.marker)
@@ -62,7 +62,7 @@ class PostgresSource(Source):
         return f"INSERT INTO users VALUES {rows};"
 
     def _commit(self, statements: str) -> None:
-        """Commit at once, since a commit must survive a crash."""
+        """Commit synchronously: the commit must survive a crash."""
         self.database.run(f"BEGIN; SET LOCAL synchronous_commit = on; {statements} COMMIT")
 
 
@@ -103,9 +103,9 @@ _SWAP = """
 
 
 def of_table(source: PostgresSource) -> Iterator[Scenario]:
-    """Yield faults after which the table is not what the service takes it for.
+    """Yield changes of the table without notice to the service.
 
-    Another one is put before it or in its place, rights are lost, or it is loaded again.
+    Another table hides or replaces it, permissions are lost, or it is loaded again.
     """
     yield _sql("empty table in a schema of the role", source, _SHADOW, "DROP SCHEMA idv CASCADE")
     undo = "ALTER ROLE idv RESET search_path; DROP SCHEMA other CASCADE"
@@ -133,7 +133,7 @@ _OTHER_PATH = (
 def _sql(
     name: str, source: PostgresSource, statements: str, undo: str, *, blind: bool = False
 ) -> Scenario:
-    """Return a fault by SQL; sessions end with it and with its end, as those of a pool do."""
+    """Return a fault by SQL. All sessions end at its beginning and end, as in a pool."""
     database = source.database
 
     def run(script: str) -> None:
@@ -173,9 +173,9 @@ def reads(source: PostgresSource, access: str = "notify: {}") -> str:
 async def running_postgres_sites(
     folder: Path, max_seconds: float, replicas: Sequence[int] = (1, 3), *, queries: bool = True
 ) -> AsyncIterator[list[Site]]:
-    """Run so many services over a server of their own, for each number and a limited time.
+    """For each number in ``replicas``, run as many services over one server, for a limited time.
 
-    With ``queries`` there is one more service, which reads its table by functions.
+    With ``queries``, another service reads its table through functions.
     """
     async with AsyncExitStack() as stack:
         build = Builder(folder, max_seconds, stack)
@@ -198,9 +198,9 @@ async def _site(build: Builder, stack: AsyncExitStack, replicas: int) -> Site:
 
 
 async def _site_of_queries(build: Builder, stack: AsyncExitStack) -> Site:
-    """Return a service that does not notice edits, over functions, which may see an old snapshot.
+    """Return a service over functions. It does not notice edits, and may see an old snapshot.
 
-    They need the table, so it is not dropped.
+    The functions need the table, so it is not dropped.
     """
     server = stack.enter_context(running_server())
     reference = Reference()

@@ -1,4 +1,4 @@
-"""A service over users in a Redis server, and the faults of that server."""
+"""A service over users in a Redis server, and the faults of the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOGIN = ("on", ">secret-of-the-service")
 
 
 class RedisSource(Source):
-    """Hashes that an application writes one by one, as the page of the backend says."""
+    """Hashes, written one by one as the documentation of the backend recommends."""
 
     def __init__(self, server: RedisServer, letter: str, reference: Reference) -> None:
         self.server = server
@@ -32,7 +32,7 @@ class RedisSource(Source):
         self.set_ready()
 
     def set_ready(self) -> None:
-        """Declare the users complete, on this server alone."""
+        """Declare the users complete, only on this server."""
         self.server.run("SET", "ready", self.server.run_id)
 
     def write(self) -> None:
@@ -50,7 +50,7 @@ class RedisSource(Source):
 
 
 def of_redis(source: RedisSource) -> Iterator[Scenario]:
-    """Yield the faults of a server, of its data and of the rights to read them."""
+    """Yield the faults of a server, its data and its permissions."""
     server = source.server
     yield Scenario("stopped", source, injected(server.stop, server.start), blind=True)
     pausing = injected(server.pause, server.resume)
@@ -79,7 +79,7 @@ def _restart(server: RedisServer) -> None:
 
 
 def _restart_from_old_snapshot(source: RedisSource) -> None:
-    """Restore the users, and the key `ready`, from before three more were added."""
+    """Restore the users and the key `ready` from before the addition of three users."""
     source.server.run("SAVE")
     for _ in range(3):
         source.add()

@@ -1,6 +1,6 @@
-"""Files with users, and the reference: which record each user had at which time.
+"""Files with users, and the reference: the record of each user at any time.
 
-Times are those of ``time.monotonic``. During an edit the old and the new record are both valid.
+Times are from ``time.monotonic``. During an edit both the old and the new record are valid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Change:
 
 @dataclass
 class Reference:
-    """The plan of each user at each time; ``None`` means that the user does not exist."""
+    """The plan of each user at each time. ``None`` stands for a user who does not exist."""
 
     now: Callable[[], float] = time.monotonic
     _changes: dict[str, list[_Change]] = field(default_factory=dict)
@@ -49,8 +49,8 @@ class Reference:
             changes[-1].ended = min(changes[-1].ended, now)
 
     def was(self, nickname: str, plan: str | None, since: float, until: float) -> bool:
-        """Return whether the user had this plan at some time of the period."""
-        changes = [*self._changes.get(nickname, ())]  # a thread may append to them
+        """Return whether the user had this plan at some time in the period."""
+        changes = [*self._changes.get(nickname, ())]  # a copy: a thread may append
         if not changes:
             return plan is None
         ends = [change.ended for change in changes[1:]] + [math.inf]
@@ -60,18 +60,18 @@ class Reference:
         )
 
     def plans(self, nickname: str) -> list[tuple[str | None, float]]:
-        """Return the plans of a user, each with the time at which its write began."""
+        """Return the plans of a user with the start times of their writes."""
         return [(each.plan, each.begun) for each in self._changes.get(nickname, ())]
 
 
 class Source(ABC):
-    """A place with users, whose nicknames all begin with its one letter."""
+    """A source of users. All nicknames begin with its letter."""
 
     def __init__(self, letter: str, reference: Reference, size: int = 40) -> None:
         self.letter, self.reference = letter, reference
         self.people: dict[str, Person] = {}
         self.recent: deque[Person] = deque(maxlen=_RECENT)
-        """Those who were changed, added or removed last."""
+        """The last changed, added and removed users."""
         self._made = self._edits = 0
         for _ in range(size):
             self._change(self._newcomer())
@@ -81,18 +81,18 @@ class Source(ABC):
 
     @abstractmethod
     def make(self) -> None:
-        """Make it again, as after damage."""
+        """Create the source again, for example after damage."""
 
     @abstractmethod
     def write(self) -> None:
-        """Write the users in the way that is usual for it."""
+        """Write the users in the usual way for this source."""
 
     def stranger(self, number: int) -> Person:
         """Return an absent user with this letter."""
         return Person(f"{self.letter}-no{number}", f"{ord(self.letter)}7{number:08}")
 
     def edit(self, random: Random) -> None:
-        """Change, add or remove a user, often one of the first, which are requested most."""
+        """Change, add or remove a user, often one of the most requested ones."""
         others = [*self.people.values()][1:]
         person = random.choice(others[: random.choice([4, len(others)])])
         change = random.choice(["plan", "add", "remove"])
@@ -118,7 +118,7 @@ class Source(ABC):
         self.reference.end()
 
     def mark(self, *, recreate: bool) -> Person:
-        """Change the first user, to detect whether the change is served."""
+        """Change the first user, as a marker for the current state."""
         self.marker = self._edited(self.marker)
         self._change(self.marker)
         self.make() if recreate else self.write()
@@ -146,7 +146,7 @@ class Source(ABC):
 
 
 class FileSource(Source):
-    """A file, which is made again by renaming a new one over it."""
+    """A file. It is created again by renaming a new file over it."""
 
     def __init__(self, path: Path, letter: str, reference: Reference) -> None:
         self.path = path
@@ -166,7 +166,7 @@ class YamlSource(FileSource):
 
 
 class SqliteSource(FileSource):
-    """A database that is written by SQLite, and created again after it was damaged."""
+    """A SQLite database. After damage it is created again."""
 
     def make(self) -> None:
         new = self.path.with_suffix(".new")

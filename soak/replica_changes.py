@@ -1,4 +1,4 @@
-"""What services over one PostgreSQL database and one shared cache must all follow in time."""
+"""Changes that all services over one PostgreSQL database and one shared cache must follow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tornado_idv.keys.token import issue
 
 
 class Caller:
-    """Sends requests with a key of one's own choice, and those of an operator."""
+    """Sends requests with a given key, and requests of an operator."""
 
     def __init__(self, session: aiohttp.ClientSession, services: Sequence[ServiceProcess]) -> None:
         self._session = session
@@ -29,7 +29,7 @@ class Caller:
         self._admin = [each.admin_url for each in services]
 
     async def ask(self, port: int, nickname: str, token: str = KEY) -> tuple[int, bytes]:
-        """Return status and body."""
+        """Send a lookup. Return status and body."""
         url = f"http://127.0.0.1:{port}/api/v1/identify/url"
         headers = {"Authorization": f"Bearer {token}"}
         async with self._session.post(
@@ -38,14 +38,14 @@ class Caller:
             return response.status, await response.read()
 
     async def purge(self, nickname: str) -> None:
-        """Purge a user by the admin listener of the first service."""
+        """Purge a user through the admin listener of the first service."""
         url = f"{self._admin[0]}/cache/purge"
         async with self._session.post(url, json={"nickname": nickname}) as response:
-            assert response.status in (200, 503)  # without Redis it is delivered later
+            assert response.status in (200, 503)  # 503 without Redis: delivered later
 
 
 class Edit:
-    """A user is changed, and the services learn of it."""
+    """A change of a user, with a notification."""
 
     name = "edit"
 
@@ -61,7 +61,7 @@ class Edit:
 
 
 class Purge(Edit):
-    """A user is changed without a notification, and purged by an operator at one service."""
+    """A change of a user without a notification, and a purge by an operator at one service."""
 
     name = "purge"
 
@@ -72,13 +72,13 @@ class Purge(Edit):
     async def make(self) -> None:
         nickname = self._source.marker.nickname
         for port in self._caller.ports:
-            await self._caller.ask(port, nickname)  # so that it is cached
+            await self._caller.ask(port, nickname)  # to cache it
         self._postgres.mark_silently()
         await self._caller.purge(nickname)
 
 
 class Keys:
-    """A key is revoked in the key store, and another one issued."""
+    """A revocation of a key in the key store, and a new key."""
 
     name = "keys"
 
@@ -113,9 +113,9 @@ class Keys:
 
 
 class SharedAnswer:
-    """A user who is looked up by one service is found by another although removed meanwhile.
+    """A shared answer: one service looks a user up, and another finds it after its removal.
 
-    Only services with the same ``dsn`` share answers: those on ``alike`` ports.
+    Only services with the same ``dsn`` share answers. Their ports are ``alike``.
     """
 
     name = "shared answer"
@@ -125,7 +125,7 @@ class SharedAnswer:
         self._count = 0
 
     async def make(self) -> None:
-        """Do nothing: each look makes a user of its own."""
+        """Do nothing: each call of `is_seen` creates a user."""
 
     async def is_seen(self, port: int) -> bool:
         self._count += 1
@@ -146,5 +146,5 @@ class SharedAnswer:
 
 
 def key_store(database: Database) -> PostgresKeyStore:
-    """Return the key store in a database, as its superuser opens it."""
+    """Return the key store in a database, with superuser access."""
     return PostgresKeyStore(SecretStr(database.server.dsn(database.name, "postgres")))

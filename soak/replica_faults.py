@@ -1,4 +1,4 @@
-"""The faults of a PostgreSQL cluster and of a Redis server that several services share."""
+"""The faults of a PostgreSQL cluster and of a Redis server, shared by several services."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from support.databases.redis_server import RedisServer
 from support.http.tcp_relay import Relay
 
 _WITHOUT_REDIS = ("edit", "keys")
-"""The changes that are followed without the shared cache."""
+"""Changes that services follow without the shared cache."""
 
 
 class PostgresFaults:
-    """The faults of the cluster; the server that is meant is that which is the primary then."""
+    """The faults of the cluster, each of the current primary."""
 
     def __init__(self, source: PostgresSource, cluster: Cluster) -> None:
         self._source, self._cluster = source, cluster
@@ -61,7 +61,7 @@ class PostgresFaults:
         self._limit_connections(-1)
 
     def _limit_connections(self, limit: int) -> None:
-        # In the database whose commits survive.
+        # Run in this database because its commits survive a crash.
         self._source.database.run(f"ALTER ROLE idv CONNECTION LIMIT {limit}")
 
     def _lose(self) -> None:
@@ -74,9 +74,9 @@ class PostgresFaults:
 
 
 def of_redis(source: PostgresSource, server: RedisServer, relay: Relay) -> Iterator[Scenario]:
-    """Yield the faults of the shared cache, during which every lookup goes on.
+    """Yield the faults of the shared cache. They must not disturb any lookup.
 
-    One service reaches it by the relay.
+    One service reaches the server by the relay.
     """
     faults: Mapping[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "stopped": (server.stop, server.start),
@@ -98,7 +98,7 @@ def _of_tier(name: str, source: PostgresSource, inject: Inject) -> Scenario:
 
 
 def cut_off(source: PostgresSource, relays: Sequence[Relay], port: int) -> Scenario:
-    """Return the fault that the service at this port cannot reach PostgreSQL by its relays."""
+    """Return a fault between PostgreSQL and the service at this port: the relays are blocked."""
     return Scenario(
         "PostgreSQL cut off from one",
         source,

@@ -28,8 +28,8 @@ from support.processes.service import KEY
 
 _TIMES = replace(TIMES, lag=1.0)
 _SHARED_TIMEOUT = 0.25
-"""Seconds. Not the default 20 ms: on two cores with six servers more than that often passes, and a
-service has recovered only when it uses the shared cache again."""
+"""Seconds. With six servers on two cores, the default of 20 ms is often exceeded. A service counts
+as recovered only when it uses the shared cache again."""
 _CONFIG = """\
 profile_sites: [{site}]
 server: {{port: 0, request_timeout: {timeout:.0f}ms}}
@@ -60,7 +60,7 @@ def _config(dsn: str, redis: int) -> str:
 
 
 def _make_key_store(database: Database) -> None:
-    # A change that was acknowledged must survive a crash.
+    # An acknowledged change must survive a crash.
     database.run(f"ALTER DATABASE {database.name} SET synchronous_commit = on")
     with closing(key_store(database)) as location:
         create(location)
@@ -75,7 +75,7 @@ def _make_key_store(database: Database) -> None:
 async def running_replicas(
     folder: Path, max_seconds: float, without: Collection[str] = ()
 ) -> AsyncIterator[list[Site]]:
-    """Run three services for a limited time, the first of which reaches all servers by relays.
+    """Run three services for a limited time. The first reaches all servers by relays.
 
     ``without`` has the names of scenarios to leave out.
     """

@@ -1,4 +1,4 @@
-"""ApiContext over SQLite files of several forms, and faults that leave a valid file."""
+"""Services over several forms of SQLite files, and faults with valid files."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _VIEW = """
 
 
 class WalSource(FileSource):
-    """A file in WAL mode, with indexes of its own; edits stay in the ``-wal`` file."""
+    """A file in WAL mode with indexes. Edits stay in the ``-wal`` file."""
 
     def make(self) -> None:
         self.replace("")
 
     def replace(self, statements: str) -> None:
-        """Rename a new file over this one, in which these statements were run."""
+        """Run statements in a new file, and rename it over this one."""
         new = self.path.with_suffix(".new")
         new.unlink(missing_ok=True)
         with closing(sqlite3.connect(new)) as connection:
@@ -66,7 +66,7 @@ class WalSource(FileSource):
 
 
 class ViewSource(FileSource):
-    """A view of two tables; users of the first, whose cards are numbers, are undetermined."""
+    """A view of two tables. In the first, card numbers are INTEGER: its users are undetermined."""
 
     def make(self) -> None:
         new = self.path.with_suffix(".new")
@@ -95,12 +95,12 @@ def _insert(connection: sqlite3.Connection, table: str, *people: Person) -> None
 
 
 def of_wal(source: WalSource) -> Iterator[Scenario]:
-    """Yield faults of the files that belong to a database in WAL mode, and of its indexes."""
+    """Yield faults of the files of a database in WAL mode, and of its indexes."""
     for suffixes in (("-wal",), ("-shm",), ("-wal", "-shm")):
 
         def remove(suffixes: tuple[str, ...] = suffixes) -> None:
             for _ in range(3):
-                source.add()  # and so in the -wal file alone
+                source.add()  # only in the -wal file
             for suffix in suffixes:
                 source.beside(suffix).unlink(missing_ok=True)
 
@@ -112,7 +112,7 @@ def of_wal(source: WalSource) -> Iterator[Scenario]:
 
 
 def of_view(source: ViewSource) -> Iterator[Scenario]:
-    """Yield changes after which a view has another affinity, or fewer tables."""
+    """Yield changes of the affinity of a view, and of its tables."""
     views = {
         "tables in another order": "SELECT * FROM members UNION ALL SELECT * FROM legacy",
         "numbers alone": "SELECT nickname, CAST(card_number AS INTEGER) AS card_number, plan, "

@@ -1,4 +1,4 @@
-"""ApiContext over two servers of PostgreSQL or Redis that differ, while the primary changes."""
+"""Services over two different servers of PostgreSQL or Redis, during changes of the primary."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _run(name: str, scenario: str) -> Site:
 
 @pytest.mark.slow
 def test_lookups_go_back_to_the_primary_while_its_standby_is_behind() -> None:
-    """After a restart of the primary, a standby that shows no change hides no new user."""
+    """After a restart of the primary, a standby behind it hides no new user."""
     site = _run("failover-postgres", "replay paused, primary restarted")
     assert site.tallies["replay paused, primary restarted"].outcomes["503"]
 
 
 @pytest.mark.slow
 def test_failover_is_followed_while_the_old_primary_and_a_sentinel_respond() -> None:
-    """Edits and purges reach all services although the old primary still answers them."""
+    """Edits and purges reach all services, although the old primary still responds."""
     _run("failover-redis", "partition with a Sentinel")

@@ -1,4 +1,4 @@
-"""Three services over one PostgreSQL cluster and one Redis server, while either of these fails."""
+"""Three services over one PostgreSQL cluster and one Redis server, during faults of either."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from support.databases.postgres_server import binaries
 from support.processes.proxies import find_tool, not_installed
 
 WITHOUT = ["PostgreSQL failed over"]
-"""Left out: the failover of a server that hangs is the harder one."""
+"""Left out: the failover of a hanging server is harder, and included."""
 
 
 @pytest.mark.slow
 def test_replicas_send_no_wrong_response_and_follow_changes_while_servers_fail() -> None:
     """Each server is stopped, frozen, filled and cut off, and PostgreSQL fails over.
 
-    All respond as before at most 5 s after a fault has ended; 503 is allowed until then, and only
-    where a fault of PostgreSQL affects the service. Edits, purges by an operator, and keys that are
-    issued or revoked are followed by all within 1 s, also during faults that need not prevent it.
+    All services recover within 5 s after a fault. Until then 503 is allowed, but only for services
+    affected by a fault of PostgreSQL. All services follow edits, purges and changes of keys within
+    1 s. If a fault need not prevent this, they do so during the fault, too.
     """
     if binaries() is None:
         pytest.skip(not_installed("PostgreSQL"))

@@ -1,7 +1,7 @@
-"""ApiContext over two servers that differ, of which either is reached now and then.
+"""Services over two different servers, with connections to either of them.
 
-One of them has lost its users, or is a copy from before the canary was made. A canary that the
-other one has must not make its "not found" believed.
+One server has lost its users, or is an older copy without the canary. Its "not found" must not be
+trusted because of the canary on the other server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from support.http.tcp_relay import Relay, relaying
 from support.processes.service import KEY
 
 MAX_AGE = 0.3
-"""Of the canary, in seconds."""
+"""``max_age`` of the canary, in seconds."""
 _ALL = ("127.0.0.1",)
 _CANARY = (
     f"canary: {{nickname: '@{CANARY.nickname}', card_number: '{CANARY.card}',"
@@ -46,17 +46,17 @@ _BACKEND = f"{_CANARY}, {BACKEND_LIMITS}"
 
 
 class Copy(ABC):
-    """The users at one server, which is reached by a relay."""
+    """The users on one server behind a relay."""
 
     def __init__(self, relay: Relay) -> None:
         self.relay = relay
 
     @abstractmethod
     def write(self, people: Collection[Person]) -> None:
-        """Hold these users, and no others."""
+        """Replace the users by these."""
 
     def leave(self) -> None:
-        """Close all connections, and accept none."""
+        """Close all connections, and refuse new ones."""
         self.relay.bar(_ALL)
 
     def come(self) -> None:
@@ -64,7 +64,7 @@ class Copy(ABC):
 
 
 class TwoServers(Source):
-    """The same users, and the canary, at each of two servers."""
+    """The same users and the canary on each of two servers."""
 
     def __init__(self, copies: Sequence[Copy], letter: str, reference: Reference) -> None:
         self.copies = copies
@@ -75,10 +75,11 @@ class TwoServers(Source):
 
     def write(self) -> None:
         for copy in self.copies:
-            copy.write([*self.people.values(), CANARY])  # the canary last
+            # The canary last: a partial write must not look complete.
+            copy.write([*self.people.values(), CANARY])
 
     def scenarios(self) -> Iterator[Scenario]:
-        """Yield each difference of each of the servers, while the other one comes and goes."""
+        """Yield each difference of each server. Meanwhile the other one comes and goes."""
         contents: dict[str, Callable[[], list[Person]]] = {
             "emptied": list,
             "older copy": lambda: [*self.people.values()][::2],
@@ -96,7 +97,7 @@ class TwoServers(Source):
         self, copy: Copy, others: Sequence[Copy], content: Callable[[], list[Person]]
     ) -> AsyncIterator[None]:
         copy.leave()
-        await asyncio.sleep(2 * MAX_AGE)  # what it had is not believed any more
+        await asyncio.sleep(2 * MAX_AGE)  # until its canary must be looked up again
         await asyncio.to_thread(copy.write, content())
         copy.come()
         going = [asyncio.create_task(_coming_and_going(each)) for each in others]
@@ -126,7 +127,7 @@ class LdapCopy(Copy):
         self._stored: dict[str, Person] = {}
 
     def write(self, people: Collection[Person]) -> None:
-        import ldap  # noqa: PLC0415 - not where only other engines are tested
+        import ldap  # noqa: PLC0415 - needed only for this engine
 
         wanted = {each.nickname: each for each in people}
         connection = ldap.initialize(self._server.uri)
@@ -136,7 +137,7 @@ class LdapCopy(Copy):
         for name, each in wanted.items():
             if name not in self._stored:
                 connection.add_s(dn_of(name), entry_of(each))
-            elif self._stored[name] is not each:  # at no time it is missing
+            elif self._stored[name] is not each:  # changed in place: it must never be missing
                 title = (ldap.MOD_REPLACE, "title", [each.plan.encode()])
                 connection.modify_s(dn_of(name), [title])
         connection.unbind_s()
@@ -157,14 +158,14 @@ class PostgresCopy(Copy):
 
 
 class HttpCopy(Copy):
-    """Responses of a `RestDirectory`, which a cache on the way may keep."""
+    """Responses of a `RestDirectory`, optionally with an HTTP cache in between."""
 
     def __init__(self) -> None:
         self._people: Collection[Person] = ()
         self._is_away = False
         self._writers: set[asyncio.StreamWriter] = set()
         self.kept: dict[str, bytes] | None = None
-        """What a cache on the way has kept of the canary, for ever, if there is one."""
+        """Responses for the canary in an HTTP cache, kept for ever. ``None`` without a cache."""
 
     def write(self, people: Collection[Person]) -> None:
         self._people = people
@@ -210,7 +211,7 @@ async def running_two_ldap_servers(folder: Path, max_seconds: float) -> AsyncIte
     async with AsyncExitStack() as stack:
         copies = []
         for name in ("slapd-1", "slapd-2"):
-            # An entry that no search is for, so that "not found" is more than an empty tree.
+            # An entry outside of all searches, so the tree is never empty.
             kept = person("kept", "9")
             server = stack.enter_context(LdapServer(folder / name, persons=[kept], index=INDEX))
             copies.append(LdapCopy(await stack.enter_async_context(relaying(server.port)), server))
@@ -250,7 +251,7 @@ async def running_two_postgres_servers(
 
 @asynccontextmanager
 async def running_two_upstreams(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
-    """Run services over two directories, behind a cache, and over another instance."""
+    """Run services over two directories, over one behind a cache, and over another instance."""
     async with AsyncExitStack() as stack:
         build = Builder(folder, max_seconds, stack)
 
@@ -269,7 +270,7 @@ async def running_two_upstreams(folder: Path, max_seconds: float) -> AsyncIterat
         two, one = [HttpCopy(), HttpCopy()], HttpCopy()
         one.kept = {}
         far = HttpCopy()
-        # It keeps the canary for long, and no "not found", since it has no canary of its own.
+        # The inner instance has no canary. It caches the canary for long, but no "not found".
         kept = f"match: '@{CANARY.nickname}|{CANARY.card}', cache_ttl: 1m, negative_ttl: 0s"
         others = f"cache_ttl: {TIMES.ttl * 1000:.0f}ms, negative_ttl: 0s"
         inner = (await backend("kept", far)).replace(_CANARY, kept)
