@@ -33,7 +33,7 @@ _AT_LEAST_ONE = click.IntRange(min=1)
     type=_AT_LEAST_ONE,
     default=10_000,
     show_default=True,
-    help="Users that are looked up.",
+    help="Number of users to look up.",
 )
 @click.option(
     "--users",
@@ -46,7 +46,7 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 @click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Keep the tables here and reuse them; otherwise they are built for each run.",
+    help="Keep the tables here and reuse them. By default, each run builds them.",
 )
 @click.option(
     "--seconds",
@@ -60,7 +60,7 @@ _AT_LEAST_ONE = click.IntRange(min=1)
     type=click.Path(dir_okay=False, path_type=Path),
     default=".venv-bench/bin/python",
     show_default=True,
-    help="The Python interpreter in whose environment the peers are installed.",
+    help="Python interpreter of the environment with the peers.",
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--strict", is_flag=True, help="Exit with 1 if a target is not met.")
@@ -75,10 +75,10 @@ def main(  # noqa: PLR0917 click passes them by name
     json_file: Path | None,
     strict: bool,  # noqa: FBT001 click's way
 ) -> None:
-    """Measure what lookups cost, as ratios between sides in interleaved rounds.
+    """Measure the cost of lookups, as ratios between sides in interleaved rounds.
 
-    Everything runs on one core of a Linux machine; the HTTP load generator runs on another one.
-    On a machine with other load, wall-clock times are noisy; look at the spread of the rounds.
+    Everything runs on one core of a Linux machine, except for the HTTP load generator on another.
+    On a machine with other load, wall-clock times are noisy: look at the spread of the rounds.
     """
     cores = machine.pin()
     about = machine.describe(*cores)

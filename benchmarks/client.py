@@ -1,7 +1,7 @@
-"""Lookups by the client of the project, compared with aiohttp alone and `http.client` alone.
+"""Lookups by the project's client, compared with aiohttp alone and `http.client` alone.
 
-The service runs in a process of its own. The peers send the same requests, and read the JSON of
-the response, without any of the checks of the client.
+The service runs in a separate process. The peers send the same requests, and read the JSON of the
+response without the checks of the client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATH = "/api/v1/identify/url"
 
 
 async def client(plan: Plan) -> list[Figure]:
-    """Measure lookups over kept connections: 8 at a time by `AsyncClient`, one by `Client`."""
+    """Measure lookups over kept connections: `AsyncClient` with 8 at a time, `Client` with one."""
     with IdentityService.start() as service, ThreadPoolExecutor(1) as thread:
         service.add(_USER)
         identifiers = [_USER.nickname] * min(_LOOKUPS, plan.keys)
@@ -81,7 +81,7 @@ async def client(plan: Plan) -> list[Figure]:
 def _in_turn(
     thread: ThreadPoolExecutor, call: Callable[[str], object], identifiers: list[str]
 ) -> Side:
-    """Return what makes these calls one after the other, in a thread."""
+    """Return a side that makes these calls one after the other, in a thread."""
 
     def run() -> Timing:
         watch = Stopwatch(len(identifiers))

@@ -1,4 +1,4 @@
-"""The users that are looked up, and the files that contain them."""
+"""The users of the lookups, and files with them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_fixture(path: Path, users: int) -> None:
 
 
 def table(plan: Plan, users: int) -> Path:
-    """Return a SQLite file with this many users; an existing one is reused."""
+    """Return a SQLite file with this many users. An existing file is reused."""
     path = plan.folder / f"users-{users}.db"
     if not path.exists():
         unfinished = path.with_suffix(".part")

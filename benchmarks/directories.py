@@ -1,4 +1,4 @@
-"""A `Directory` with one backend, built as the service builds it."""
+"""A `Directory` with one backend, built as in the service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def directory_over(kind: str, file: Path) -> AbstractAsyncContextManager[tuple[D
 async def directory_of(
     options: Mapping[str, Any], config: Path
 ) -> AsyncIterator[tuple[Directory, Guard]]:
-    """Open a directory with these options of its backend; yield it and the backend's guard."""
+    """Open a directory with these backend options. Yield it and the guard of the backend."""
     manager = plugin_manager()
     backends = [{"name": "measured", **options}]
     document = {"profile_sites": ["https://profiles.example"], "backends": backends}

@@ -47,7 +47,7 @@ async def missed_find(plan: Plan) -> list[Figure]:
 
         measured = {"find": find, "own": own, "guarded": guarded, "hooked": hooked}
         timings = await interleave(plan, "dispatches", measured)
-    # Nothing waits for I/O, so CPU time is all there is.
+    # Without I/O, CPU time is the only cost.
     find_cpu, own_cpu, guard_cpu, hook_cpu = (cpus(timings[each]) for each in measured)
     of_hook = [hook - guard for hook, guard in zip(hook_cpu, guard_cpu, strict=True)]
     added = [find - own for find, own in zip(find_cpu, own_cpu, strict=True)]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An upper or lower bound for a figure: ``at`` most, or at least, ``bound``."""
+    """An upper or lower bound for a figure. ``at`` is "most" or "least"."""
 
     at: Literal["most", "least"]
     bound: float
@@ -21,9 +21,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A quantity measured once in each round; its value is the median of the rounds.
+    """A quantity, measured once in each round. Its value is the median of the rounds.
 
-    ``of`` names the server if the same quantity is measured for several.
+    If several servers have the same quantity, ``of`` is the name of the server.
     """
 
     what: str
@@ -38,7 +38,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Return true if the target was met; ``None`` without a target."""
+        """True if the target was met. ``None`` without a target."""
         return None if self.target is None else self.target.met(self.value)
 
     def record(self) -> dict[str, Any]:

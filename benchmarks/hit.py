@@ -1,4 +1,4 @@
-"""Cost of a lookup that is answered from the cache."""
+"""Cost of a cached lookup."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def cached_find(plan: Plan) -> list[Figure]:
             return watch.timing()
 
         timings = await interleave(plan, "cached lookups", {"find": find, "bare": bare})
-    # Nothing waits for I/O, so CPU time is all there is.
+    # Without I/O, CPU time is the only cost.
     find_cpu, bare_cpu = cpus(timings["find"]), cpus(timings["bare"])
     return [
         microseconds("Directory.find, cached", find_cpu),

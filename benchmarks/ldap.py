@@ -1,7 +1,7 @@
 """Lookups in OpenLDAP without cache hits, compared with python-ldap alone on the event loop.
 
 The server runs on the load's core. The bare side pipelines the same searches over one connection,
-and checks nothing of what it gets.
+without checks of the results.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _TIMEOUT = 30.0
 
 
 def missing() -> str | None:
-    """Return why it cannot be measured; ``None`` if it can."""
+    """Return the reason for not measuring it, or ``None``."""
     if shutil.which("slapd", path=_PATH) is None or find_spec("ldap") is None:
         return "slapd or python-ldap is not installed; see `make test-tools`"
     return None
@@ -115,7 +115,7 @@ class _Bare:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Read responses on the event loop meanwhile."""
+        """Read responses on the event loop while the context is open."""
         loop, descriptor = asyncio.get_running_loop(), self._handle.fileno()
         os.set_blocking(descriptor, False)
         loop.add_reader(descriptor, self._on_readable)
@@ -144,7 +144,7 @@ class _Bare:
 
 @contextmanager
 def _running(plan: Plan) -> Iterator[str]:
-    """Run a server with the plan's users on the load's core; yield its URI."""
+    """Run a server with the plan's users on the load's core. Yield its URI."""
     folder = plan.folder / "slapd"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The machine and the versions on which figures were measured."""
+"""Description of the machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGES = ("uvloop", "cachetools", "aiosqlite", "pluggy", "tornado-idv")
 
 
 def pin() -> tuple[int, int]:
-    """Pin this process and its children to one core; return it and a core for the load.
+    """Pin this process and its children to one core. Return it and a core for the load.
 
     On a machine with one core both are the same.
     """
@@ -23,7 +23,7 @@ def pin() -> tuple[int, int]:
 
 
 def describe(core: int, load_core: int) -> dict[str, str]:
-    """Return what must be equal before figures of two runs are compared."""
+    """Return the properties of the machine. Runs are comparable only if these are equal."""
     load = " ".join(f"{each:.2f}" for each in os.getloadavg())
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -38,7 +38,7 @@ def describe(core: int, load_core: int) -> dict[str, str]:
 
 
 def _model() -> str:
-    """Return the CPU's model name; not every architecture has one."""
+    """Return the CPU's model name. Some architectures have none."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":

@@ -51,7 +51,7 @@ def _ratios(held: dict[int, list[float]]) -> list[Figure]:
 
 
 async def _in_new_process(path: Path, keys: int, users: int) -> tuple[float, float]:
-    """Measure in a spawned process; a forked one would start with this one's memory."""
+    """Measure in a spawned process. A forked one would start with the memory of this process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ def _measure(path: Path, keys: int, users: int) -> tuple[float, float]:
 
 
 async def _look_up(path: Path, keys: int, users: int) -> tuple[float, float]:
-    """Return the MiB before the file is opened, and after the lookups."""
+    """Return the memory in MiB before opening the file, and after the lookups."""
     before, queries = _resident(), dataset.queries(keys, users)
     async with directory_over("sqlite", path) as (directory, _):
         for query in queries:

@@ -21,9 +21,9 @@ class Advance(Protocol):
 class Plan:
     """Amounts to measure: ``rounds`` of lookups of ``keys`` users, in tables of ``users`` rows.
 
-    A round over HTTP lasts ``seconds``; the load generator runs on ``load_core``; ``peers`` is
-    the interpreter in whose environment the peers are installed. ``skipped`` maps what was not
-    measured to the reason. With ``warm_up`` each side runs once before the first round.
+    A round over HTTP lasts ``seconds``. The load generator runs on ``load_core``. ``peers`` is the
+    interpreter of the environment with the peers. ``skipped`` has the reasons for skipped
+    benchmarks. With ``warm_up``, each side runs once before the first round.
     """
 
     keys: int
@@ -38,16 +38,16 @@ class Plan:
     warm_up: bool = True
 
     def skip(self, what: str, reason: str | None) -> bool:
-        """Record the reason, if any, why something is not measured; return whether there is one."""
+        """Record the reason for not measuring something. Return false without a reason."""
         if reason is not None:
             self.skipped[what] = reason
         return reason is not None
 
     @contextmanager
     def step(self, what: str, total: int) -> Iterator[Advance]:
-        """Show a progress bar; yield the function that advances it.
+        """Show a progress bar. Yield the function to advance it.
 
-        It is redrawn only on a call: redrawing in the background would be measured.
+        Only calls redraw it: redrawing in the background would disturb the measurement.
         """
         task = self.progress.add_task(what, total=total)
 

@@ -1,8 +1,8 @@
 """Uncached lookups in PostgreSQL over HTTP, compared with asyncpg alone and with a peer.
 
-The server runs on the load's core, beside wrk: with a service it shares that core, which costs
-the service and never the bare client. Each has 32 callers, with as many connections to the server,
-and looks up the same users.
+The server runs on the load's core. In measurements of a service, it shares this core with wrk: this
+slows the service, but never the bare client. Each side has 32 callers with 32 connections to the
+server, and looks up the same users.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from benchmarks.wire.throughput import cpus, of_one, rates
 OURS = "this service over PostgreSQL"
 BARE = "asyncpg's fetchrow alone"
 _TARGETS = {BARE: 0.6, contenders.FASTAPI_SQLALCHEMY: 2.0}
-"""Targets: our throughput divided by the other's."""
+"""Targets: throughput of this service / throughput of the other side."""
 
 
 async def postgres(plan: Plan) -> list[Figure]:
-    """Measure lookups that each query the server: ours, the bare client, the peer."""
+    """Measure uncached lookups by this service, the bare client and the peer."""
     if plan.skip("postgres", wrk.missing() or postgres_server.missing()):
         return []
     async with postgres_server.running(plan, wrk.CONNECTIONS) as dsn:
@@ -77,7 +77,7 @@ async def _run_bare_client(plan: Plan, contract: Path) -> wrk.Work:
 
 
 def _compare(other: str, us: Sequence[wrk.Work], them: Sequence[wrk.Work]) -> list[Figure]:
-    """Return the ratio of throughputs of ours and another, and that of CPU time alone."""
+    """Return the ratios of throughput and of CPU time between this service and another side."""
     what = f"responses of {OURS} / {other}"
     return [
         ratio(f"{what}, by CPU time", cpus(them), cpus(us)),

@@ -1,4 +1,4 @@
-"""A PostgreSQL server with the users that are looked up."""
+"""A PostgreSQL server with the users of the lookups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CREATE TABLE users (
 
 
 def missing() -> str | None:
-    """Return why no server can be run; ``None`` if one can."""
+    """Return the reason why no server can run, or ``None``."""
     if _binaries() is None:
         return "PostgreSQL is not installed; on Debian: apt-get install postgresql"
     return None
@@ -38,7 +38,7 @@ def missing() -> str | None:
 
 @asynccontextmanager
 async def running(plan: Plan, connections: int) -> AsyncIterator[str]:
-    """Run a server with the plan's users on the load's core; yield its dsn."""
+    """Run a server with the plan's users on the load's core. Yield its dsn."""
     binaries = _binaries()
     assert binaries is not None
     folder = Path(tempfile.mkdtemp(prefix="idv-benchmark-"))
@@ -104,14 +104,14 @@ async def _connect(dsn: str) -> asyncpg.Connection:
 
 def _binaries() -> Path | None:
     """Return the folder of the newest installed server."""
-    servers = Path("/usr/lib/postgresql").glob("*/bin/postgres")  # clients are there, too
+    servers = Path("/usr/lib/postgresql").glob("*/bin/postgres")  # some folders have only clients
     newest = sorted((each.parent for each in servers), key=lambda path: int(path.parent.name))[-1:]
     found = shutil.which("postgres")
     return newest[0] if newest else Path(found).parent if found else None
 
 
 def _user() -> str | None:
-    """Return the user to run the server as: it refuses to run as root."""
+    """Return a user for the server, which refuses to run as root."""
     if os.geteuid() != 0:
         return None
     return "postgres" if "postgres" in {each.pw_name for each in pwd.getpwall()} else "nobody"

@@ -17,7 +17,7 @@ _SECRET = "measured" * 4
 
 
 def missing() -> str | None:
-    """Return why no server can be run; ``None`` if one can."""
+    """Return the reason why no server can run, or ``None``."""
     if shutil.which("redis-server") is None:
         return "Redis is not installed; on Debian: apt-get install redis-server"
     return None
@@ -26,7 +26,7 @@ def missing() -> str | None:
 def shared_cache(port: int) -> str:
     """Return the line of ``config.yaml`` for a shared cache on a port.
 
-    The timeout is long: other load on the machine is not to count as misses.
+    The timeout is long, so other load on the machine does not cause misses.
     """
     options = f"kind: redis, url: 'redis://127.0.0.1:{port}/0', secret: {_SECRET}, timeout: 1s"
     return f"shared_cache: {{{options}}}"
@@ -34,7 +34,7 @@ def shared_cache(port: int) -> str:
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[int]:
-    """Run a server; yield its port. Raises `TimeoutError` if it does not start."""
+    """Run a server. Yield its port. Raises `TimeoutError` if it does not start."""
     port = free_port()
     process = subprocess.Popen(  # noqa: ASYNC220 it takes no time
         [

@@ -54,7 +54,7 @@ def show(machine: Mapping[str, str], results: Results, skipped: Mapping[str, str
 
 
 def _side_by_side(figures: Iterable[Figure]) -> Table:
-    """Return one row of medians for each server; the rounds are in the JSON."""
+    """Return one row of medians for each server. The JSON has all rounds."""
     cells: dict[str, dict[str, str]] = {}
     for figure in figures:
         column = f"{figure.what} [{figure.unit}]"

@@ -14,8 +14,8 @@ from tornado_idv.service.run import tune_gc
 class Timing(NamedTuple):
     """Seconds per operation: wall-clock time and CPU time.
 
-    Other load on the machine adds to the first and hardly to the second, which does not
-    include waiting.
+    Other load on the machine increases wall-clock time. It hardly increases CPU time, because CPU
+    time excludes waiting.
     """
 
     wall: float
@@ -32,7 +32,7 @@ TimingT = TypeVar("TimingT")
 async def interleave(
     plan: Plan, what: str, sides: Mapping[str, Callable[[], Awaitable[TimingT]]]
 ) -> dict[str, list[TimingT]]:
-    """Return the timings of each side; every other round runs the sides in reverse order."""
+    """Return the timings of each side. Every other round runs the sides in reverse order."""
     names = list(sides)
     timings: dict[str, list[TimingT]] = {name: [] for name in names}
     with plan.step(what, len(names) * (plan.rounds + plan.warm_up)) as advance:
@@ -48,7 +48,7 @@ async def interleave(
 
 
 class Stopwatch:
-    """Starts when it is created; the time is divided by ``operations``."""
+    """Starts at its creation. The time is divided by ``operations``."""
 
     def __init__(self, operations: int) -> None:
         self._operations = operations
@@ -64,7 +64,7 @@ class Stopwatch:
 async def sequential(
     call: Callable[[ItemT], Coroutine[Any, Any, object]], items: Sequence[ItemT], passes: int = 1
 ) -> Timing:
-    """Return the time per call when one task makes all calls."""
+    """Return the time per call, with one task for all calls."""
     watch = Stopwatch(len(items) * passes)
     for _ in range(passes):
         for item in items:
@@ -75,7 +75,7 @@ async def sequential(
 async def concurrent(
     call: Callable[[ItemT], Coroutine[Any, Any, object]], items: Sequence[ItemT], tasks: int
 ) -> Timing:
-    """Return the time per call when ``tasks`` tasks share the calls."""
+    """Return the time per call, with ``tasks`` concurrent tasks."""
 
     async def make(share: Iterable[ItemT]) -> None:
         for item in share:

@@ -1,13 +1,12 @@
-"""The share of requests that reach the backends, by number of processes, with a shared tier or not.
+"""The share of requests to the backends, by number of processes, with and without a shared cache.
 
     python -m benchmarks.scale            # the simulation, for one rate and several numbers
     python -m benchmarks.scale --check    # compare it with 2, 4 and 8 processes, and a Redis server
 
-Simulated are processes with a cache each, of least recently used users with a time to live, and
-a load balancer that picks one at random for each request. The n-th user is requested 1/n**1.1
-times as often as the first. The shared tier is a model: a cache of the same kind for all
-processes, which is asked after their own, without a limit of its size; what is found there is
-cached until it would expire there.
+The simulation has processes with an LRU cache each, with a time to live. A load balancer chooses a
+random process for each request. The n-th user is requested 1/n**1.1 times as often as the first.
+The shared cache is modelled as a cache without a size limit, queried after a miss in the cache of
+the process. An answer from it keeps its expiry.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _BATCH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests a second of all processes together, for so many users."""
+    """Requests per second for all processes together, and the number of users."""
 
     rate: float
     users: int
@@ -53,21 +52,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Fractions of all requests: hits of the processes' caches, and lookups in the backends."""
+    """Fractions of all requests: hits in caches of processes, and lookups in backends."""
 
     hits: float
     backend: float
 
 
 class _Cache:
-    """Users by recency, each with the time when it expires."""
+    """Users by recency, each with its expiry."""
 
     def __init__(self, size: int | None = None) -> None:
         self._size = size
         self._expires: dict[int, float] = {}
 
     def get(self, user: int, now: float) -> float | None:
-        """Return when a fresh user expires."""
+        """Return the expiry of a fresh user."""
         expires = self._expires.pop(user, 0.0)
         if expires <= now:
             return None
@@ -114,7 +113,7 @@ async def run_for_real(
 ) -> tuple[float, Shares]:
     """Return the rate and the shares of services over a fixture, read from their access logs.
 
-    ``shared_cache`` is the line of their configuration, if they have one.
+    ``shared_cache`` is the line for it in the configuration, or empty.
     """
     plan = Plan(_CHECK_USERS, (), 1, folder, Progress(disable=True), 1, 0, Path())
     cache = f"cache: {{ttl: {_CHECK_TTL:g}s, jitter: 0, refresh_ahead: 1}}"
@@ -139,7 +138,7 @@ def _until(end: float, bodies: Sequence[bytes]) -> Iterator[bytes]:
 
 
 async def _check(seconds: float) -> bool:
-    """Print simulated and real shares; return whether they agree."""
+    """Print simulated and real shares. Return whether they agree."""
     good = True
     for shared, processes in itertools.product((False, True), _CHECKED):
         async with AsyncExitStack() as stack:
@@ -164,12 +163,14 @@ async def _check(seconds: float) -> bool:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--rate", type=float, default=1000, help="Requests a second, of all processes.")
+@click.option("--rate", type=float, default=1000, help="Requests per second for all processes.")
 @click.option("--users", type=click.IntRange(min=1), default=1_000_000)
 @click.option("--processes", type=click.IntRange(min=1), multiple=True, default=(1, 2, 4, 8, 16))
-@click.option("--seconds", type=float, default=300, help="Simulated after a warm-up of as many.")
 @click.option(
-    "--check", is_flag=True, help="Compare with real processes; exit with 1 if it differs."
+    "--seconds", type=float, default=300, help="Simulated time, after a warm-up of the same length."
+)
+@click.option(
+    "--check", is_flag=True, help="Compare with real processes. Exit with 1 after a difference."
 )
 def main(rate: float, users: int, processes: tuple[int, ...], seconds: float, check: bool) -> None:  # noqa: FBT001
     """Simulate caches of several processes."""

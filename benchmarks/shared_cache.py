@@ -1,13 +1,13 @@
-"""A shared cache in Redis: what it saves a process that starts, and what its failure costs.
+"""A shared cache in Redis: its gain for a starting process, and the cost of its failure.
 
     python -m benchmarks.shared_cache
 
-A process with an empty cache starts beside one that has filled the shared cache, and for comparison
-one without a shared cache. The n-th user is requested 1/n**1.1 times as often as the first; what
-reaches the backend are the users that were not requested before.
+One process has filled the shared cache. A second process starts with an empty local cache, and for
+comparison a third without the shared cache. The n-th user is requested 1/n**1.1 times as often as
+the first. Only users without an earlier request reach the backend.
 
-Without a Redis server, with the circuit breaker open, a service is compared with one that has no
-shared cache.
+For the cost of a failure, the Redis server is missing, so the circuit breaker is open. The service
+is compared with one without a shared cache.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from benchmarks.wire.throughput import cpus, interleaved_loads, of_one, rates
 _SKEW = 1.1
 _MAX_USERS = 3000
 _REQUESTS_PER_USER = 10
-"""Requests that have filled the shared cache, for each user."""
+"""Requests for filling the shared cache, per user."""
 _TO_BACKEND = Target("most", 0.05)
 _WITHOUT_REDIS = Target("least", 0.95)
 _KINDS = ("uncached lookups", "hits")
 _LOG_DELAY = 0.3
-"""Seconds until the access log is written, and more."""
+"""Seconds to wait for the access log. It is written sooner."""
 
 
 async def shared_cache(plan: Plan) -> list[Figure]:
-    """Measure a process that starts, and services whose Redis server is not there."""
+    """Measure a starting process, and services with a missing Redis server."""
     if plan.skip("shared_cache", wrk.missing() or redis_server.missing()):
         return []
     return [*await cold_process(plan), *await without_redis(plan)]
 
 
 async def cold_process(plan: Plan) -> list[Figure]:
-    """Return the shares of requests that reach the backend, of the process that starts."""
+    """Return the shares of requests to the backend, for a starting process."""
     users, service = min(plan.keys, _MAX_USERS), partial(OurService, plan.folder, over_yaml(plan))
     async with redis_server.running(plan.folder) as port:
         shared = service(shared_cache=redis_server.shared_cache(port))
@@ -66,7 +66,7 @@ async def cold_process(plan: Plan) -> list[Figure]:
 
 
 async def without_redis(plan: Plan) -> list[Figure]:
-    """Return the throughput of services whose Redis server is not there, beside others."""
+    """Return the throughput of services with a missing Redis server, and without a shared cache."""
     services = {
         kind: partial(OurService, plan.folder, over_yaml(plan), uncached=kind == _KINDS[0])
         for kind in _KINDS
@@ -93,7 +93,7 @@ async def without_redis(plan: Plan) -> list[Figure]:
 async def _shares(
     plan: Plan, name: str, service: OurService, requests: traffic.Traffic
 ) -> dict[str, float]:
-    """Send the requests to a new process, and return what its cache made of them."""
+    """Send the requests to a new process. Return the shares of results of its cache."""
     log = plan.folder / f"{name}.log"
     async with run_server(name, service, log) as server:
         await send([server.port], requests.head, requests.bodies)

@@ -1,7 +1,7 @@
 """Lookups in SQLite without cache hits, compared with aiosqlite alone, by size of the table.
 
-Three sides of ours show where the time goes: the whole directory, which also encodes and
-caches each answer, the backend behind its guard, and the backend alone.
+Three sides of this service show the distribution of time: the whole directory, including encoding
+and caching; the backend behind its guard; and the backend alone.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def _sides(path: Path, keys: Sequence[Query]) -> AsyncIterator[dict[str, S
 
 
 async def _calls(backend: Backend[BackendOptions], keys: Sequence[Query]) -> list[Call]:
-    """Return the SQL that the backend executes for each query."""
+    """Return the SQL of the backend for each query."""
     with _recorded() as calls:
         for key in keys:
             await backend.find(key)
@@ -88,7 +88,7 @@ async def _calls(backend: Backend[BackendOptions], keys: Sequence[Query]) -> lis
 
 @contextmanager
 def _recorded() -> Iterator[list[Call]]:
-    """Record calls with parameters; those without are the backend's checks of its file."""
+    """Record calls with parameters. Calls without are the backend's checks of its file."""
     calls: list[Call] = []
     fetch = aiosqlite.Connection.execute_fetchall
 
@@ -122,7 +122,7 @@ def _beside(timings: Mapping[str, list[Timing]], users: int) -> list[Figure]:
 
 
 def _flat(timings: Mapping[str, list[Timing]], what: str, first: int, users: int) -> Figure:
-    """Return the ratio of the throughputs on a larger and on the smallest table."""
+    """Return the ratio of throughput between a larger and the smallest table."""
     small, large = (walls(timings[_named(what, each)]) for each in (first, users))
     target = None if what == _BARE else _FLAT
     return ratio(f"throughput of {_named(what, users)}, beside {first:,}", small, large, target)

@@ -1,4 +1,4 @@
-"""Every benchmark by the name of its module, in the order in which they run."""
+"""All benchmarks by module name, in the order of a run."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
 
 
 async def run(plan: Plan, names: Collection[str]) -> dict[str, list[Figure]]:
-    """Run the named benchmarks; return their figures."""
+    """Run the named benchmarks. Return their figures."""
     return {name: await measure(plan) for name, measure in BENCHMARKS.items() if name in names}

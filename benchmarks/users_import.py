@@ -1,7 +1,7 @@
-"""Import users into SQLite and PostgreSQL, beside ``sqlite3 .import`` and ``psql \\copy``.
+"""Imports of users into SQLite and PostgreSQL, next to ``sqlite3 .import`` and ``psql \\copy``.
 
-A program of its own: ``python -m benchmarks.users_import --users 1000000 [--dsn URI]``. The tools
-copy rows into a table with the same indexes and validate nothing.
+Run it as ``python -m benchmarks.users_import --users 1000000 [--dsn URI]``. The other tools copy
+rows into a table with the same indexes, and validate nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMMAND = (sys.executable, "-m", "tornado_idv", "users")
 
 @click.command()
 @click.option("--users", type=click.IntRange(min=1), default=1_000_000, show_default=True)
-@click.option("--dsn", help="A PostgreSQL database, in which tables are made.")
+@click.option("--dsn", help="A PostgreSQL database for new tables.")
 def main(users: int, dsn: str | None) -> None:
     """Print seconds, users per second and the largest resident memory of each program."""
     with tempfile.TemporaryDirectory() as name:

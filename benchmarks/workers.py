@@ -1,4 +1,4 @@
-"""Two workers compared with one, on all cores, with the load generator beside them."""
+"""Two workers compared with one, on all cores, together with the load generator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_GAIN = Target("least", 1.7)
 
 @dataclass(frozen=True, slots=True)
 class _OnAllCores:
-    """A server that is not pinned to the core of the other benchmarks."""
+    """A server on all cores, not pinned as in the other benchmarks."""
 
     service: OurService
 
@@ -31,10 +31,10 @@ class _OnAllCores:
 
 
 async def workers(plan: Plan) -> list[Figure]:
-    """Measure both, with the fast path off: so the generator needs a small part of a core.
+    """Measure both without the fast path, so the generator needs only a small part of a core.
 
-    What two workers gain is computed from the CPU time of a request, of all processes together: the
-    throughput itself is bounded by what the generator leaves of the cores.
+    The gain is computed from the CPU time per request, for all processes together. The generator
+    shares the cores with them, so throughput would not show the gain.
     """
     if plan.skip("workers", wrk.missing()):
         return []

@@ -1,7 +1,7 @@
-"""aiohttp's client alone: the request rate that one core can send to an upstream.
+"""aiohttp's client alone: the maximum request rate of one core to an upstream.
 
-Run it as ``python -m benchmarks.peers.aiohttp_client FILE USERS SECONDS``; `contract` describes
-the file. It prints one line of JSON: completed requests, seconds, and CPU seconds.
+Run it as ``python -m benchmarks.peers.aiohttp_client FILE USERS SECONDS``. `contract` describes the
+file. It prints one line of JSON: completed requests, seconds, and CPU seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WARM_UP = 0.1
 
 
 async def send_requests(session: aiohttp.ClientSession, urls: Iterator[str], until: float) -> int:
-    """Send requests one after the other until ``until``; return their number."""
+    """Send requests one after the other until ``until``. Return their number."""
     count = 0
     while time.perf_counter() < until:
         async with session.get(next(urls)) as response:
@@ -35,7 +35,7 @@ async def send_requests(session: aiohttp.ClientSession, urls: Iterator[str], unt
 
 
 async def run_clients(session: aiohttp.ClientSession, urls: Iterator[str], seconds: float) -> int:
-    """Run all clients for this many seconds; return the number of requests."""
+    """Run all clients for this many seconds. Return the number of requests."""
     until = time.perf_counter() + seconds
     return sum(
         await asyncio.gather(*(send_requests(session, urls, until) for _ in range(_CLIENTS)))

@@ -1,4 +1,4 @@
-"""A bare ASGI function: as little Python as uvicorn can call."""
+"""A bare ASGI function: the least Python code for uvicorn."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""asyncpg alone: the rate of ``fetchrow`` that one core can send to a server.
+"""asyncpg alone: the maximum rate of ``fetchrow`` on one core.
 
-Run it as ``python -m benchmarks.peers.asyncpg_client FILE CALLERS USERS SECONDS``; `contract`
+Run it as ``python -m benchmarks.peers.asyncpg_client FILE CALLERS USERS SECONDS``. `contract`
 describes the file. It prints one line of JSON: completed lookups, seconds, and CPU seconds.
 """
 
@@ -24,7 +24,7 @@ _SQL = "SELECT plan, card_number, nickname, profile_url FROM users WHERE nicknam
 
 
 async def look_up(connection: asyncpg.Connection, names: Iterator[str], until: float) -> int:
-    """Look users up one after the other until ``until``; return their number."""
+    """Look users up one after the other until ``until``. Return their number."""
     count = 0
     while time.perf_counter() < until:
         if await connection.fetchrow(_SQL, next(names)) is None:
@@ -36,7 +36,7 @@ async def look_up(connection: asyncpg.Connection, names: Iterator[str], until: f
 async def run_all(
     connections: Sequence[asyncpg.Connection], names: Iterator[str], seconds: float
 ) -> int:
-    """Run all callers for this many seconds; return the number of lookups."""
+    """Run all callers for this many seconds. Return the number of lookups."""
     until = time.perf_counter() + seconds
     return sum(await asyncio.gather(*(look_up(each, names, until) for each in connections)))
 

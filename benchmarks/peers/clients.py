@@ -1,8 +1,8 @@
-"""HTTP clients that send lookups one after the other, or on eight connections, for some seconds.
+"""HTTP clients with lookups one after the other, or on eight connections, for some seconds.
 
     python -m benchmarks.peers.clients CLIENT PORT SECONDS USERS KEY
 
-Prints the number of responses; each must have the status 200.
+Prints the number of responses. Each must have the status 200.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _check(status: int) -> None:
 
 
 def _http_client() -> int:
-    import json  # noqa: PLC0415 - as the other clients, when it is used
+    import json  # noqa: PLC0415 - imported on use, as in the other clients
 
     connection = http.client.HTTPConnection("127.0.0.1", int(_port))
 

@@ -1,9 +1,9 @@
-"""The keys, the users and the error records that every peer serves, without any HTTP.
+"""Keys, users and error records for all peers, without HTTP.
 
-For peers that proxy an upstream directory it has that directory's URL and credential.
+For proxies, the file also has the URL and the credential of the upstream directory.
 
-The file is named on the command line and read at import time, so that a peer can be written as
-in its framework's documentation, with an application at module level.
+The file is read at import time. So a peer can have an application at module level, as in the
+documentation of its framework.
 """
 
 from __future__ import annotations

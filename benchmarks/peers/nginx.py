@@ -35,7 +35,7 @@ http {{
 
 
 def main() -> None:
-    """Replace this process by nginx; its folder is removed with that of the contract file."""
+    """Replace this process by nginx. Its folder is inside the folder of the contract file."""
     folder = tempfile.mkdtemp(dir=Path(sys.argv[2]).parent)
     body = json.dumps(next(iter(USERS.values())), separators=(",", ":"))
     config = Path(folder, "nginx.conf")

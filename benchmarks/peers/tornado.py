@@ -1,6 +1,6 @@
-"""Our own handlers on `tornado.httpserver.HTTPServer`: only the HTTP server differs.
+"""This service's handlers on `tornado.httpserver.HTTPServer`: only the HTTP server differs.
 
-It takes a ``config.yaml`` where the other peers take the contract file.
+Its argument is a ``config.yaml`` instead of the contract file.
 """
 
 from __future__ import annotations

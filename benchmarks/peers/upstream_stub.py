@@ -1,7 +1,7 @@
 """An upstream directory: ``GET /people/NICKNAME`` with a bearer token.
 
-It is as little Python as possible, so that it is never the bottleneck. An unknown user is 404,
-a wrong token 401.
+It has as little Python as possible, so it is never the bottleneck. An unknown user is 404, a wrong
+token 401.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RESPONSE = (
 
 
 class Stub(asyncio.Protocol):
-    """One connection; requests arrive one at a time."""
+    """One connection. Requests arrive one at a time."""
 
     def __init__(self) -> None:
         self._received = b""

@@ -1,1 +1,1 @@
-"""Runs the service for minutes at half of its capacity, with reloads and purges."""
+"""A run of the service for minutes at half of its capacity, with reloads and purges."""

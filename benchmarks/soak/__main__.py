@@ -42,25 +42,25 @@ cache: {{max_entries: 20000}}
 backends: [{{name: measured, kind: sqlite, path: "{table}"}}]
 """
 _RATES = (1_000_000, 2_000_000)
-"""Limits that reloads alternate between, too high to reject a request."""
+"""Limits for alternating reloads. They are too high to reject a request."""
 _CAPACITY_SECONDS = 5
 _SHARE = 0.5
 _WARM_UP = 0.2
-"""The part of the run in which the cache fills and memory may grow."""
+"""First part of the run. The cache fills, so memory may grow."""
 _RELOAD_INTERVAL = 5
 _PURGE_INTERVAL = 7
 _LAG_INTERVAL = 0.01
 _PURGES_OF_ALL = 10
-"""Each tenth purge is of all users, the others of one."""
+"""Each tenth purge is for all users, the others for one user."""
 _TIMEOUT = 10.0
 _MAX_GROWTH = 1.0
-"""MiB an hour."""
+"""Maximum growth of memory, in MiB per hour."""
 _INVALID = "\nno_such_setting: 1\n"
 
 
 @dataclass(slots=True)
 class Run:
-    """Observations of a run; lags in seconds."""
+    """Observations of a run. Lags are in seconds."""
 
     readings: list[Reading] = field(default_factory=list)
     lags: list[float] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Run:
 def main(seconds: int, users: int) -> None:
     """Serve one user after the other at half of capacity, with reloads and purges.
 
-    Exits with 1 if a request failed, or if memory, descriptors or threads grow.
+    Exits with 1 after a failed request, or a growth of memory, descriptors or threads.
     """
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder, Progress(console=console) as progress:
@@ -131,14 +131,14 @@ async def _soak(plan: Plan, users: int, seconds: int) -> list[str]:
 
 
 async def _capacity(clients: Clients) -> float:
-    """Return the requests a second that are answered at full speed."""
+    """Return the responses per second at full speed."""
     clients.pace(inf)
     await asyncio.sleep(_CAPACITY_SECONDS)
     return clients.results.total() / _CAPACITY_SECONDS
 
 
 async def _reload(server: Server, config: Path, texts: Sequence[str], run: Run) -> None:
-    """Reload one configuration after the other; the last one is invalid."""
+    """Reload one configuration after the other. The last one is invalid."""
     for text in itertools.cycle(texts):
         await asyncio.sleep(_RELOAD_INTERVAL)
         await asyncio.to_thread(config.write_text, text, encoding="utf-8")
@@ -156,7 +156,7 @@ async def _purge(admin_port: int, run: Run) -> None:
 
 
 async def _measure_lag(admin_port: int, run: Run) -> None:
-    """Record how long the event loop takes to respond to a request that needs no work."""
+    """Record the response time of the event loop for a request without work."""
     reader, writer = await asyncio.open_connection("127.0.0.1", admin_port)
     with closing(writer):
         while True:
@@ -178,7 +178,7 @@ def _request(port: int, method: str, path: str, record: object = None) -> None:
 
 
 def _report(run: Run, clients: Clients) -> list[str]:
-    """Print the figures, and return what must not be."""
+    """Print the figures, and return the failures."""
     first = int(len(run.readings) * _WARM_UP)
     warm = run.readings[first:]
     growth = memory_per_hour(warm)

@@ -1,4 +1,4 @@
-"""Clients that send requests at a given rate, and count what comes back."""
+"""Clients that send requests at a given rate, and count the responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Client(asyncio.Protocol):
-    """One connection: a request when asked, and its response counted by status."""
+    """One connection. It sends single requests, and counts responses by status."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -33,7 +33,7 @@ class Client(asyncio.Protocol):
         self._clients.idle(self)
 
     def request(self, data: bytes) -> None:
-        """Send one request; the next may follow when this client is idle again."""
+        """Send one request. Wait until this client is idle before the next one."""
         self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
@@ -53,9 +53,10 @@ class Client(asyncio.Protocol):
 
 
 class Clients:
-    """Requests for one user after the other, so that few are in the cache.
+    """Requests for one user after the other, so few are in the cache.
 
-    ``results`` counts responses by status, and lost connections. ``rate`` is in requests a second.
+    ``results`` counts responses by status, and lost connections. ``rate`` is in requests per
+    second.
     """
 
     def __init__(self, users: int) -> None:
@@ -69,7 +70,7 @@ class Clients:
 
     @asynccontextmanager
     async def connected(self, port: int) -> AsyncIterator[None]:
-        """Connect, and send requests meanwhile."""
+        """Connect, and send requests while the context is open."""
         loop = asyncio.get_running_loop()
         opened = [
             await loop.create_connection(lambda: Client(self), "127.0.0.1", port)
@@ -85,21 +86,21 @@ class Clients:
                 transport.close()
 
     def pace(self, rate: float) -> None:
-        """Send ``rate`` requests a second from now on; infinite: as many as are answered."""
+        """Change the rate, in requests per second. At infinity, send at full speed."""
         self._rate, self._due = rate, 0.0
         self._sent_at = asyncio.get_running_loop().time()
         while rate == inf and self._idle:
             self._request(self._idle.pop())
 
     def idle(self, client: Client) -> None:
-        """Take back a client whose response has arrived."""
+        """Register a client as idle, after its response."""
         if self._rate == inf:
             self._request(client)
         else:
             self._idle.append(client)
 
     async def _send(self) -> None:
-        """Send what is due. What no client is free for is sent later, not left out."""
+        """Send all due requests. Without an idle client, a request is sent later, not dropped."""
         while True:
             await asyncio.sleep(_TICK)
             if self._rate == inf:

@@ -1,4 +1,4 @@
-"""Readings that must not grow while a process runs, and their growth."""
+"""Readings of the resources of a process, and their growth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KIB_PER_MIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Resident memory in MiB, open descriptors and threads of a process; ``at`` is in seconds."""
+    """Resident memory in MiB, descriptors and threads of a process. ``at`` is in seconds."""
 
     at: float
     memory: float
@@ -33,10 +33,10 @@ def read(pid: int, at: float) -> Reading:
 
 
 def memory_per_hour(readings: Sequence[Reading]) -> float:
-    """Return the growth of memory in MiB an hour.
+    """Return the growth of memory in MiB per hour.
 
-    It is the median of the slopes between all pairs of maxima (Theil and Sen), one for each half
-    minute: a purge, which frees memory for some seconds, does not count.
+    This is the median of the slopes between all pairs of maxima (Theil and Sen). There is one
+    maximum for each half minute, so a purge has no influence: it frees memory only for seconds.
     """
     peaks = [
         max(readings[i : i + _WINDOW], key=lambda each: each.memory)

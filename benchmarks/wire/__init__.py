@@ -1,7 +1,7 @@
-"""Benchmarks over HTTP beside peers: servers on one core, the load generator on another.
+"""Benchmarks over HTTP with peers: servers on one core, the load generator on another.
 
-`contenders` lists the servers, `process` runs one, `traffic` makes the requests, `conformance`
-checks each server's responses before it is measured, `wrk` generates the load, and `attackers`
-are hostile clients. What is not installed on this machine (wrk, nginx, the peers' virtual
-environment) is skipped and reported.
+`contenders` lists the servers, `process` runs one, and `traffic` makes the requests. `conformance`
+checks the responses of each server before its measurement. `wrk` generates the load, and
+`attackers` are hostile clients. Missing programs (wrk, nginx, the virtual environment of the peers)
+are skipped and reported.
 """

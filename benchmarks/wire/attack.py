@@ -28,25 +28,26 @@ _BASELINE = "no attack"
 _LIMITS = "{failed_auth: 60/minute}"
 _SLOWDOWN = Target("most", 1.5)
 _DESCRIPTORS = 4200
-"""The default of ``server.max_connections``, and some for other files."""
+"""The default of ``server.max_connections``, and some descriptors for other files."""
 _MIN_OPEN = 0.9
-"""Share of its connections that an attack must have open; some are always being reopened."""
+"""Minimum share of open connections of an attack. Some are always being reopened."""
 
 RAMP_UP = HttpLimits().idle_timeout
-"""Seconds over which an attack opens connections that expire."""
+"""Seconds for opening all connections of an attack with expiring connections."""
 SCALE = 1.0
-"""The share of an attack's connections that is opened."""
+"""The share of an attack's connections to open."""
 TIMEOUT = 60.0
-"""Seconds for an attack to be ready, beside `RAMP_UP`, and to end."""
+"""Timeout of an attack in seconds, for its start after `RAMP_UP`, and for its end."""
 _MAX_SECONDS = 40.0
-"""Seconds for one attack on average, beside the length of the round; mostly it takes 3 to 25."""
+"""Maximum average time of an attack without the round, in seconds. Usually it takes 3 to 25 s."""
 
 
 def low_priority() -> Sequence[str]:
-    """Return what runs an attack below the legitimate clients on its core.
+    """Return the command for an attack with lower priority than the legitimate clients.
 
-    Otherwise they would wait for it, and that would be measured. At idle priority an attack may
-    never run on a machine with other load: start the benchmarks with ``nice -n -20`` there.
+    Both share a core. With equal priority, the result would include waits of the clients for this
+    core. On a machine with other load, an attack at idle priority may never run: start the
+    benchmarks with ``nice -n -20`` there.
     """
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
         return "nice", "-n", "10"
@@ -54,9 +55,9 @@ def low_priority() -> Sequence[str]:
 
 
 async def attack(plan: Plan) -> list[Figure]:
-    """Legitimate traffic at a fifth of the capacity, alone and during each attack.
+    """Measure legitimate traffic at a fifth of the capacity, alone and during each attack.
 
-    Wrong keys are limited, so most of them get 429.
+    Wrong keys are rate-limited, so most of them get 429.
     """
     if plan.skip("attack", wrk.missing() or _too_few_descriptors()):
         return []
@@ -70,7 +71,7 @@ async def attack(plan: Plan) -> list[Figure]:
             beside = {
                 name: partial(_beside, plan, server, name, rate, sent[name]) for name in ATTACKS
             }
-            # The load at full speed has warmed the server up.
+            # No warm-up: the load at full speed was one.
             sides = {_BASELINE: baseline, **beside}
             plan = replace(plan, warm_up=False)
             async with asyncio.timeout(plan.rounds * len(sides) * (plan.seconds + _MAX_SECONDS)):
@@ -85,7 +86,7 @@ async def attack(plan: Plan) -> list[Figure]:
 async def _beside(
     plan: Plan, server: Server, name: str, rate: float, sent: list[float]
 ) -> wrk.Load:
-    """Measure one round during an attack, after which the server must still conform."""
+    """Measure one round during an attack. Afterwards the server must still conform."""
     async with attacked(plan, server, name, sent):
         load = await wrk.paced(plan, server, uniform, rate)
     conformance.check(server, plan.keys)
@@ -94,9 +95,9 @@ async def _beside(
 
 @asynccontextmanager
 async def attacked(plan: Plan, server: Server, name: str, sent: list[float]) -> AsyncIterator[None]:
-    """Run the attack on the load's core; raise `RuntimeError` if it does not last.
+    """Run the attack on the load's core. Raises `RuntimeError` if it ends early.
 
-    The number of its writes per second is appended to ``sent`` at the end.
+    At the end, its writes per second are appended to ``sent``.
     """
     clients = max(1, round(ATTACKS[name].clients * SCALE))
     ramp_up = RAMP_UP if ATTACKS[name].expires else 0.0

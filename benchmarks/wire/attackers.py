@@ -1,9 +1,9 @@
 """Hostile clients: ``python -m benchmarks.wire.attackers ATTACK CLIENTS PORT RAMP_UP``.
 
-Connections are opened one after the other over ``RAMP_UP`` seconds, the server's timeout for such
-clients, and reopened when the server closes them, so that connections open and close at a steady
-rate. The process prints ``ready`` when all are open; on SIGTERM, or after two minutes, it prints
-the number of open connections and the writes per second since then.
+Connections are opened one after the other within ``RAMP_UP`` seconds. This is the server's timeout
+for such clients. When the server closes a connection, it is reopened. So connections open and close
+at a steady rate. When all are open, the process prints ``ready``. On SIGTERM, or after two minutes,
+it prints the number of open connections and the writes per second.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _GUESS_INTERVAL = 0.05
 _KEY_BYTES = 32
 _BATCH = 100
 _ADDRESS = "127.0.0.2"
-"""Source address of attacks; legitimate clients have another one."""
+"""Source address of attacks. Legitimate clients have another one."""
 
 
 def _random_pause(seconds: float) -> float:
     """Return a random pause with this mean.
 
-    With equal pauses, clients that once waited for the core together stay synchronized.
+    With equal pauses, clients would stay synchronized after a common wait for the core.
     """
     return random.uniform(0, 2 * seconds)
 
@@ -47,10 +47,10 @@ def _request(key: str) -> bytes:
 
 
 class Client(asyncio.Protocol):
-    """Opens a connection and sends nothing; ``closed`` is set when it is closed."""
+    """Opens a connection and sends nothing. ``closed`` is set at the end of the connection."""
 
     sent: ClassVar[int] = 0
-    """Writes of all clients; a write with several keys counts as several."""
+    """Writes of all clients. A write with several keys counts as several."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Client(asyncio.Protocol):
 
 
 class SlowClient(Client):
-    """Sends a valid request at about one byte a second."""
+    """Sends a valid request at about one byte per second."""
 
     _valid_request = _request(traffic.KEY)
 
@@ -93,7 +93,7 @@ class NonReadingClient(Client):
     _writable = True
 
     def start(self) -> None:
-        self.loop.call_soon(self._start)  # uvloop ignores a pause before it has started to read
+        self.loop.call_soon(self._start)  # later, because uvloop ignores a pause before reading
 
     def _start(self) -> None:
         self.transport.pause_reading()
@@ -112,13 +112,13 @@ class NonReadingClient(Client):
 
 
 class KeyGuesser(Client):
-    """Sends about twenty requests a second, each with a new invalid key.
+    """Sends about twenty requests per second, each with a new invalid key.
 
-    Only the key is made for each request: legitimate clients share the core.
+    To save CPU time for legitimate clients on the same core, only the key is new in a request.
     """
 
     at_once: ClassVar[int] = 1
-    """Requests that are sent at once, twenty times a second."""
+    """Requests in one write, twenty times per second."""
 
     _prefix, _suffix = _request("KEY").split(b"KEY")
 
@@ -136,7 +136,7 @@ class KeyGuesser(Client):
 
 
 class PipeliningKeyGuesser(KeyGuesser):
-    """The same with ten requests at once, which takes fewer system calls."""
+    """The same with ten requests in one write. This takes fewer system calls."""
 
     at_once = 10
 
@@ -145,8 +145,8 @@ class PipeliningKeyGuesser(KeyGuesser):
 class Attack:
     """A number of clients of one kind.
 
-    With ``expires`` the server closes their connections after ``server.idle_timeout``, so they are
-    opened over that time, not to be closed all at once.
+    With ``expires``, the server closes their connections after ``server.idle_timeout``. They are
+    opened over this time, so the server does not close all together.
     """
 
     clients: int
@@ -202,7 +202,7 @@ class _Swarm:
 
     @property
     def rate(self) -> float:
-        """Return the writes per second since all were connected."""
+        """The writes per second since all clients are connected."""
         return (Client.sent - self._sent_before) / (time.monotonic() - self._complete_at)
 
 

@@ -1,4 +1,4 @@
-"""Requests to which every server must respond alike before it is measured."""
+"""Check of a server before its measurement: all servers must send equal responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers that are compared: this service and its peers, with the same users and key."""
+"""The compared servers: this service and its peers, with the same users and key."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _IN_VENV = {
     AIOHTTP_BOTH: ("aiohttp_proxy", "aiohttp", "orjson", "uvloop"),
     FASTAPI_SQLALCHEMY: ("fastapi_sqlalchemy", "fastapi", "sqlalchemy", "asyncpg", *_UVICORN),
 }
-"""Peers in the virtual environment: the module that serves, and the packages it needs."""
+"""Peers in the virtual environment: module and required packages."""
 
 PROXIES = (FASTAPI_HTTPX, AIOHTTP_BOTH)
 _NO_SOURCE = set(_IN_VENV) - {*PROXIES, FASTAPI_SQLALCHEMY}
@@ -60,7 +60,7 @@ print(json.dumps({each.name.lower(): each.version for each in distributions()}))
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A server's command line, and the check of its responses before it is measured."""
+    """A server's command line, and the check before its measurement."""
 
     command: Command
     check: Callable[[Server, int], None] = conformance.check
@@ -68,7 +68,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
-    """A module of `benchmarks.peers`; returns its command line for a port."""
+    """A module of `benchmarks.peers`. Returns its command line for a port."""
 
     python: str
     module: str
@@ -80,7 +80,7 @@ class _Peer:
 
 
 def ours(plan: Plan) -> dict[str, Contender]:
-    """Return this service over a fixture, with the fast path and without."""
+    """Return this service over a fixture, with and without the fast path."""
     return {
         OURS: Contender(OurService(plan.folder, over_yaml(plan))),
         WITHOUT_FAST_PATH: Contender(OurService(plan.folder, over_yaml(plan), fast_path=False)),
@@ -88,7 +88,7 @@ def ours(plan: Plan) -> dict[str, Contender]:
 
 
 def all_contenders(plan: Plan) -> dict[str, Contender]:
-    """Return ours and each installed peer; the others are skipped, with the reason."""
+    """Return this service and each installed peer. Record the reasons for skipped peers."""
     sides = ours(plan)
     sides[TORNADO] = Contender(OnTornadoServer(OurService(plan.folder, over_yaml(plan))))
     contract = write_contract(plan.folder / "contract.json", plan.keys)
@@ -102,7 +102,7 @@ def all_contenders(plan: Plan) -> dict[str, Contender]:
 
 
 def peers(plan: Plan, contract: Path, names: Iterable[str]) -> dict[str, Contender]:
-    """Return those of the named peers that are installed in the virtual environment."""
+    """Return all named peers installed in the virtual environment."""
     sides, installed = {}, versions(plan.peers)
     for name in names:
         module, *needs = _IN_VENV[name]
@@ -116,7 +116,7 @@ def peers(plan: Plan, contract: Path, names: Iterable[str]) -> dict[str, Contend
 
 
 def run_contender(plan: Plan, name: str, side: Contender) -> AbstractAsyncContextManager[Server]:
-    """Run one contender, with its output in a file of its own."""
+    """Run one contender, with its output in a separate file."""
     return run_server(
         name, side.command, plan.folder / f"{re.sub('[^a-z]+', '-', name.lower())}.log"
     )
@@ -124,7 +124,7 @@ def run_contender(plan: Plan, name: str, side: Contender) -> AbstractAsyncContex
 
 @asynccontextmanager
 async def run_all(plan: Plan, sides: Mapping[str, Contender]) -> AsyncIterator[dict[str, Server]]:
-    """Run all contenders at the same time, after a check that each conforms."""
+    """Check the conformance of all contenders, and run them together."""
     async with AsyncExitStack() as stack:
         servers = {}
         with plan.step("servers", len(sides)) as advance:
@@ -136,12 +136,12 @@ async def run_all(plan: Plan, sides: Mapping[str, Contender]) -> AsyncIterator[d
 
 
 def nginx() -> str | None:
-    """Return the path of nginx, which Debian installs in ``/usr/sbin``."""
+    """Return the path of nginx. Debian installs it in ``/usr/sbin``."""
     return shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
 def versions(python: Path) -> dict[str, str]:
-    """Return the packages installed for an interpreter; none if it does not exist."""
+    """Return the installed packages of an interpreter, or none for a missing one."""
     if not python.exists():
         return {}
     output = subprocess.run([python, "-c", _VERSIONS], capture_output=True, check=True).stdout
@@ -161,7 +161,7 @@ def describe(plan: Plan) -> dict[str, str]:
 
 
 def write_contract(path: Path, users: int, upstream: Mapping[str, str] | None = None) -> Path:
-    """Write the file that peers read: the key, the users, and the upstream that they proxy."""
+    """Write the file for peers: the key, the users, and the upstream for proxies."""
     contract = {
         "keys": {hashlib.sha256(KEY.encode()).hexdigest(): "measured"},
         "users": {dataset.nickname(number): dataset.record(number) for number in range(users)},

@@ -16,7 +16,7 @@ _SHARE = 0.5
 
 
 async def latency(plan: Plan) -> list[Figure]:
-    """Measure each server at about half of its own capacity, which is measured first."""
+    """Measure the capacity of each server, then its latency at about half of this."""
     if plan.skip("latency", wrk.missing()):
         return []
     async with contenders.run_all(plan, contenders.all_contenders(plan)) as servers:

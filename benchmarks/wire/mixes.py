@@ -1,4 +1,4 @@
-"""This service with the fast path and without, under each mix of traffic."""
+"""This service with and without the fast path, under each mix of traffic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEVER_REPEATING = "never repeating"
 
 
 async def mixes(plan: Plan) -> list[Figure]:
-    """Measure both, each mix on a process of its own."""
+    """Measure both, with a new process for each mix."""
     if plan.skip("mixes", wrk.missing()):
         return []
     pairs = {
@@ -36,7 +36,7 @@ def _label(name: str, mix: str) -> str:
 
 
 def _fast_path_gains(loads: Loads) -> list[Figure]:
-    """Return the ratio of throughputs with the fast path and without, by mix."""
+    """Return the ratio of throughput with and without the fast path, by mix."""
     return [
         ratio(
             f"responses with / without the fast path, {mix}",

@@ -26,7 +26,7 @@ _UNCACHED = "cache: {ttl: 0s, negative_ttl: 0s}"
 
 @dataclass(frozen=True, slots=True)
 class OurService:
-    """Writes a ``config.yaml`` and returns the command line that serves it on a port.
+    """Writes a ``config.yaml``, and returns the command line to serve it on a port.
 
     The access log is enabled, as by default.
     """
@@ -82,7 +82,7 @@ def over_sqlite(plan: Plan, users: int) -> str:
 
 
 def over_upstream(port: int) -> str:
-    """Return the entry of a backend that is another instance of this service."""
+    """Return the entry of a backend over another instance of this service."""
     return _upstream(port, KEY)
 
 
@@ -97,7 +97,7 @@ def _upstream(port: int, token: str, *more: str) -> str:
     members = [
         "name: measured",
         "kind: upstream",
-        "timeout: 9s",  # no failures on a busy machine
+        "timeout: 9s",  # long enough for a busy machine
         f"base_url: 'http://127.0.0.1:{port}'",
         f"auth: {{kind: bearer, token: {token}}}",
         *more,

@@ -24,15 +24,15 @@ _MEBIBYTE = 1024
 _NOT_READY = (ConnectionError, http.client.HTTPException, TimeoutError)
 
 Command = Callable[[int], Sequence[str]]
-"""Returns the command line that serves on a port."""
+"""Returns the command line to serve on a port."""
 
 Probe = Callable[[int], bool]
-"""Returns whether the server on a port is ready; may raise what `post` raises."""
+"""Returns whether the server on a port is ready. May raise the exceptions of `post`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A process that listens on ``port``; its first response took ``start`` seconds."""
+    """A process with a listener on ``port``. Its first response took ``start`` seconds."""
 
     name: str
     port: int
@@ -40,7 +40,7 @@ class Server:
     start: float
 
     def cpu(self) -> float:
-        """Return the CPU seconds that it and its workers have used so far."""
+        """Return the CPU seconds of the process and its workers so far."""
         ticks = 0
         for pid in (self.pid, *self._children()):
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
@@ -54,7 +54,7 @@ class Server:
         return int(line.split()[1]) / _MEBIBYTE
 
     def unshared(self) -> list[float]:
-        """Return the memory in MiB of each worker and the manager that is not shared."""
+        """Return the unshared memory of each worker and of the manager, in MiB."""
         sizes = []
         for pid in self._children():
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
@@ -68,7 +68,7 @@ class Server:
 
 
 def post(port: int, body: bytes, key: str | None = traffic.KEY) -> tuple[int, bytes]:
-    """Send one request on a new connection; return the status and the body of the response."""
+    """Send one request on a new connection. Return status and body of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
     headers = {"Content-Type": "application/json"}
     if key is not None:
@@ -82,7 +82,7 @@ def post(port: int, body: bytes, key: str | None = traffic.KEY) -> tuple[int, by
 
 
 def identifies(port: int) -> bool:
-    """Return whether a user is found by the server on ``port``."""
+    """Return whether the server on ``port`` finds a user."""
     return post(port, traffic.body(f"@{dataset.nickname(0)}"))[0] == 200  # noqa: PLR2004
 
 
@@ -110,7 +110,7 @@ async def run_server(
 
 
 async def _is_ready(port: int, process: subprocess.Popen[bytes], probe: Probe) -> bool:
-    """Probe the server until it is ready, at an interval that does not slow its start."""
+    """Probe the server until it is ready. The interval must not slow its start."""
     deadline = time.perf_counter() + _TIMEOUT
     while process.poll() is None and time.perf_counter() < deadline:
         try:
@@ -125,7 +125,7 @@ def _tail(log: Path) -> str:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nothing listens on."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

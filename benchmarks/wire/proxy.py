@@ -1,10 +1,10 @@
 """This service as a proxy of an upstream directory, compared with peers and a bare client.
 
-The upstream is a stub on the load's core, where it takes about 25 µs per request (CPython 3.11);
-wrk takes about 20 µs more on that core when a service is measured. At the rates measured here
-that core is idle most of the time, so the result is that of the service; sharing the core costs
-the service and never the bare client. Each has 32 connections, and looks up the same users with
-the same token.
+The upstream is a stub on the load's core. It takes about 25 µs per request (CPython 3.11). In
+measurements of a service, wrk takes about 20 µs more on the same core. At the measured rates, this
+core is mostly idle, so the service determines the result. Sharing the core slows the service, but
+never the bare client. Each side has 32 connections, and looks up the same users with the same
+token.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ BARE = "aiohttp's client alone"
 _STUB = "the stub"
 TOKEN = "a-token-of-the-stub"
 _TARGETS = {BARE: 0.5, contenders.FASTAPI_HTTPX: 5.0, contenders.AIOHTTP_BOTH: None}
-"""Targets: our throughput divided by the peer's, where there is one."""
+"""Targets: throughput of this service / throughput of the peer. ``None`` is no target."""
 
 
 async def proxied(plan: Plan) -> list[Figure]:
-    """Measure lookups that each send a request upstream: ours, the bare client, the peers."""
+    """Measure uncached lookups by this service, the bare client and the peers."""
     if plan.skip("proxy", wrk.missing()):
         return []
     async with directory(plan) as (stub, contract):
@@ -67,7 +67,7 @@ def ours(plan: Plan, stub: Server) -> dict[str, Contender]:
 
 @asynccontextmanager
 async def directory(plan: Plan) -> AsyncIterator[tuple[Server, Path]]:
-    """Run the upstream on the load's core; yield it and the contract file for the peers."""
+    """Run the upstream on the load's core. Yield it and the contract file for the peers."""
     upstream = {"token": TOKEN, "site": dataset.SITE}
     contract = contenders.write_contract(plan.folder / "proxying.json", 0, upstream)
 
@@ -104,7 +104,7 @@ async def _run_bare_client(plan: Plan, contract: Path) -> wrk.Work:
 
 
 def _compare(peer: str, us: Sequence[wrk.Work], them: Sequence[wrk.Work]) -> list[Figure]:
-    """Return the ratio of throughputs of ours and a peer, and that of CPU time alone."""
+    """Return the ratios of throughput and of CPU time between this service and a peer."""
     what, least = f"responses of {OURS} / {peer}", _TARGETS[peer]
     return [
         ratio(f"{what}, by CPU time", cpus(them), cpus(us)),

@@ -1,8 +1,8 @@
-"""CPU time of the server for a lookup that is cached, under clients that people really have.
+"""CPU time of the server for a cached lookup, with clients from practice.
 
-A proxy adds an id and an address to each request, a traced client an id of its trace, and many
-clients send head and body in two segments. Beside this service a raw ASGI function on uvicorn gets
-the same requests of the same client; clients and proxies run on the core of the load generator.
+A proxy adds an id and an address to each request. A traced client adds a trace id. Many clients
+send head and body in two segments. For comparison, a raw ASGI function on uvicorn gets the same
+requests from the same client. Clients and proxies run on the core of the load generator.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLIENTS = {
     "httpx, one connection": ("httpx", 0.8),
     "httpx with OpenTelemetry": ("httpx-opentelemetry", 0.8),
 }
-"""Clients of `benchmarks.peers.clients`, and the ratio that is wanted."""
+"""Clients of `benchmarks.peers.clients`, and the target ratio."""
 _NGINX = """\
 daemon off;
 master_process off;
@@ -82,12 +82,12 @@ backend service
 """
 
 Measure = Callable[[Plan, Server], Awaitable[float]]
-"""Runs a client for a round; returns the CPU seconds of the server for a request."""
+"""Runs a client for a round. Returns the CPU seconds of the server per request."""
 
 
 async def real_clients(plan: Plan) -> list[Figure]:
-    """Measure this service and the ASGI function under each client that is installed."""
-    # No answer expires, or is refreshed, during the run.
+    """Measure this service and the ASGI function with each installed client."""
+    # With this TTL, no answer expires or is refreshed during the run.
     service = OurService(plan.folder, over_yaml(plan), cache="cache: {ttl: 24h}")
     sides = {contenders.OURS: Contender(service)}
     contract = contenders.write_contract(plan.folder / "contract.json", plan.keys)
@@ -109,7 +109,7 @@ async def real_clients(plan: Plan) -> list[Figure]:
 
 
 def _available(plan: Plan) -> dict[str, tuple[Measure, float]]:
-    """Return each client that is installed, and the ratio that is wanted."""
+    """Return each installed client, and its target ratio."""
     measures: dict[str, tuple[Measure, float]] = {}
     if not plan.skip("clients behind proxies", wrk.missing()):
         measures |= {

@@ -1,4 +1,4 @@
-"""Requests one after the other, each to a random process, and what its cache made of them."""
+"""Requests one after the other, each to a random process, and the results of its cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 async def send(ports: Sequence[int], head: bytes, bodies: Iterable[bytes]) -> int:
-    """Send requests with one head, and return their number."""
+    """Send requests with the same head. Return their number."""
     connections = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
     count = 0
     for body in bodies:
@@ -27,7 +27,7 @@ async def send(ports: Sequence[int], head: bytes, bodies: Iterable[bytes]) -> in
 
 
 def cache_shares(logs: Iterable[Path]) -> dict[str, float]:
-    """Return the fraction of lookups by the field ``cache`` of access logs."""
+    """Return the fractions of lookups by the ``cache`` field of access logs."""
     counts: Counter[str] = Counter()
     for log in logs:
         lines = log.read_text(encoding="utf-8").splitlines()

@@ -12,7 +12,7 @@ from benchmarks.wire.contenders import Contender
 
 
 async def cold_start(plan: Plan) -> list[Figure]:
-    """Start each server in each round; it loads all of its users."""
+    """Start each server in each round. It loads all users."""
 
     async def first_response(name: str, side: Contender) -> float:
         async with contenders.run_contender(plan, name, side) as server:

@@ -21,7 +21,7 @@ _COMPARED = (
     (contenders.OURS, contenders.ASGI, 1.5),
     (contenders.OURS, contenders.NGINX, 0.5),
 )
-"""Targets: one of our contenders, a peer, and the least ratio of their throughputs."""
+"""Targets: a contender of this project, a peer, and the minimum ratio of throughput."""
 
 
 async def throughput(plan: Plan) -> list[Figure]:
@@ -49,7 +49,7 @@ async def throughput(plan: Plan) -> list[Figure]:
 
 
 async def interleaved_loads(plan: Plan, targets: Mapping[str, tuple[Server, Mix]]) -> Loads:
-    """Return the load that each server sustained in each round."""
+    """Return the load of each server in each round."""
 
     async def run(server: Server, mix: Mix) -> wrk.Load:
         return await wrk.load(plan, server, mix)
@@ -76,7 +76,7 @@ def of_one(what: str, loads: Sequence[wrk.Work]) -> list[Figure]:
 
 
 def _compare(loads: Loads, us: str, peer: str, least: float) -> list[Figure]:
-    """Return the ratio of throughputs of ours and a peer, and that of CPU time alone."""
+    """Return the ratios of throughput and of CPU time between this service and a peer."""
     what = f"responses of {us} / {peer}"
     ours, theirs = loads[us], loads[peer]
     return [

@@ -1,4 +1,4 @@
-"""Requests as bytes, made before the measurement."""
+"""Requests as bytes, prepared before the measurement."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests with one head and bodies of one length; the response to each has ``status``.
+    """Requests with one head and bodies of one length. All responses have ``status``.
 
-    The list is repeated from its start unless ``repeats`` is false.
+    At its end, the list is repeated, unless ``repeats`` is false.
     """
 
     status: int
@@ -34,7 +34,7 @@ class Traffic:
     repeats: bool = True
 
     def write(self, path: Path) -> None:
-        """Write the file that ``requests.lua`` reads."""
+        """Write the file for ``requests.lua``."""
         path.write_bytes(self.head + b"\n".join(self.bodies))
 
 
@@ -66,14 +66,14 @@ def for_users(numbers: Iterable[int]) -> Traffic:
 
 
 def uniform(users: int, _seconds: float) -> Traffic:
-    """Every user equally often, and all of them before any is repeated."""
+    """Return requests for every user equally often, all users before any is repeated."""
     chooser = random.Random(_SEED)
     passes = (chooser.sample(range(users), users) for _ in range(_LIST_LENGTH // users + 1))
     return for_users(itertools.chain.from_iterable(passes))
 
 
 def varying(users: int, seconds: float) -> Traffic:
-    """Uniform traffic of a traced client behind a proxy: some header fields differ each time."""
+    """Return uniform traffic of a traced client behind a proxy, with varying header fields."""
     return with_fields(
         uniform(users, seconds),
         "X-Forwarded-For: {address}\r\nX-Request-ID: {id}\r\ntraceparent: 00-{id}-{span}-01\r\n",
@@ -81,7 +81,7 @@ def varying(users: int, seconds: float) -> Traffic:
 
 
 def sixty_kinds(users: int, seconds: float) -> Traffic:
-    """Uniform traffic of 60 kinds of client in rotation, all with one key."""
+    """Return uniform traffic of 60 kinds of client in rotation, all with one key."""
     return with_fields(uniform(users, seconds), "X-Client-{kind}: 1\r\n")
 
 
@@ -91,7 +91,7 @@ def with_fields(requests: Traffic, fields: str) -> Traffic:
 
 
 def zipf(users: int, _seconds: float) -> Traffic:
-    """The n-th user is requested 1/n**1.1 times as often as the first; ranks are shuffled."""
+    """Return requests with the n-th user 1/n**1.1 times as frequent as the first, shuffled."""
     chooser = random.Random(_SEED)
     ranked = chooser.sample(range(users), users)
     weights = [1 / rank**_SKEW for rank in range(1, users + 1)]
@@ -102,7 +102,7 @@ _unused_numbers = itertools.count()
 
 
 def never_repeating(_users: int, seconds: float) -> Traffic:
-    """Unknown nicknames, each used once in this process."""
+    """Return requests for unknown nicknames, each used once in this process."""
     numbers = itertools.islice(_unused_numbers, math.ceil(_MAX_RATE * seconds))
     return replace(
         make_traffic((body(f"@no{number:010d}") for number in numbers), 404), repeats=False
@@ -110,12 +110,12 @@ def never_repeating(_users: int, seconds: float) -> Traffic:
 
 
 def wrong_key(users: int, seconds: float) -> Traffic:
-    """Valid requests with an unknown key."""
+    """Return valid requests with an unknown key."""
     return make_traffic(uniform(users, seconds).bodies, 401, _OTHER_KEY)
 
 
 def invalid_format(users: int, seconds: float) -> Traffic:
-    """Valid requests but for the character before the nickname."""
+    """Return requests with a wrong character before the nickname."""
     bodies = uniform(users, seconds).bodies
     return make_traffic((each.replace(b"@", b"!") for each in bodies), 422)
 

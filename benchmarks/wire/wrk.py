@@ -1,4 +1,4 @@
-"""wrk, the load generator, on a core of its own."""
+"""wrk, the load generator, on a separate core."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PACED_CONNECTIONS = 128
 _SCRIPT = Path(__file__).with_name("requests.lua")
 _FIRST_ERROR = 400
 _TIMEOUT = 60.0
-"""Seconds for wrk to end, beside the length of the round."""
+"""Timeout for the end of wrk after a round, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Completed requests; times in seconds, ``cpu`` per request."""
+    """Completed requests. Times are in seconds, ``cpu`` is per request."""
 
     requests: int
     seconds: float
@@ -39,21 +39,21 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Load(Work):
-    """The result of one run of wrk; the ``cpu`` is the server's."""
+    """The result of one run of wrk, with the ``cpu`` of the server."""
 
     p50: float
     p99: float
 
 
 def missing() -> str | None:
-    """Return why wrk cannot be run; ``None`` if it can."""
+    """Return the reason why wrk cannot run, or ``None``."""
     if shutil.which("wrk") is None:
         return "wrk is not installed; on Debian: apt-get install wrk"
     return None
 
 
 def describe() -> dict[str, str]:
-    """Return the version of wrk, if it is installed."""
+    """Return the version of wrk, or nothing if it is missing."""
     if missing() is not None:
         return {}
     output = subprocess.run(["wrk", "-v"], capture_output=True, text=True, check=False).stdout
@@ -67,10 +67,11 @@ async def load(plan: Plan, server: Server, mix: Mix) -> Load:
 
 
 async def paced(plan: Plan, server: Server, mix: Mix, rate: float) -> Load:
-    """Send about ``rate`` requests a second: 128 connections pause randomly after each response.
+    """Send about ``rate`` requests per second, from 128 connections.
 
-    wrk itself has no rate limit. A latency above twice the mean interval is counted once for
-    each request that the connection would have sent meanwhile.
+    wrk itself has no rate limit, so a connection pauses randomly after each response. A latency
+    above twice the mean interval counts several times: once for each request that the connection
+    would have sent meanwhile.
     """
     pause = _PACED_CONNECTIONS / rate * 1000
     traffic = mix(plan.keys, plan.seconds)
