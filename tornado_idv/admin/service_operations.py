@@ -26,7 +26,7 @@ from tornado_idv.reload_result import ReloadResult
 
 @dataclass(slots=True)
 class ServiceOperations:
-    """Operations of a service without workers. Implements `Operations`.
+    """The operations on the service in this process. Implements `Operations`.
 
     A reload replaces some attributes. ``connections`` returns the number of public connections by
     state, ``connections_limit`` their maximum, and ``log_dropped`` the number of lost log lines.

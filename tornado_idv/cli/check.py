@@ -65,7 +65,7 @@ from tornado_idv.service.sockets import tls_context
 @click.option(
     "--online",
     is_flag=True,
-    help="Look up a random user in each backend. It must not exist there.",
+    help="Look up a made-up user in each backend. It must not exist there.",
 )
 @json_option
 def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> None:  # noqa: FBT001 click's way
@@ -121,11 +121,11 @@ class DryRun:
 
     path: Path
     online: bool
-    """Whether to look up a random user in each backend."""
+    """Whether to look up a made-up user in each backend."""
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     confirmed: list[tuple[str, str]] = field(default_factory=list)
-    """Lines of the summary for successful lookups of canaries and random users."""
+    """Lines of the summary for successful lookups of canaries and made-up users."""
 
     async def run(self, settings: Settings, kinds: Kinds) -> None:
         """Load the TLS files and the key store, and open each backend."""
@@ -195,10 +195,10 @@ class DryRun:
     async def _warn_of_condition(
         self, backend: AnyBackend, settings: Settings, *steps: int | str
     ) -> None:
-        """Warn of a condition for disabled users that reads members which nothing has.
+        """Warn if ``not_known_when`` reads members that no response has.
 
-        They may be misspelt, or hidden by access rights: it would be false for everybody. A
-        response to a made-up user counts, too: the condition may be about its error code.
+        Such a member may be misspelt, or hidden by access rights. Then the condition is false for
+        all users. The response to a made-up user counts, too: the condition may be for its error.
         """
         queries = (*canaries_of(backend.options).values(), *_made_up_users(settings))
         canary, made_up = (
@@ -255,9 +255,9 @@ def _made_up_users(settings: Settings) -> Iterator[Query]:
 
 
 async def _unread(backend: AnyBackend, query: Query | None) -> set[str] | None:
-    """Return the members that ``not_known_when`` reads and no response to the query has.
+    """Return the members in ``not_known_when`` that are missing in all responses to the query.
 
-    ``None`` if the condition was not evaluated.
+    Return ``None`` if the condition was not evaluated.
     """
     steps: list[Step] = []
     if query is not None:
@@ -269,7 +269,7 @@ async def _unread(backend: AnyBackend, query: Query | None) -> set[str] | None:
 
 
 async def _check_absent(backend: AnyBackend, query: Query) -> None:
-    """Look up a random user. Raises `LookupFailed` unless the result is "not found"."""
+    """Look up a made-up user. Raises `LookupFailed` unless the result is "not found"."""
     kind = KINDS[type(query)]
     try:
         async with asyncio.timeout(backend.options.timeout):

@@ -67,7 +67,7 @@ config_option = click.option(
     envvar="TORNADO_IDV_CONFIG",
     default=_find_config,
     show_default="config.yaml",
-    help=f"The configuration file; also $TORNADO_IDV_CONFIG. If it is missing, {_IN_ETC}.",
+    help=f"The configuration file; also $TORNADO_IDV_CONFIG. If none is here, {_IN_ETC}.",
 )
 
 

@@ -81,9 +81,9 @@ class Item:
 class Result:
     """The result for one of many identifiers.
 
-    Only if ``user`` and ``error`` are both ``None``, the user does not exist. ``degraded`` is true
-    if a backend of the service has failed within the last ten minutes. Services before 1.0 have no
-    batches: then it is ``None``.
+    If ``user`` and ``error`` are both ``None``, the user does not exist. No other result means
+    this. ``degraded`` is true if a backend of the service has failed within the last ten minutes.
+    Services before 1.0 have no batches: then it is ``None``.
     """
 
     identifier: str = field(repr=False)

@@ -53,7 +53,7 @@ class Fault(Options):
     ] = None
     """Bytes per second of the body, written ``1KiB/s``."""
     times: Annotated[WholeNumber, Field(ge=1)] | None = None
-    """Number of lookups to fail. Later lookups succeed."""
+    """Number of lookups to fail. Later lookups are answered as usual."""
     probability: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Probability of a failure for each lookup."""
 

@@ -26,8 +26,8 @@ _SERVER_INTERVAL = 10.0
 class StoreFollower:
     """The keys of one store in its last good state. Call it only through ``in_thread``.
 
-    ``error`` is the current problem with the store. It began at ``since``, or without an error, the
-    last one ended then. ``timer`` returns monotonic seconds, ``clock`` Unix time.
+    ``error`` is the current problem with the store, or ``None``. ``since`` is the time of its last
+    change. ``timer`` returns monotonic seconds, ``clock`` Unix time.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StoreFollower:
     def poll(self) -> None:
         """Call `read`. Log a failure once; the next call tries again.
 
-        From time to time, also check that no other server with the store accepts changes.
+        Every 10 s, also check that no other server with the store accepts changes.
         """
         try:
             self.read()
@@ -98,7 +98,7 @@ class StoreFollower:
                 or (before.rejected is None and key.expires > before.expires)
             ):
                 returned.add(key.id)
-        self._known.update(keys)
+        self._known.update(keys)  # removed keys stay in it, because they may return, too
         for key_id in sorted(returned):
             text = "%s: the key %s was revoked, or expired earlier, but a failover, a restore or an"
             advice = "import has undone this; revoke it again unless this is intended"

@@ -226,6 +226,7 @@ class KeyLimiter:
         same microsecond. This also needs two hashes with the same place: that is too improbable.
         """
         names = self._names
+        # Never 0, the mark of a free place. It fits a signed number of 8 bytes.
         name = int.from_bytes(blake2b(key_id.encode(), digest_size=8).digest()) >> 1 or 1
         for probe in range(min(_MAX_PROBES, self._capacity)):
             at = (name + probe) % self._capacity * _FIELDS

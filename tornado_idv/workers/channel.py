@@ -2,9 +2,11 @@
 
 A message is a JSON object on one line. The manager connects to workers by Unix sockets in the
 abstract namespace. The kernel chooses the address. It needs no folder, and becomes free when the
-process ends. Other users, and containers in the same network namespace, can connect to it. So both
-ends accept only processes of the same user in a visible PID namespace: such a process could also
-debug this one.
+process ends.
+
+Other users, and containers in the same network namespace, can connect to such a socket. So both
+ends accept only processes of the same user in a visible PID namespace. Such a process could also
+debug this one, so it gains nothing.
 """
 
 from __future__ import annotations

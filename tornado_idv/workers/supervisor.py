@@ -176,7 +176,7 @@ class Supervisor:
                     self._on_ready(child)
             else:
                 self._on_request(child, message)
-        if child.disconnected:
+        if child.disconnected:  # it sends no heartbeats any more, and must end soon
             child.kill_at = min(child.kill_at, now + _STOP_GRACE)
 
     def _on_request(self, manager: Child, message: Message) -> None:
@@ -240,6 +240,7 @@ class Supervisor:
         if self._announced or self._stopping:
             return
         slots = self._slots.values()
+        # A worker without an error may still start.
         error, *others = (slot.error for slot in slots if slot.name != MANAGER)
         if error is not None and None not in others:
             raise error
@@ -264,7 +265,7 @@ class Supervisor:
             if child.state.retiring or (is_unlike and not may_differ):
                 _log.info("%s is replaced", child)
                 slot.child, slot.start_at = None, now
-                if child.phase == "starting":
+                if child.phase == "starting":  # no reason to wait for the successor
                     self._drain(child, delay=False)
 
     def _drain(self, child: Child, *, delay: bool) -> None:
@@ -313,6 +314,7 @@ class Supervisor:
             else:
                 continue
             child.kill()
+            # Give it time to end before it is killed again, and logged.
             child.heard = child.kill_at = now + _STOP_GRACE
 
     def _on_signal(self, number: int) -> None:

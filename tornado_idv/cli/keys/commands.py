@@ -51,7 +51,7 @@ for _place in chain.from_iterable(each.key_commands for each in FEATURES):
     )
 )
 @_id_argument
-@click.option("--owner", default="", help="Person or program with the key.")
+@click.option("--owner", default="", help="Person or program that uses the key.")
 @click.option(
     "--scope",
     "scopes",
@@ -126,7 +126,7 @@ def _change_and_print_token(
     """Make a change, and print the token before the commit. JSON output includes the key.
 
     If printing fails, nothing is changed. If the commit fails after printing, a message reports
-    the token as not valid.
+    that the token is not valid, or may be valid.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     printed = False

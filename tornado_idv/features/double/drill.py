@@ -113,7 +113,7 @@ def drill(
     is replaced by the path of a file with the identifier. The exit code is the conclusion: 0 found,
     1 gone, any other unsure. With patterns the output decides: the first matching pattern counts.
 
-    A run fails for each of: the conclusion is gone without a true 404; a returned user is not
+    A run fails in three cases: the conclusion is gone without a true 404; a returned user is not
     found; the program exceeds --timeout.
 
     Exit codes: 0 all passed; 1 some failed; 2 wrong use; 3 the service did not start.

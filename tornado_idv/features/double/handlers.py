@@ -22,7 +22,6 @@ from tornado_idv.web.lookups import ApiContext, result_of_error
 from tornado_idv.web.response import ECHOED, Result
 
 _PIECES_PER_SECOND = 20
-"""Pieces of a slow body."""
 _ERRORS = {500: ApiError.INTERNAL, 503: ApiError.UNAVAILABLE}
 _ONE_PER_SECOND = Exceeded(Limit("requests", Rate(1, 1.0)), 1.0)
 _PAGE = "<!DOCTYPE html>\n<title>Error {0}</title>\n<h1>Error {0}</h1>\n"

@@ -166,14 +166,14 @@ def reconcile(
     """List accounts whose users do not exist.
 
     ACCOUNTS is CSV, JSON Lines, or a file with one identifier per line; - is standard input. The
-    command writes the rows of accounts that may be deleted. For these, the user was gone in all
-    runs of the last --grace, and in at least --min-runs runs. --state stores this between runs.
-    Before a row is written, its user is looked up a second time.
+    command writes the rows of accounts that may be deleted. An account may be deleted if its user
+    was gone in all runs of the last --grace, and in at least --min-runs runs. --state stores this
+    between runs. Before a row is written, its user is looked up a second time.
 
-    Exit codes: 0 the list is complete, even if empty. With all other codes nothing is written. 1
-    more users are gone than --max-gone, more identifiers are invalid than --max-invalid, a user of
-    --must-exist is not found, or --state is of another list; 2 wrong use; 3 too many accounts could
-    not be determined, a backend has failed, clocks differ, or another run uses --state.
+    Exit codes: 0 the list is complete, even if empty; 1 more users are gone than --max-gone, more
+    identifiers are invalid than --max-invalid, a user of --must-exist is not found, or --state is
+    of another list; 2 wrong use; 3 too many accounts could not be determined, a backend has failed,
+    clocks differ, or another run uses --state. With 1, 2 and 3 nothing is written.
     """
     if column is None and accounts.endswith((".csv", ".jsonl", ".ndjson")):
         raise click.UsageError("CSV and JSON Lines need --column")

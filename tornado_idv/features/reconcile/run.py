@@ -137,6 +137,7 @@ class Run:
                 f" --max-invalid {max_invalid.text}{self._cause()}"
             )
         total = counts["accounts"] - invalid
+        # A run without any result is refused, even if --max-undetermined permits it.
         if max_undetermined.is_exceeded(undetermined, total) or total == undetermined > 0:
             raise UndeterminedError(
                 f"{undetermined:,} of {total:,} accounts could not be determined, more than"
@@ -285,6 +286,7 @@ class Run:
     def _fail(self, error: ClientError) -> None:
         """Count an undetermined account. Raise if the rest of the run would fail as well."""
         is_determined = any(self._counts[name] for name in ("found", "gone", "invalid"))
+        # Without an earlier result, an unexpected response means a wrong URL or a proxy's page.
         is_final = isinstance(error, InvalidKey | MissingScope)
         if is_final or (isinstance(error, Unexpected) and not is_determined):
             raise UndeterminedError(str(error))

@@ -26,7 +26,7 @@ _APPLICATION_ID = 0x69647603
 _BUSY_TIMEOUT = 5.0
 _DAY = 86400
 _SET_BACK = 60.0
-"""Tolerance between clocks, in seconds. A larger step back discards the comparisons."""
+"""Tolerance in seconds. If the clock is set back by more, all comparisons are discarded."""
 STORED = ("missing", "extra", "unverified", "target_failed", "differs", "match")
 """Results of users, the most severe first. A user counts with the most severe result of a query."""
 FAILED = ("unverified", "target_failed")
@@ -139,7 +139,7 @@ class ShadowFile:
         problem: str | None = None,
         is_complete: bool = True,
     ) -> None:
-        """Store all comparisons of the time after the last import.
+        """Store the comparisons that began after the last import.
 
         All earlier comparisons are discarded in three cases: the ``scope`` has changed, some
         comparisons were lost (``is_complete``), or the clock was set back.

@@ -35,8 +35,8 @@ def migrate() -> None:
     """Report whether a shadow has the same users as the source.
 
     BACKEND is a backend with shadow.state in config.yaml. If there is only one, it may be left
-    out. Reports begin with the last `users import` into BACKEND. A new comparison is visible after
-    a few seconds.
+    out. Reports cover the time since the last `users import` into BACKEND. A new comparison is
+    visible after a few seconds.
 
     Exit codes: 0 done; 1 check has found a blocker; 2 wrong use; 3 could not be determined.
     """

@@ -46,7 +46,7 @@ class ShadowsPart(Part):
         self._closing: set[asyncio.Task[None]] = set()
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
-        """Return the switch to the shadows of these settings, to compare this directory with."""
+        """Prepare the shadows of these settings for this directory. The commit starts them."""
         before, identifiers = self._settings, settings.make_identifiers()
         keeps = before is not None and of_users(before) == of_users(settings)
         in_use = {each.name: each for each in self.shadows} if keeps else {}

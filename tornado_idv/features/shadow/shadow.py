@@ -119,7 +119,7 @@ class Shadow:
         return report
 
     def offer(self, query: Query, outcome: Outcome, *, cached: bool) -> None:
-        """Compare the outcome of a lookup in the background. The sample decides.
+        """Compare the outcome of a lookup in the background, for a sample of all lookups.
 
         A cached outcome may be old, so the comparison looks the user up in the source again.
         Above the rate or the number of concurrent comparisons, the lookup counts as skipped.
@@ -134,6 +134,7 @@ class Shadow:
         first, guard, source = None, self.guard, self.source
         if source is None:
             return
+        # A fresh outcome needs no second lookup in the source.
         if isinstance(outcome, LookupFailed) or not (cached or outcome.shared):
             first = _trusted(outcome, is_sound=_is_sound(source.guards, query))
         elif not self.settings.hits:
@@ -141,6 +142,7 @@ class Shadow:
         if guard is None:
             self._counted["skipped"] += 1
         elif guard.is_asked(query):
+            # `_next` may lag behind the clock by up to the burst.
             self._next = max(self._next, now - _BURST) + self._interval
             task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
             self._tasks.add(task)
@@ -224,8 +226,8 @@ class Shadow:
             return None
         if isinstance(first, LookupFailed):
             return self._of(first, first)
-        # The guard may look up the canary as well, which doubles the time. If the canary was found
-        # too late, it repeats both.
+        # One timeout for the lookup, and one for its canary. The guard repeats both if the backend
+        # may have recovered only between the two.
         deadline = asyncio.get_running_loop().time() + 4 * self.options.timeout
         target = await _ask(guard.find(query, deadline), [guard], query)
         comparison = self._of(first, target)
@@ -239,6 +241,7 @@ class Shadow:
             return None
         if self._of(first, again).result == "match":
             return comparison
+        # The source has changed. A difference may only show that the shadow follows later.
         changed = self._of(again, target)
         is_known = changed.result not in _DIFFERENCES
         return changed if is_known else Comparison("unverified", user=comparison.user)

@@ -59,7 +59,7 @@ class ShadowState:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, problem_of_shadow: Callable[[], str | None] = lambda: None) -> None:
-        """Create the file and start writing. An import of users needs the file.
+        """Create the file and start writing. An import of users records its time in the file.
 
         ``problem_of_shadow`` returns the reason for not comparing, or ``None``.
         """
@@ -117,6 +117,7 @@ class ShadowState:
         try:
             write = partial(write, problem=self._problem_of_shadow())
             await self._thread(lambda scope: write(scope=sealed(scope)), self.scope)
+            # An incomplete write has discarded the old comparisons, so the file is complete again.
             self._is_complete = self._is_complete or not is_complete
         except Exception as error:  # noqa: BLE001 - no error of the file may end this task
             problem = str(error) if isinstance(error, StartError) else format_traceback(error)

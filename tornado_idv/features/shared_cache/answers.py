@@ -92,8 +92,8 @@ class SharedAnswers:
     def _to_shared(self, answer: Answer) -> SharedAnswer:
         """Return the answer for the store.
 
-        An answer not to be stored is replaced by one without content, already expired. It replaces
-        an earlier answer in the store.
+        If an answer must not be stored, return an expired one without content. It overwrites an
+        earlier answer in the store.
         """
         limits, now = self.cache.limits, self.tier.clock()
         if not answer.storable:

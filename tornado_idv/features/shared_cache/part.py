@@ -40,7 +40,7 @@ class SharedCachePart(Part):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Open it before the directories, and close it after them."""
+        """Open the shared cache before the directories, and close it after them."""
         await self._tier.open()
         try:
             yield

@@ -116,8 +116,8 @@ def restore(
     """Add the answers of a snapshot to a cache as stale answers. Return their number.
 
     ``revisions`` are the current ones of the backends, in order. The first backend with another
-    revision, or without one in the snapshot, may pre-empt all later ones. So no answers are used
-    from there on.
+    revision, or without one in the snapshot, may pre-empt all later ones. So only answers of the
+    backends before it are used.
     """
     unchanged: dict[str, str] = {}
     for name, revision in revisions.items():

@@ -171,6 +171,7 @@ class Snapshots(Part):
         written_at = clock()
         while True:
             interval = self._options.snapshot_interval
+            # More often than the interval, because a purge may have removed the file.
             await asyncio.sleep(min(interval / 10, _SOON))
             if self._files is not None and (
                 clock() >= written_at + interval
@@ -193,7 +194,7 @@ class Snapshots(Part):
             header, parts = Snapshot(scope, self._clock(), revisions), []
             for part in encode(header, directory.cache, persisted := set[str]()):
                 parts.append(part)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # lets requests run after each part
             if changes == self._changes:  # a purge from here on removes the written file
                 await self._in_thread(lambda: files.write(to_file(parts)))
                 self._persisted = directory.cache.persisted = persisted

@@ -173,8 +173,10 @@ def import_users(
     FILE may be - for standard input. Its fields are nickname, card_number, plan and, optionally,
     profile_url. Invalid rows are rejected: FILE.rejected lists their line numbers and reasons, and
     the users in them stay unchanged. All other rows become visible together. After an error or an
-    interruption, nothing is changed. A list that looks truncated or wrong is refused, and one with
-    a rejected row without a stored user: see --max-rejected and --max-removed.
+    interruption, nothing is changed.
+
+    The command refuses a list that looks truncated or wrong. It also refuses a list with a rejected
+    row whose user is not stored. See --max-rejected and --max-removed.
     """
     form = form or format_of(file)
     if form is None:

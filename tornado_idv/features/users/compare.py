@@ -51,9 +51,10 @@ def compare(
 ) -> None:
     """Report the differences between the users of two backends.
 
-    All users are compared in the form of responses. A user is missing if only FIRST has it, extra
-    if only SECOND has it, and otherwise may differ in some fields. Up to 100 of each are listed.
-    With --sample, a user is unverified if the lookup in SECOND fails, for example as ambiguous.
+    All users are compared in the form of responses. A user is missing if only FIRST has it, and
+    extra if only SECOND has it. A user in both differs if some field is different. Up to 100 of
+    each are listed. With --sample, a user is unverified if the lookup in SECOND fails, for example
+    as ambiguous.
 
     Exit codes: 0 no difference; 1 differences; 2 wrong use; 3 could not be determined, or users
     are unverified.

@@ -154,6 +154,7 @@ def _read_csv(
         first += len(lines)
     if last is None or _is_trailer(f"{name}:{last[0]}", text, count, delimiter):
         return
+    # In a file with \r\n, a last \r has lost its \n.
     is_cut = not text.endswith(_ENDS[:3]) or (text.endswith("\r") and first_line.endswith("\r\n"))
     if is_cut or len(_parse_line(text, delimiter) or ()) < width:
         raise RefusedError(f"{name}:{last[0]}: {_CUT}")

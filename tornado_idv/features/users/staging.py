@@ -26,9 +26,9 @@ ListedRow = tuple[int, int, str, str, str, str | None]
 An empty profile URL removes it. ``None`` stands for a list without this column: the URL stays.
 """
 Rejected = tuple[int, str, int]
-"""A line, the reason, and 1 if the user of the row may become "not found".
+"""A line, the reason, and 1 if lookups of its user would be "not found".
 
-This is so unless its nickname and card number are of users who stay.
+This is so if no staying user has the nickname, or none has the card number.
 """
 _CACHE = -64 * 1024
 """Size of SQLite's page cache, negative for KiB."""
