@@ -44,7 +44,7 @@ SIZES = {
     "plugins/idv_upstream": 2840,
     "plugins/idv_yaml": 424,
     "soak": 3_720,
-    "product": 35_927,
+    "product": 36_000,  # + 300 for comments that answer "why", and two sentences in place of one
     "tests": 73_400,
     # In hundredths of a line.
     "tests per line of product": 206,
