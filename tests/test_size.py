@@ -38,7 +38,7 @@ SIZES = {
     "features/verify": 124,
     # Plugins.
     "plugins/idv_ldap": 1316,
-    "plugins/idv_postgres": 2866,
+    "plugins/idv_postgres": 2858,
     "plugins/idv_redis": 1105,
     "plugins/idv_sqlite": 1388,
     "plugins/idv_upstream": 2840,

@@ -1,4 +1,4 @@
-"""Users in a PostgreSQL database, which the service only reads, and the key store in one."""
+"""Users in a PostgreSQL database, read only, and key stores in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
 
     @postgres.command(epilog=f"\b\nExamples:\n  {command} | psql\n  {command} --apply")
     @tools.config_option
-    @click.option("--name", help="The backend, where several are of the kind postgres.")
+    @click.option("--name", help="The backend; required with several of the kind postgres.")
     @click.option("--apply", is_flag=True, help="Run the SQL in the database of the backend.")
     def init(config_path: Path, name: str | None, *, apply: bool) -> None:
         """Print the SQL of the table, its unique indexes and its notifications.
 
-        It can be run again, and changes nothing then. Options of the backend give the names.
+        Names come from the options of the backend. A second run changes nothing.
         """
         from idv_postgres.init_database import init_database  # noqa: PLC0415 - not for `--help`
 

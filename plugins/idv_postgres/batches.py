@@ -1,7 +1,7 @@
 """Lookups that start in the same iteration of the event loop share one query.
 
-To send a query and to read its result takes both sides longer than to find a row by its index, so
-under load a query for many users takes a fraction of the CPU time of one for each.
+Both sides need more CPU time to exchange a query and its result than to find a row by its index.
+Under load a query for many users takes a fraction of the time of single ones.
 """
 
 from __future__ import annotations
@@ -10,39 +10,36 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from idv_postgres.standby import Result
+from idv_postgres.lookups import Result
 from tornado_idv import LookupFailed
 
 Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Result]]
 """Runs a statement with its parameter; raises `LookupFailed`, and `BatchFailed`."""
 
 _MAX_SIZE = 32
-"""Lookups in one batch: as many wait for a slow row, or fail with a lost connection."""
+"""Lookups in one batch: all of them wait for a slow row, or fail with a lost connection."""
 _Waiter: TypeAlias = "tuple[str, asyncio.Future[Result | LookupFailed | None]]"
-"""A value and the result of its lookup; ``None`` if it is to be looked up alone."""
+"""A value and the result of its lookup; ``None`` asks for a lookup alone."""
 
 
 class BatchFailed(Exception):
-    """A query for several values failed or took too long, maybe due to one of them."""
+    """A query for several values failed or took too long, maybe because of one value."""
 
 
 class Batches:
-    """Lookups by one statement, in ``limit`` queries at once; further ones wait and form batches.
+    """Lookups by one statement, in ``limit`` concurrent queries; others wait and form batches.
 
-    ``sql`` looks up the value ``$1``. ``batch_sql`` looks up an array of them; its rows begin with
-    the position of their value in the array, from 1. A lookup while no other runs is not delayed.
-    After a batch that failed, each lookup is a query of its own for a while.
+    ``sql`` looks up the value ``$1``. ``batch_sql`` looks up an array of values; its rows begin
+    with the position of their value in the array, from 1. A lookup without others is not delayed.
     """
 
     pause: ClassVar[float] = 5.0
-    """Seconds without batches after one failed: a slow or bad row is likely to be looked up again,
-    and each time the others of its batch would wait until they are looked up alone."""
+    """Seconds without batches after a failed one. A slow or bad row is likely to be looked up
+    again, and would delay the others of its batch each time."""
 
     def __init__(self, fetch: Fetch, sql: str, batch_sql: str, limit: int) -> None:
-        self._fetch_rows = fetch
-        self._sql = sql
-        self._batch_sql = batch_sql
-        self._limit = limit
+        self._fetch_rows, self._limit = fetch, limit
+        self._sql, self._batch_sql = sql, batch_sql
         self._running = 0
         self._batches: dict[asyncio.Task[None], list[_Waiter]] = {}
         self._waiting: list[_Waiter] = []
@@ -61,7 +58,7 @@ class Batches:
             outcome = await waiter[1]
         except asyncio.CancelledError:
             for task, batch in self._batches.items():
-                # Only its own batch: another may not have begun, and would never end.
+                # Only its own batch: a task cancelled before its start never resolves another one.
                 if waiter in batch and all(result.done() for _, result in batch):
                     task.cancel()
             raise
@@ -77,7 +74,7 @@ class Batches:
             self._on_query_end()
 
     def _start(self) -> None:
-        """Start lookups that wait, as far as the limit allows."""
+        """Start waiting lookups up to the limit."""
         loop = asyncio.get_running_loop()
         self._waiting = [each for each in self._waiting if not each[1].done()]  # not cancelled
         while self._waiting and self._running < self._limit:
@@ -104,7 +101,7 @@ class Batches:
         except LookupFailed as error:
             outcomes = [error.copy() for _ in batch]
         finally:
-            # First, so that the next lookups of these callers share a query with those that wait.
+            # First, because the next lookups of these callers may join the waiting ones.
             _resolve(batch, outcomes)
             self._on_query_end()
 

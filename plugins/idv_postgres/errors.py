@@ -1,6 +1,6 @@
 """Errors of PostgreSQL, asyncpg and the network as `LookupFailed`, with reasons without data.
 
-The server's own messages are passed on only where no lookup is involved: some quote a value.
+The server's own messages are passed on only without a lookup, because some quote a value.
 """
 
 from __future__ import annotations
@@ -8,23 +8,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 
-from asyncpg.exceptions import (
-    InterfaceError,
-    InternalClientError,
-    InvalidCachedStatementError,
-    OutdatedSchemaCacheError,
-    PostgresError,
-    QueryCanceledError,
-    TargetServerAttributeNotMatched,
-    TooManyConnectionsError,
-)
+import asyncpg
 
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 _DISCONNECTED = ("08", "57P")
-"""SQLSTATEs, or the classes of them, after which the connection is gone."""
+"""SQLSTATEs, or their first characters, of a lost connection."""
 _UNAVAILABLE = (*_DISCONNECTED, "25006", "40", "53", "55", "57", "58")
-"""SQLSTATEs, or the classes of them, of a server that may answer the same query later."""
+"""SQLSTATEs, or their first characters, of a query that may succeed later."""
 _REASONS = {
     "08003": "the connection was lost",
     "08P01": "the server, or a pooler in front of it, rejected the connection",
@@ -56,73 +47,64 @@ _REASONS = {
     "57P02": "the server crashed",
     "57P03": "the server is starting or shutting down",
 }
-_REJECTED_PARAMETER = "unsupported startup parameter: "
-"""What PgBouncer says, with the name of one of ours."""
-_STATEMENT_MODE = "statement pooling mode"
-"""What PgBouncer says of a transaction with ``pool_mode = statement``."""
 REPLACED = "idv: the table was replaced"
-"""Part of the error of a lookup in another table than the one that was checked."""
-_OF_CLIENT: dict[type[Exception], str] = {
-    InvalidCachedStatementError: "the table was changed during the query",
-    OutdatedSchemaCacheError: "the table was changed during the query",
-    TargetServerAttributeNotMatched: (
+"""Part of the error of a lookup in another table than the checked one."""
+_OF_CLIENT = {
+    (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError): (
+        "the table was changed during the query"
+    ),
+    (asyncpg.TargetServerAttributeNotMatched,): (
         "each host is a standby, or has another role than target_session_attrs asks for"
     ),
-    InternalClientError: "the connection was lost",
-    InterfaceError: "the connection was lost",
+    (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
 }
-"""asyncpg's own errors; those that are a `ValueError` as well are not among them."""
+"""Errors of asyncpg itself; not if they are a `ValueError`, too."""
 
 
 class ReplacedError(Unavailable):
-    """The table is another one than the one that was checked."""
+    """The table is another one than the checked one."""
 
 
 def is_disconnect(error: BaseException) -> bool:
     """Return whether the connection, and maybe every connection, is lost."""
-    if isinstance(error, PostgresError):
+    if isinstance(error, asyncpg.PostgresError):
         return str(error.sqlstate).startswith(_DISCONNECTED)
-    # asyncpg refuses to use a connection that is lost; a `ValueError` is about the query.
-    is_own = isinstance(error, InterfaceError | InternalClientError)
-    is_of_query = isinstance(error, ValueError | OutdatedSchemaCacheError)
+    # asyncpg refuses to use a lost connection. A `ValueError` is about the query.
+    is_own = isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError)
+    is_of_query = isinstance(error, ValueError | asyncpg.OutdatedSchemaCacheError)
     return isinstance(error, OSError) or (is_own and not is_of_query)
 
 
 def is_full(error: BaseException) -> bool:
     """Return whether the server has no connection left."""
-    return isinstance(error, TooManyConnectionsError)
-
-
-def most_informative(errors: Sequence[Exception]) -> Exception:
-    """Return the error of several hosts that is to be reported.
-
-    That one of them is a standby says nothing of why the primary refused.
-    """
-    return min(
-        errors,
-        key=lambda each: (not is_full(each), isinstance(each, TargetServerAttributeNotMatched)),
-    )
+    return isinstance(error, asyncpg.TooManyConnectionsError)
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether the server stopped the query, or did not respond in time."""
-    return isinstance(error, QueryCanceledError | TimeoutError)
+    """Return whether the server stopped the query, or did not respond soon enough."""
+    return isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
+
+
+def most_informative(errors: Sequence[Exception]) -> Exception:
+    """Return the error of several hosts to report: a standby does not explain a primary's."""
+
+    def rank(error: Exception) -> tuple[bool, bool]:
+        return not is_full(error), isinstance(error, asyncpg.TargetServerAttributeNotMatched)
+
+    return min(errors, key=rank)
 
 
 def to_lookup_failed(error: Exception, *, with_message: bool = False) -> LookupFailed:
-    """Return the `Unavailable` or `Broken` for an error.
-
-    ``with_message`` adds the server's message: for queries without a parameter's value.
-    """
+    """Return the failure for an error; a message of the server may quote a parameter's value."""
     if isinstance(error, LookupFailed):
         return error
-    if isinstance(error, PostgresError) and not isinstance(error, InvalidCachedStatementError):
-        return _of_server(error, with_message=with_message)
     if isinstance(error, OSError):
         return Unavailable(_of_network(error))
-    for kind, reason in _OF_CLIENT.items():
-        if isinstance(error, kind) and not isinstance(error, ValueError):
+    for kinds, reason in _OF_CLIENT.items():
+        if isinstance(error, kinds) and not isinstance(error, ValueError):
             return Unavailable(reason)
+    if isinstance(error, asyncpg.PostgresError):
+        return _of_server(error, with_message=with_message)
     return Broken(f"the query or the dsn cannot be used: {type(error).__name__}")
 
 
@@ -134,15 +116,16 @@ def _of_network(error: OSError) -> str:
     return f"the server cannot be reached: {error.strerror or 'the connection was lost'}"
 
 
-def _of_server(error: PostgresError, *, with_message: bool) -> LookupFailed:
-    state = str(error.sqlstate)
-    text = str(error.args[0]) if error.args else ""
-    if state == "08P01" and text.startswith(_REJECTED_PARAMETER):
+def _of_server(error: asyncpg.PostgresError, *, with_message: bool) -> LookupFailed:
+    state, text = str(error.sqlstate), str(error.args[0]) if error.args else ""
+    # Messages of PgBouncer, the second one with ``pool_mode = statement``.
+    _, is_rejected, parameter = text.partition("unsupported startup parameter: ")
+    if state == "08P01" and is_rejected:
         return Broken(
-            f"a pooler rejects the startup parameter {text.removeprefix(_REJECTED_PARAMETER)}; "
+            f"a pooler rejects the startup parameter {parameter}; "
             "connect to the server itself, or for a backend write prepared_statements: false"
         )
-    if _STATEMENT_MODE in text:
+    if "statement pooling mode" in text:
         return Broken(
             "a pooler in statement mode allows no transactions; connect to the server itself, or "
             "write pool_mode = transaction into the pooler's configuration"

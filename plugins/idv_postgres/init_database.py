@@ -16,7 +16,7 @@ _TIMEOUT = 10.0
 
 
 def init_database(tools: CommandTools, config: Path, name: str | None, *, apply: bool) -> None:
-    """Print the SQL, or run it; exits with a message if that is not possible."""
+    """Print the SQL, or run it; exits with a message on errors."""
     with tools.exit_on_error(Exit.NO):
         backends = [each for each in tools.read_backends(config) if name in {None, each.name}]
         found = [each for each in backends if isinstance(each, PostgresOptions)]
@@ -49,10 +49,8 @@ async def _apply(options: PostgresOptions) -> None:
         raise StartError(NOT_INSTALLED) from None
     connector = Connector(options.primary_dsn, timeout=_TIMEOUT, roles=("primary",))
     try:
-        connection = await connector.connect()
-        try:
+        with await connector.connect() as connection:
             await connection.execute(script(options))
-        finally:
             await connection.close(timeout=_TIMEOUT)
     except Exception as error:  # noqa: BLE001 - each is mapped
         reason = to_lookup_failed(error, with_message=True).reason

@@ -1,7 +1,7 @@
 """A connection to the key store: asyncpg for the synchronous code of the key store.
 
-It has an event loop of its own, which runs while a statement does: commands have no other, and the
-service reads the key store in a thread.
+Its own event loop runs during a statement: commands have no other loop, and the service reads the
+key store in a thread.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from idv_postgres.options import Dsn
 from tornado_idv import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 
 _TIMEOUT = 3.0
-"""Seconds in which the server must answer a statement, beside the time it waits for a lock.
+"""Seconds for a statement, in addition to the wait for a lock.
 
-A change of a key is effective that much later if the server hangs meanwhile, and fails over."""
+A change of a key is delayed as long if the server hangs and another one takes over."""
 _BATCH_TIMEOUT = 10.0
-"""Seconds in which the server must write many rows."""
+"""Seconds for a statement with many rows."""
 _PING_TIMEOUT = 1.0
-"""Seconds after which a kept connection on which nothing is answered is replaced."""
+"""Seconds for a response on a kept connection; after that it is replaced."""
 _CONNECT_TIMEOUT = 2.0
-"""Seconds in which each host of the URI must accept a connection."""
+"""Seconds for a connection to one host."""
 _SETTINGS = {
     "application_name": "tornado-idv keys",
     "search_path": "idv_keys",
     # A key in a row that a policy hides would be rejected as invalid: make it an error.
     "row_security": "off",
-    # A client that is gone must not keep the others from writing.
+    # A lost client must not keep the others from writing.
     "idle_in_transaction_session_timeout": "60s",
 }
+# Again, because a pooler may ignore the settings above.
 _ALL_ROWS = "SET LOCAL row_security = off"
-"""Again in each transaction, since a pooler may ignore the settings above."""
 _STARTED = "SELECT pg_postmaster_start_time()"
 _MISSING = (
     "there is no key store in this database; restore it, or create the first one with "
@@ -59,13 +59,11 @@ _UNCERTAIN = (
     "whether the change was committed could not be determined; see tornado-idv keys list, or "
     "keys show ID"
 )
-_MISSING_STATES = {"3F000", "42P01"}
-"""SQLSTATEs of a missing schema or table."""
-
-
 _LOCK = 0x6964766B
-"""The advisory lock of creating the tables; ASCII ``idvk``."""
-
+"""The advisory lock for creating the tables; ASCII ``idvk``."""
+_VERSION = 1
+# Triggers, because an operator may change rows without our commands. Once in a transaction, because
+# each version of the row would slow down the next one.
 _TABLES = """
 CREATE TABLE store (version integer NOT NULL, revision text NOT NULL);
 INSERT INTO store VALUES (1, gen_random_uuid());
@@ -90,11 +88,6 @@ CREATE TABLE tokens (
 );
 CREATE INDEX tokens_id ON tokens (id);
 CREATE TABLE last_used (id text COLLATE "C" PRIMARY KEY, time double precision NOT NULL);
-"""
-
-# Also where an operator changes rows without our commands. Once in a transaction, since each
-# version of the row would otherwise slow down the next one.
-_TRIGGERS = """
 CREATE FUNCTION changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     UPDATE idv_keys.store SET revision = gen_random_uuid()
         WHERE xmin <> pg_current_xact_id()::xid;
@@ -106,29 +99,25 @@ CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON tokens
     FOR EACH STATEMENT EXECUTE FUNCTION changed();
 """
 
-_VERSION = 1
-
 
 class KeyDatabase:
-    """An open connection; see the protocol of that name in `tornado_idv`.
+    """An open connection; see the protocol of the same name in `tornado_idv`.
 
-    ``busy_timeout`` is for how many seconds a change waits for another one. Raises `KeyStoreError`.
+    A change waits ``busy_timeout`` seconds for another one. Raises `KeyStoreError`.
     """
 
     def __init__(self, dsn: SecretStr, name: str) -> None:
-        self.busy_timeout = 0.0
-        self.name = name
-        self._dsn = dsn
+        self.busy_timeout, self.name, self._dsn = 0.0, name, dsn
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
         try:
-            self._connection = self._run(connector.connect(server_settings=_SETTINGS))
+            self._connection = self._run(connector.connect(_SETTINGS))
         except BaseException:
             self._runner.close()
             raise
 
     def responds(self) -> bool:
-        """Return whether the server answers on this connection: it may hang, or be cut off."""
+        """Return whether the server responds: it may hang, or be cut off."""
         try:
             self._run(self._connection.execute("SELECT", timeout=_PING_TIMEOUT))
         except KeyStoreError:
@@ -149,7 +138,7 @@ class KeyDatabase:
     def changed_rows(
         self, sql: str, before: dict[bytes, tuple[Any, ...]] | None
     ) -> tuple[set[str] | None, Iterable[Sequence[Any]], dict[bytes, tuple[Any, ...]]]:
-        """Return what differs from the rows ``before``, by their digests."""
+        """Return the differences from the rows ``before``, by their digests."""
         now = {row[1]: tuple(row) for row in self.execute(sql)}
         if before is None:
             return None, now.values(), now
@@ -164,14 +153,14 @@ class KeyDatabase:
     def writing(self, lock: str = "SELECT revision FROM store FOR UPDATE") -> Iterator[None]:
         """Write everything or nothing, with no other writer in between; may be nested.
 
-        ``lock`` is the statement that waits for other writers. Raises `UncertainChangeError`.
+        The statement ``lock`` waits for other writers. Raises `UncertainChangeError`.
         """
         if self._connection.is_in_transaction():
             yield
             return
         milliseconds = max(1, int(self.busy_timeout * 1000))
         try:
-            # Under another default one of two writers would fail in place of waiting.
+            # With another isolation one of two writers would fail instead of waiting.
             self.script(
                 f"BEGIN ISOLATION LEVEL READ COMMITTED; {_ALL_ROWS}; "
                 f"SET LOCAL lock_timeout = {milliseconds}; {lock}"
@@ -189,7 +178,7 @@ class KeyDatabase:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Make all reads within see the same state."""
-        # With the locks first: a snapshot from before the end of a TRUNCATE has no rows.
+        # Locks come first: a snapshot from before the end of a TRUNCATE has no rows.
         self.script(
             f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_ALL_ROWS}; "
             "LOCK TABLE idv_keys.keys, idv_keys.tokens IN ACCESS SHARE MODE"
@@ -200,8 +189,8 @@ class KeyDatabase:
             self.script("COMMIT")
 
     def check_schema(self) -> None:
-        """Raise `KeyStoreError` unless we know the schema."""
-        # With the name of its schema, so that a missing permission is no missing table.
+        """Raise `KeyStoreError` for another version of the schema."""
+        # With the name of the schema a missing permission does not look like a missing table.
         rows = list(self.execute("SELECT version FROM idv_keys.store"))
         if not rows:
             raise KeyStoreError(f"{self.name}: the key store is damaged; restore it from a backup")
@@ -213,10 +202,7 @@ class KeyDatabase:
             )
 
     def create(self) -> bool:
-        """Create the tables; return whether there were none.
-
-        Only one process does so at a time.
-        """
+        """Create the tables, one process at a time; return whether there were none."""
         with self.writing(f"SELECT pg_advisory_xact_lock({_LOCK})"):
             ((has_schema, has_store),) = self.execute(
                 "SELECT to_regnamespace('idv_keys') IS NOT NULL, "
@@ -225,13 +211,13 @@ class KeyDatabase:
             if not has_store:
                 if not has_schema:
                     self.script("CREATE SCHEMA idv_keys")
-                self.script(_TABLES + _TRIGGERS)
+                self.script(_TABLES)
             return not has_store
 
     def primaries(self, timeout: float) -> Sequence[str]:
-        """Return this primary, and others to which the hosts lead, with the time of their start.
+        """Return this primary and those behind the hosts now, with the times of their starts.
 
-        One host may be another server by now, as where its name or address moves in a failover.
+        In a failover the name or address of a host may move to another server.
         """
         ((own,),) = self.execute(_STARTED)
         found = {own: self._connection.address}
@@ -240,11 +226,8 @@ class KeyDatabase:
             connector = Connector(SecretStr(uri), timeout=timeout, roles=("primary",))
             with suppress(Exception):  # it does not respond, or is a standby
                 async with asyncio.timeout(timeout):
-                    connection = await connector.connect()
-                    try:
+                    with await connector.connect() as connection:
                         found.setdefault(await connection.fetchval(_STARTED), connection.address)
-                    finally:
-                        connection.terminate()
 
         async def look_at_all() -> None:
             uris = Dsn.parse(self._dsn.get_secret_value()).uris.values()
@@ -254,7 +237,7 @@ class KeyDatabase:
         return [f"{name} (started at {started:%H:%M:%S} UTC)" for started, name in found.items()]
 
     def close(self) -> None:
-        """Close the connection at once; the server rolls back what is not committed."""
+        """Close the connection immediately; the server rolls back."""
         self._connection.terminate()
         self._run(asyncio.sleep(0))  # the loop closes the socket
         self._runner.close()
@@ -264,7 +247,7 @@ class KeyDatabase:
             return self._runner.run(work)
         except Exception as error:  # noqa: BLE001 - each is mapped
             state = str(getattr(error, "sqlstate", ""))
-            if state in _MISSING_STATES:
+            if state in {"3F000", "42P01"}:  # no such schema or table
                 raise MissingKeyStoreError(f"{self.name}: {_MISSING}") from None
             # The server's own message may repeat a value.
             reason = _REASONS.get(state) or to_lookup_failed(error).reason

@@ -34,7 +34,7 @@ class PostgresKeyStore(KeyStoreLocation):
 
     @contextmanager
     def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[KeyDatabase]:  # noqa: ARG002 - opening writes nothing
-        """Connect to the primary server of the URI, unless there is a connection."""
+        """Connect to the primary of the URI, unless there is a connection."""
         with self._connected(busy_timeout) as database:
             database.check_schema()
             yield database
@@ -45,7 +45,7 @@ class PostgresKeyStore(KeyStoreLocation):
             return database.create()
 
     def require_one_server(self, timeout: float) -> None:
-        """Raise `KeyStoreError` if a host leads to another primary than the one in use."""
+        """Raise `KeyStoreError` if a host leads to another primary."""
         with self._connected() as database:
             names = database.primaries(timeout)
         if len(names) > 1:
@@ -55,7 +55,6 @@ class PostgresKeyStore(KeyStoreLocation):
             )
 
     def close(self) -> None:
-        """Close the connection."""
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -70,6 +69,5 @@ class PostgresKeyStore(KeyStoreLocation):
         try:
             yield self._database
         except BaseException:
-            # Whatever it was doing is undone by the server.
-            self.close()
+            self.close()  # the server rolls back
             raise

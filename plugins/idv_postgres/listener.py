@@ -1,20 +1,21 @@
-"""Purge cached answers when the database notifies of a change (LISTEN and NOTIFY)."""
+"""Purge cached answers after a notification of the database (LISTEN and NOTIFY)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar
 
 import asyncpg
 
-from idv_postgres.database import Connector
+from idv_postgres.connection import Connection
+from idv_postgres.database import Connector, Database
 from idv_postgres.errors import to_lookup_failed
 from idv_postgres.options import NotifyOptions, PostgresOptions
-from idv_postgres.relation import TREE, Relation
+from idv_postgres.relation import TREE
 from tornado_idv import ByCard, ByNickname, Query, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -27,46 +28,40 @@ SELECT array_agg(ARRAY[oid, relfilenode] ORDER BY oid), pg_current_wal_insert_ls
 FROM tree JOIN pg_class USING (oid)
 """  # noqa: S608 - constants
 _MAX_USERS = 100
-"""Users in one batch that are purged one by one; of more everything is purged."""
+"""Users of one batch to purge one by one; more users purge everything."""
 
 
 class Listener:
-    """A connection of its own, which listens on the channel and is made again when it is lost.
+    """A separate connection that listens on the channel, and is made again after a loss.
 
-    ``purge`` is called with queries for the users that changed, or without any for all users:
-    also after each time the connection was made, since what changed before is not known, and when
-    the files of ``relation()`` are others, since TRUNCATE or DETACH of a partition and an exchange
-    of tables fire no trigger. ``require`` is called with the position in the WAL of what is purged,
-    and with ``None`` as long as it is not known. ``servers`` are those of lookups: if they use
-    another primary of the same dsn, that is listened to.
+    ``purge`` is called with a query for each user that changed, or without any for all users. All
+    are purged after each attempt that connects, because earlier changes are unknown. They are also
+    purged when the files of the table change, because TRUNCATE or DETACH of a partition and an
+    exchange of tables fire no trigger.
     """
 
     check_interval: ClassVar[float] = 1.0
-    """Seconds between two checks of the connection, and that each may take."""
+    """Seconds between two checks of the connection, and the time limit of each."""
     pause: ClassVar[float] = 1.0
     """Seconds between two attempts to connect."""
     batch_interval: ClassVar[float] = 0.25
     """Seconds for which changes are collected, because each purge drops every "not found"."""
 
     def __init__(
-        self,
-        options: PostgresOptions,
-        purge: Callable[..., None],
-        relation: Callable[[], Relation | None],
-        require: Callable[[str | None], None],
-        servers: Callable[[], Sequence[tuple[str, str]]] = tuple,
+        self, options: PostgresOptions, database: Database, purge: Callable[..., None]
     ) -> None:
-        self._name, self._purge = options.name, purge
+        self._name, self._folds = options.name, options.folds_nicknames
         self._channel = (options.notify or NotifyOptions()).channel
-        self._relation, self._require = relation, require
-        self._servers = servers if options.primary_dsn is options.dsn else tuple
-        self._purged = asyncio.Event()
-        self._folds = options.folds_nicknames
+        self._database, self._purge = database, purge
+        self._require = database.executor.standbys.require
+        self._follows_lookups = options.primary_dsn is options.dsn
         # A standby cannot LISTEN.
         self._connector = Connector(
             options.primary_dsn, timeout=options.timeout, roles=("primary",)
         )
         self._changed: set[str] = set()
+        self._has_purged = asyncio.Event()
+        """Whether the position of the last purge is still to be read."""
         self._last_reason = ""
         self.session: str | None = None
 
@@ -74,37 +69,8 @@ class Listener:
         """Listen until cancelled."""
         while True:
             try:
-                connection = await self._connector.connect()
-                try:
-                    async with asyncio.timeout(self.check_interval):
-                        await connection.add_listener(self._channel, self._receive)
-                        files, position = await self._read_files(connection)
-                    self._require(position)
-                    self.session = secrets.token_hex()
-                    self._purge()
-                    if self._last_reason:
-                        _log.info(
-                            "backend %s: notifications of changes are received again", self._name
-                        )
-                        self._last_reason = ""
-                    while True:
-                        with suppress(TimeoutError):
-                            async with asyncio.timeout(self.check_interval):
-                                await self._purged.wait()
-                        before, has_purged = files, self._purged.is_set()
-                        self._purged.clear()
-                        for address, role in self._servers():
-                            if role == "primary" and address != connection.address:
-                                self._connector.last = address
-                                raise Unavailable("lookups use another server")
-                        async with asyncio.timeout(self.check_interval):
-                            files, position = await self._read_files(connection)
-                        if (has_purged or files != before) and not self._purged.is_set():
-                            self._require(position)
-                        if files != before:
-                            self._purge()
-                finally:
-                    connection.terminate()
+                with await self._connector.connect() as connection:
+                    await self._listen(connection)
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 reason = to_lookup_failed(error, with_message=True).reason
                 if reason != self._last_reason:
@@ -113,9 +79,38 @@ class Listener:
                 self._last_reason = reason
             await asyncio.sleep(self.pause)
 
-    async def _read_files(self, connection: asyncpg.Connection) -> tuple[object, str]:
-        """Return the relations that are read, with their files, and the position in the WAL."""
-        relation = self._relation()
+    async def _listen(self, connection: Connection) -> None:
+        """Purge changes until the connection is lost, or lookups use another primary."""
+        async with asyncio.timeout(self.check_interval):
+            await connection.add_listener(self._channel, self._receive)
+            files, position = await self._read_files(connection)
+        self._require(position)
+        self.session = secrets.token_hex()
+        self._purge()
+        if self._last_reason:
+            _log.info("backend %s: notifications of changes are received again", self._name)
+            self._last_reason = ""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.check_interval):
+                    await self._has_purged.wait()
+            before, has_purged = files, self._has_purged.is_set()
+            self._has_purged.clear()
+            for address, role in self._database.servers if self._follows_lookups else ():
+                if role == "primary" and address != connection.address:
+                    self._connector.last = address
+                    raise Unavailable("lookups use another server")
+            async with asyncio.timeout(self.check_interval):
+                files, position = await self._read_files(connection)
+            # Another purge in the meantime may be of a later position.
+            if (has_purged or files != before) and not self._has_purged.is_set():
+                self._require(position)
+            if files != before:
+                self._purge()
+
+    async def _read_files(self, connection: Connection) -> tuple[object, str]:
+        """Return the relations that lookups read with their files, and the position in the WAL."""
+        relation = self._database.executor.lookups.relation
         files, position = await connection.fetchrow(_FILES, relation and relation.sql)
         return files, position
 
@@ -128,15 +123,16 @@ class Listener:
 
     def _purge_changed(self) -> None:
         changed, self._changed = self._changed, set()
+        # Nothing of a standby is stored until the position of these changes is known.
         self._require(None)
-        self._purged.set()
+        self._has_purged.set()
         if len(changed) > _MAX_USERS or changed & {"", "*"}:
             self._purge()
         else:
             self._purge(*map(self._query, changed))
 
     def _query(self, payload: str) -> Query:
-        """Return the query that a payload names: a nickname, or ``card:`` and a card number."""
+        """Return the query for a payload: a nickname, or ``card:`` and a card number."""
         if payload.startswith("card:"):
             return ByCard(payload.removeprefix("card:"))
         # Only ASCII letters have another case, as in every query.

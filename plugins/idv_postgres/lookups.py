@@ -1,8 +1,8 @@
-"""The SQL of lookups, for a table or for the operator's own queries, and their validation.
+"""The SQL of lookups, for a table or for the operator's own queries, its validation and results.
 
-PostgreSQL's own ``=`` follows the column's collation or type (``citext``, padded ``char``, a
-nondeterministic collation), and finds more than the exact value. So a lookup compares twice: as
-the column does, which can use its index, and then byte by byte.
+PostgreSQL's ``=`` follows the column's collation or type (``citext``, padded ``char``, a
+nondeterministic collation), and finds more than the exact value. So a lookup compares twice: like
+the column, by its index, and then byte by byte.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from asyncpg import Connection
 
@@ -44,7 +44,7 @@ SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index
 WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
   AND indnkeyatts = 1
 """
-# SQL functions that are part of the server read no tables.
+# SQL functions of the server itself read no tables.
 _CALLS_FUNCTION = """
 SELECT EXISTS (SELECT FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
   WHERE l.lanname NOT IN ('internal', 'c') AND p.pronamespace <> 'pg_catalog'::regnamespace
@@ -60,21 +60,22 @@ class Lookups:
     """The statement of each kind of query, with the value as ``$1``; returns two rows at most.
 
     It raises an error with the text `REPLACED` if the table is another one than ``relation``.
-    ``batch_sql`` are statements for several values, as `Batches` needs them; not for every kind.
-    ``warnings`` are sentences for the log. ``has_at_signs`` is whether nicknames with @ in front
-    were seen. ``repeated`` are the statements that `Database.fetch` must repeat. ``search_path``
-    is that of the first start, empty if lookups do not depend on it. ``address`` is that of the
-    server where all of this was seen.
     """
 
     sql: Mapping[type[Query], str]
     batch_sql: Mapping[type[Query], str] = field(default_factory=dict)
+    """Statements for several values, as `Batches` needs them; not for every kind."""
     warnings: Sequence[str] = ()
+    """Sentences for the log."""
     has_at_signs: bool = False
+    """Whether a nickname with @ in front was seen."""
     repeated: Sequence[str] = ()
+    """The statements that `Executor.run` must repeat."""
     search_path: str = ""
+    """The path of the first start; empty if lookups do not depend on it."""
     relation: Relation | None = None
     address: str = ""
+    """The server of this inspection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,27 @@ class Column:
             )
 
 
-def only_user(rows: Sequence[Sequence[Any]]) -> User | None:
-    """Return the user in a lookup's rows; raises `Broken` if there are several or a bad one."""
-    if len(rows) > 1:
-        raise Broken("two rows answer one query")
-    return to_user(rows[0]) if rows else None
+class Result(NamedTuple):
+    """The rows of a lookup; with a ``reason``, no rows do not mean "not found"."""
+
+    rows: Sequence[Sequence[Any]]
+    reason: str | None = None
+    storable: bool = True
+    """Whether it is as new as the last change with a notification."""
+    standby: object = None
+    """The server and its WAL receiver; ``None`` for a primary."""
+    may_repeat: bool = False
+    """Whether the same lookup would have no reason now."""
+    address: str = ""
+    origin: str = ""
+    """`Connection.address` and `Connection.server`."""
+
+    @property
+    def user(self) -> User | None:
+        """The user in the rows; raises `Broken` for several rows, and for a bad one."""
+        if len(self.rows) > 1:
+            raise Broken("two rows answer one query")
+        return to_user(self.rows[0]) if self.rows else None
 
 
 def to_user(row: Sequence[Any]) -> User:
@@ -117,11 +134,11 @@ def to_user(row: Sequence[Any]) -> User:
 async def inspect(connection: Connection, options: PostgresOptions, before: Lookups) -> Lookups:
     """Validate the table or the queries, in a transaction; ``before`` are earlier lookups.
 
-    Raises `Broken` for what is missing, not text or UNLOGGED, and for another table than before;
-    and whatever asyncpg raises. A nickname with @ is a warning: one row that is added must not
-    fail all other lookups, nor the next start.
+    Raises `Broken` for a missing or UNLOGGED table, for columns without text and for another table
+    than before, and errors of asyncpg. A nickname with @ is a warning, because a single new row
+    must not fail all other lookups or the next start.
     """
-    # A session whose client is cut off would keep its locks, and ALTER TABLE would wait for hours.
+    # Without this a client that is cut off keeps its locks, and ALTER TABLE waits for hours.
     await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
     await connection.execute("SET LOCAL search_path TO DEFAULT")
     path = str(await connection.fetchval(SET_SEARCH_PATH))
@@ -135,7 +152,7 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     # For a table of a few rows the planner prefers to read them all.
     await connection.execute("SET LOCAL enable_seqscan = off")
     plans = {kind: await _explain(connection, each, "x") for kind, each in sql.items()}
-    # One that reads the whole table for each value would take as long as all of them.
+    # A batch that reads the whole table for each value takes as long as its lookups.
     batch_sql = {
         kind: each
         for kind, each in batch_sql.items()
@@ -144,21 +161,19 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     await connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
     repeated: list[str] = []
     for kind, plan in plans.items():
-        # The lookup, or a view that it reads, may call a function that reads tables.
+        # The lookup itself, or a view that it reads, may call a function that reads tables.
         text = re.sub(r'[\s"\\]', "", sql[kind] + json.dumps(plan, ensure_ascii=False)).lower()
         if await connection.fetchval(_CALLS_FUNCTION, text):
             repeated += [sql[kind], batch_sql.get(kind, "")]
-    warnings = list(lookups.warnings)
     slow = " or ".join(_NAMES[kind] for kind, plan in plans.items() if _reads_all(plan))
+    warnings = list(lookups.warnings)
     if slow:
         warnings.insert(0, f"a lookup by {slow} reads the whole table; an index is missing")
     await require_logged(connection)
-    # The operators of citext are found by it, too, while to set it takes time behind a pooler.
-    if not (queries or repeated or "citext" in "".join(sql.values())):
-        path = ""
-    seen = lookups.has_at_signs
-    address = connection.address
-    return Lookups(sql, batch_sql, warnings, seen, repeated, path, lookups.relation, address)
+    # Behind a pooler to set the path takes time. Operators of citext are found by it, too.
+    needs_path = queries or repeated or "citext" in "".join(sql.values())
+    lookups = replace(lookups, sql=sql, batch_sql=batch_sql, warnings=warnings, repeated=repeated)
+    return replace(lookups, search_path=path if needs_path else "", address=connection.address)
 
 
 async def _of_table(
@@ -181,8 +196,8 @@ async def _of_table(
             f"this repairs them: {repair} WHERE {column} COLLATE \"C\" LIKE '@%'"
         )
     warnings += await _unique_warnings(connection, options, columns)
-    # True if the name still means this relation, and else an error. It is evaluated when the
-    # statement is planned, which is repeated after each change of the relation.
+    # True if the name still means this relation, and otherwise an error. The planner evaluates it,
+    # and plans the statement again after each change of the relation.
     name = relation.sql.replace("'", "''")
     is_same = (
         f"CASE WHEN '{name}'::regclass = {relation.oid} THEN true ELSE '{REPLACED}'::text::bool END"
@@ -196,10 +211,9 @@ async def _of_table(
     return Lookups(sql, batch_sql, warnings, has_at_signs, relation=relation)
 
 
-async def _explain(connection: Connection, sql: str, value: str | list[str]) -> Mapping[str, Any]:
-    explain = f"EXPLAIN (VERBOSE, FORMAT JSON) {sql}"
-    (plan,) = json.loads(await connection.fetchval(explain, value))
-    return plan["Plan"]  # type: ignore[no-any-return]
+async def _explain(connection: Connection, sql: str, value: str | list[str]) -> Any:
+    plan = await connection.fetchval(f"EXPLAIN (VERBOSE, FORMAT JSON) {sql}", value)
+    return json.loads(plan)[0]["Plan"]
 
 
 def _reads_all(node: Mapping[str, Any]) -> bool:
@@ -210,7 +224,7 @@ def _reads_all(node: Mapping[str, Any]) -> bool:
 
 
 async def _own_query(connection: Connection, kind: type[Query], query: str) -> str:
-    """Return the operator's query as a lookup; raises `Broken` if it does not fit."""
+    """Return the operator's query as a lookup; raises `Broken` for wrong types and columns."""
     option = "by_nickname" if kind is ByNickname else "by_card"
     query = query.strip().removesuffix(";")
     statement = await connection.prepare(query)
@@ -231,11 +245,11 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
 def select_users(
     options: PostgresOptions, columns: Collection[str], table: str | None = None
 ) -> str:
-    """Return the SELECT of all rows as `to_user` takes them, from the table as ``u``."""
+    """Return the SELECT of all rows for `to_user`, from the table as ``u``."""
     table = table or options.quoted_table
     names, url = options.columns, options.columns.profile_url or "profile_url"
     own = [f"u.{quoted(names.plan)}::text"]
-    # A collation is an error for a number, which a column may have become: its zeros are lost.
+    # A column may have become a number, and lost its zeros: for it a collation is an error.
     identifiers = (names.card_number, names.nickname)
     own += [f'(u.{quoted(each)} COLLATE "C")::text' for each in identifiers]
     own.append(f"u.{quoted(url)}::text" if url in columns else "NULL")
@@ -243,7 +257,7 @@ def select_users(
 
 
 async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:
-    """Return the columns of the table; raises `Broken` for one that is missing or not text."""
+    """Return the columns of the table; raises `Broken` for a missing one, or one without text."""
     table, names = options.quoted_table, options.columns
     if await connection.fetchval("SELECT to_regclass($1::text) IS NULL", table):
         raise Broken(f"there is no table {table}, or the user of the dsn cannot see it")
@@ -264,17 +278,16 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
 
 
 async def _equals(connection: Connection, column: Column, *, folds: bool = False) -> Condition:
-    """Return the condition that a column is a value: to the byte, or but for the case of ASCII.
+    """Return the condition for a column: equal to the byte, or except for the case of ASCII.
 
-    The first comparison of folded values is what indexes are usually made on. A collation like
-    that of Turkish makes another letter of an ASCII one; there only ``COLLATE "C"`` folds as this
-    service does.
+    The first comparison of folded values uses the usual index. A Turkish collation turns an ASCII
+    letter into another one. There only ``COLLATE "C"`` folds like this service.
     """
     name = f"u.{quoted(column.name)}"
     if not folds and column.compares_exactly:
         return lambda value: f"{name} = {value}"
     if not folds:
-        # The type named "character" is that of one character.
+        # The type "character" without a length means one character.
         cast = {"bpchar": "::bpchar", "citext": f"::{column.type_sql}"}.get(column.type, "")
         return lambda value: f'{name} = {value}{cast} AND {name}::text COLLATE "C" = {value}'
     exact = f'lower({name}::text COLLATE "C")'
@@ -290,25 +303,23 @@ async def _equals(connection: Connection, column: Column, *, folds: bool = False
 async def _unique_warnings(
     connection: Connection, options: PostgresOptions, columns: Mapping[str, Column]
 ) -> list[str]:
-    """Return the statements that make two rows for one query impossible, unless they are."""
-    table, names = options.quoted_table, options.columns
+    """Return a statement for each missing index that makes two rows for one query impossible."""
+    table = options.quoted_table
     query = "SELECT relkind::text FROM pg_class WHERE oid = $1::text::regclass"
     # The key of a partitioned table may allow no unique index.
     if await connection.fetchval(query, table) != "r":
         return []
     keys = {_plain(row["key"]) for row in await connection.fetch(_UNIQUE_KEYS, table)}
     warnings = []
-    for name, folds in ((names.nickname, options.folds_nicknames), (names.card_number, False)):
-        plain = _plain(quoted(name))
-        any_case = folds and columns[name].type != "citext"
-        if f"lower{plain}" in keys or (plain in keys and not any_case):
-            continue
-        index = quoted(f"{options.table.rpartition('.')[2]}_{name}{'_lower' if folds else ''}")
-        key = f"lower({quoted(name)})" if folds else quoted(name)
-        warnings.append(
-            f"no unique index forbids two rows for one query by {quoted(name)}; this one does: "
-            f"CREATE UNIQUE INDEX {index} ON {table} ({key})"
-        )
+    for column, index, key in options.unique_indexes:
+        plain = _plain(quoted(column))
+        # An index of the column itself allows the nickname in two cases, except for citext.
+        is_enough = key == quoted(column) or columns[column].type == "citext"
+        if f"lower{plain}" not in keys and not (is_enough and plain in keys):
+            warnings.append(
+                f"no unique index forbids two rows for one query by {quoted(column)}; this one "
+                f"does: CREATE UNIQUE INDEX {index} ON {table} ({key})"
+            )
     return warnings
 
 

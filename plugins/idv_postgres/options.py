@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Self
 from urllib.parse import parse_qs, urlsplit
@@ -44,15 +44,14 @@ _TLS_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full
 
 @dataclass(frozen=True, slots=True)
 class Dsn:
-    """A validated URI: ``uris`` has one for each host, by its address, in the order of the list.
-
-    ``roles`` are the values for ``target_session_attrs`` that are tried in turn, each with every
-    host. ``name`` is what messages call it: its hosts and its database.
-    """
+    """A validated URI."""
 
     uris: Mapping[str, str]
+    """A URI for each host, by its address, in the order of the list."""
     roles: Sequence[str]
+    """The values for ``target_session_attrs``; each is tried with every host before the next."""
     name: str
+    """Hosts and database, for messages."""
 
     @classmethod
     def parse(cls, text: str) -> Dsn:
@@ -66,7 +65,7 @@ class Dsn:
             for host in hosts.split(",")
         }
         try:
-            # Host by host, as asyncpg gets them: most releases of Python refuse a list with IPv6.
+            # Host by host, as for asyncpg: most releases of Python refuse a list with IPv6.
             first, *_ = [urlsplit(uri).query for uri in uris.values()]
             query = parse_qs(first, strict_parsing=True) if first else {}
         except ValueError:
@@ -76,25 +75,20 @@ class Dsn:
                 "not a connection URI; write postgresql://user:password@host:5432/database, and "
                 "percent-encode special characters in the password (@ as %40, / as %2F)"
             )
-        role = _one_of(_ROLES, query, "target_session_attrs", "any")
-        _one_of(_TLS_MODES, query, "sslmode", "prefer")
+        for name, allowed in (("target_session_attrs", _ROLES), ("sslmode", _TLS_MODES)):
+            if query.get(name, allowed)[-1] not in allowed:
+                raise ValueError(f"{name} must be one of: {', '.join(allowed)}")
+        role = query.get("target_session_attrs", ["any"])[-1]
         roles = {"prefer-standby": ("standby", "any")}.get(role, (role,))
         if role == "any" and len(uris) > 1:
             roles = ("primary", "any")
         return cls(uris, roles, f"postgresql://{hosts}{path}")
 
 
-def _one_of(allowed: Sequence[str], query: dict[str, list[str]], name: str, default: str) -> str:
-    value = query.get(name, [default])[-1]
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of: {', '.join(allowed)}")
-    return value
-
-
 NOT_INSTALLED = (
     f"asyncpg is not installed; install it with: {sys.executable} -m pip install 'asyncpg>=0.30,<1'"
 )
-"""The advice names the library, since this project publishes no package."""
+"""The advice names the library, because this project publishes no package."""
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
 Sql = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 
@@ -108,25 +102,25 @@ DsnSecret = Annotated[SecretUrl, AfterValidator(_dsn)]
 
 
 class Columns(Options):
-    """The columns of the table; every value in them is text."""
+    """The columns of the table; every value is text."""
 
     nickname: Name = "nickname"
     """The nickname, without ``@`` in front."""
     card_number: Name = "card_number"
-    """The card number, in a column of text so that zeros in front stay."""
+    """The card number, as text, because a number loses zeros in front."""
     plan: Name = "plan"
     """The plan."""
     profile_url: Name | None = None
-    """The profile URL; if not given, the column ``profile_url``, if the table has one."""
+    """The profile URL; by default the column ``profile_url``, which the table may lack."""
 
 
 class PoolOptions(Options):
     """The connections of one process."""
 
     min: Annotated[WholeNumber, Field(ge=0, le=1000)] = 1
-    """Connections that are opened at the start."""
+    """Connections at the start."""
     max: Annotated[WholeNumber, Field(ge=1, le=1000)] = 10
-    """Connections at most; further lookups wait for one of them."""
+    """Connections at most; further lookups wait."""
 
     @model_validator(mode="after")
     def _min_is_not_above_max(self) -> Self:
@@ -139,20 +133,20 @@ class NotifyOptions(Options):
     """Notifications of changes, by LISTEN and NOTIFY."""
 
     channel: Name = "idv_users"
-    """The channel on which the database notifies of changes."""
+    """The channel of the notifications."""
     dsn: DsnSecret | None = None
-    """The connection URI for LISTEN, where that of the backend leads to a pooler or a standby."""
+    """The connection URI for LISTEN; needed if ``dsn`` leads to a pooler or to standbys alone."""
 
 
 class PostgresOptions(BackendOptions):
-    """The options of the kind ``postgres``, beside those of every backend."""
+    """The options of the kind ``postgres``, in addition to those of every backend."""
 
     dsn: DsnSecret
     """The connection URI: ``postgresql://user:password@host1:5432,host2:5432/database``."""
     table: Annotated[str, Field(min_length=1, pattern=r"^[^\x00.]+(\.[^\x00.]+)?$")] = "users"
-    """The table or view that holds one user in each row, as ``name`` or ``schema.name``."""
+    """The table or view with one user in each row, as ``name`` or ``schema.name``."""
     columns: Columns = Columns()
-    """The names of the table's columns, where they are not the usual ones."""
+    """The names of the table's columns."""
     by_nickname: Sql | None = None
     """The SELECT for the nickname ``$1``, instead of ``table``."""
     by_card: Sql | None = None
@@ -160,13 +154,13 @@ class PostgresOptions(BackendOptions):
     pool: PoolOptions = PoolOptions()
     """The connections for lookups."""
     prepared_statements: bool = True
-    """Whether statements are prepared once for each connection; false behind a pooler."""
+    """Prepare each statement once for each connection; write false behind a pooler."""
     notify: NotifyOptions | None = None
-    """Notifications by which the database purges cached answers; off unless given."""
+    """Notifications of the database that purge cached answers; off by default."""
     max_lag: Annotated[Duration, Field(ge=0.1)] = 1.0
     """How far a standby may be behind its primary for "not found" to count."""
     max_removed: Percentage = "2%"
-    """The share of the users that ``tornado-idv users import`` may remove."""
+    """The largest share of the users for ``tornado-idv users import`` to remove."""
 
     @model_validator(mode="after")
     def _table_or_queries(self) -> Self:
@@ -190,11 +184,19 @@ class PostgresOptions(BackendOptions):
 
     @property
     def primary_dsn(self) -> SecretStr:
-        """The connection URI past a pooler and standbys: that of ``notify``, if it has one."""
+        """The connection URI past a pooler and standbys: ``notify.dsn``, or ``dsn``."""
         return (self.notify and self.notify.dsn) or self.dsn
 
     @property
     def queries(self) -> dict[type[Query], str]:
-        """The operator's own queries, by what they look up; none if lookups read ``table``."""
+        """The operator's own queries, by their kind; none if lookups read ``table``."""
         both = ((ByNickname, self.by_nickname), (ByCard, self.by_card))
         return {kind: query for kind, query in both if query is not None}
+
+    @property
+    def unique_indexes(self) -> Iterator[tuple[str, str, str]]:
+        """Column, name and key of each of the two indexes for lookups."""
+        names, base = self.columns, self.table.rpartition(".")[2]
+        for column, folds in ((names.nickname, self.folds_nicknames), (names.card_number, False)):
+            key = f"lower({quoted(column)})" if folds else quoted(column)
+            yield column, quoted(f"{base}_{column}{'_lower' if folds else ''}"), key

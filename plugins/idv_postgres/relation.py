@@ -1,8 +1,8 @@
-"""The relation that the option ``table`` names, and the schemas in which names are looked up.
+"""The relation behind the option ``table``, and the schemas for names.
 
-Both depend on the ``search_path`` of a session, which the role, the database and, behind a pooler,
-any other client can change; and temporary tables come first. In an empty table of the same name
-no user is found. So the service determines both once, when it has connected.
+Both depend on the ``search_path`` of a session. The role, the database and, behind a pooler, any
+other client can change it, and temporary tables come first. In an empty table of the same name no
+user is found. So the service determines both once, after it has connected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SELECT set_config('search_path', concat_ws(', ', string_agg(quote_ident(name), '
   'pg_temp'), true)
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS s(name, place) WHERE name !~ '^pg_temp'
 """
-"""Fixes the path for this transaction, as far as its schemas exist, with temporary tables last."""
+"""Fixes the path for this transaction: its schemas that exist, and temporary tables last."""
 _RELATION = """
 SELECT oid, relnamespace::regnamespace || '.' || quote_ident(relname), ARRAY(
   SELECT name FROM unnest(current_schemas(false)) AS s(name)
@@ -40,7 +40,7 @@ WITH RECURSIVE tree AS ({roots} UNION SELECT next.oid FROM tree, LATERAL (
   WHERE r.ev_class = tree.oid AND r.ev_type = '1' AND d.refclassid = 'pg_class'::regclass
 ) AS next(oid))
 """
-"""The relations ``roots`` with their partitions, and the tables that views select from."""
+"""The relations ``roots`` with their partitions, and the tables below views."""
 _LOCKED = """
 SELECT relation AS oid FROM pg_locks WHERE locktype = 'relation' AND pid = pg_backend_pid()
 """
@@ -50,32 +50,31 @@ WHERE relpersistence <> 'p' AND relkind <> 'p' ORDER BY 1 LIMIT 1
 """  # noqa: S608 - constants
 _SAMPLE = 100
 Condition: TypeAlias = Callable[[str], str]
-"""Returns the SQL that compares a column with an SQL expression."""
+"""Returns SQL for the comparison of a column with an SQL expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table or view; ``sample`` has some of its nicknames, as they are looked up.
-
-    ``sql`` is its name with its schema, quoted where necessary.
-    """
+    """A table or view."""
 
     oid: int
     sql: str
+    """Its name with its schema, quoted if necessary."""
     sample: Sequence[str] = field(compare=False)
+    """Some of its nicknames, in the form for lookups."""
 
 
 async def resolve(
     connection: Connection, options: PostgresOptions, before: Relation | None, equals: Condition
 ) -> tuple[Relation, list[str]]:
-    """Return what the option ``table`` names, and a warning if the name is ambiguous.
+    """Return the relation of the option ``table``, and a warning for an ambiguous name.
 
     ``equals`` is for nicknames. Raises `Broken` for a relation that may not replace ``before``,
     and for an ambiguous name of an empty one.
     """
     table, column = options.quoted_table, f"{quoted(options.columns.nickname)}::text"
     value = f'lower({column} COLLATE "C")' if options.folds_nicknames else column
-    # This locks the relation, so that the name means no other one from now on.
+    # This locks the relation: its name means no other one until the end of the transaction.
     rows = await connection.fetch(f"SELECT {value} FROM {table} LIMIT {_SAMPLE}")  # noqa: S608 - quoted
     oid, sql, others = await connection.fetchrow(_RELATION, table)
     relation = Relation(oid, sql, [row[0] for row in rows if row[0] is not None])
@@ -100,16 +99,16 @@ async def resolve(
 async def _require_same_users(
     connection: Connection, before: Relation, relation: Relation, equals: Condition
 ) -> None:
-    """Raise `Broken` unless a relation may take the place of the one before.
+    """Raise `Broken` unless a relation may replace the one before.
 
-    It may if that one was renamed, as by a job that loads a table and exchanges the names, or if
-    it has most of the users that were seen in that one.
+    A job may have loaded it and exchanged the names: then the one before is still in the schema.
+    Otherwise most users of the sample must be there.
     """
     if relation.sample and await connection.fetchval(_IS_RENAMED, before.oid, relation.oid):
         return
     exists = f"EXISTS (SELECT FROM {relation.sql} AS u WHERE {equals('k.value')})"
     count = f"SELECT count(*) FROM unnest($1::text[]) AS k(value) WHERE {exists}"  # noqa: S608 - quoted
-    # The next table is compared with this sample, which lacks rows that came after it was read.
+    # With an empty sample any later table would pass: a table that was empty just now is refused.
     found = await connection.fetchval(count, before.sample) if relation.sample else 0
     if found * 2 < len(before.sample):
         raise Broken(
@@ -119,7 +118,7 @@ async def _require_same_users(
 
 
 async def require_logged(connection: Connection) -> None:
-    """Raise `Broken` for an UNLOGGED table among those that this transaction has locked."""
+    """Raise `Broken` for an UNLOGGED table among those with a lock of this transaction."""
     table = await connection.fetchval(_UNLOGGED)
     if table is not None:
         raise Broken(

@@ -1,15 +1,12 @@
-"""The SQL that makes the table of a backend, its unique indexes and its notifications.
-
-Every statement may be run again.
-"""
+"""The SQL of a table, its unique indexes and its notifications; each statement may run again."""
 
 from __future__ import annotations
 
 from idv_postgres.options import NotifyOptions, PostgresOptions, quoted, quoted_table
 
 _MAX_ROWS = 100
-"""Rows of one statement that are notified one by one; more purge everything."""
-# An index by another collation than "C" may miss rows after an update of the operating system.
+"""Rows of one statement with a notification each; more rows purge everything."""
+# With another collation than "C", an index may miss rows after an update of the operating system.
 _TABLE = """\
 BEGIN;
 CREATE TABLE IF NOT EXISTS {table} (
@@ -57,9 +54,9 @@ BEGIN
 END $idv$;
 """
 # Triggers of statements, not of rows: a change of a million rows is one notification. But they do
-# not fire for statements on a partition: so a partitioned table has one of rows, too, which each
-# partition inherits. The server combines its notifications to one for each transaction.
-# ALWAYS: also where session_replication_role is replica.
+# not fire for statements on a partition. So a partitioned table has a trigger of rows, too, and
+# each partition inherits it. The server combines its notifications to one for each transaction.
+# ALWAYS: also if session_replication_role is replica.
 _TRIGGER = """\
 DROP TRIGGER IF EXISTS {trigger} ON {table};
 CREATE TRIGGER {trigger} AFTER {event} ON {table} {rows}
@@ -100,12 +97,7 @@ def script(options: PostgresOptions) -> str:
         "more": _MAX_ROWS * 2 + 1,
     }
     parts = [_TABLE.format_map(names)]
-    for column, folds in (
-        (columns.nickname, options.folds_nicknames),
-        (columns.card_number, False),
-    ):
-        index = quoted(f"{base}_{column}{'_lower' if folds else ''}")
-        key = f"lower({quoted(column)})" if folds else quoted(column)
+    for _, index, key in options.unique_indexes:
         parts.append(_INDEX.format(index=index, key=key, table=names["table"]))
     parts.append(_FUNCTION.format_map(names))
     for event, rows in _ROWS.items():

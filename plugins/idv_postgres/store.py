@@ -1,4 +1,4 @@
-"""All users of a PostgreSQL table at once, for ``tornado-idv users``: the only code that writes it.
+"""All users of a PostgreSQL table at once, for ``tornado-idv users``: only this module writes it.
 
 Changes are copied into a temporary table, and applied from there in the same transaction. Lookups
 see the old rows until its commit: nothing is truncated.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import asyncpg
 from asyncpg.transaction import Transaction
 
+from idv_postgres.connection import Connection
 from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
 from idv_postgres.lookups import Column, read_columns, select_users, to_user
@@ -27,7 +29,7 @@ _CLOSE_TIMEOUT = 1.0
 _ROWS_AT_ONCE = 5000
 _ROWS_BETWEEN_PAUSES = 200
 _FIELDS = ("nickname", "card_number", "plan", "profile_url")
-# Between statements the list is compared. PostgreSQL has transaction_timeout from version 17 on.
+# Between statements the list is compared. PostgreSQL 17 and newer have transaction_timeout.
 _SETTINGS = """
 SET LOCAL lock_timeout = '10s';
 SET LOCAL row_security = off;
@@ -51,94 +53,46 @@ _UNCERTAIN = (
 
 
 class PostgresUserStore(UserStore):
-    """The users in the table of one database.
-
-    Connects as notifications do: to ``notify.dsn``, if it is given, and never to a standby.
-    """
+    """The users in one table; connects to ``notify.dsn`` or else ``dsn``, never to a standby."""
 
     def __init__(self, options: PostgresOptions) -> None:
-        self.options = options
-        self._connector = Connector(
-            options.primary_dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",)
-        )
+        self._options = options
         self.max_removed = options.max_removed
 
     def count(self) -> int:
-        """Return the number of rows."""
-        with self._reading() as (runner, connection, _):
-            query = f"SELECT count(*) FROM {self.options.quoted_table}"  # noqa: S608 - quoted
-            return int(runner.run(connection.fetchval(query)))
+        with _session(self._options, readonly=True) as session:
+            query = f"SELECT count(*) FROM {self._options.quoted_table}"  # noqa: S608 - quoted
+            return int(session.run(session.connection.fetchval(query)))
 
     def records(self) -> Iterator[User]:
         """Yield all users, from one transaction."""
-        options = self.options
+        options = self._options
         key = f'u.{quoted(options.columns.nickname)}::text COLLATE "C"'
         order = f"lower({key})" if options.folds_nicknames else key
-        with self._reading() as (runner, connection, columns):
-            select = f"{select_users(options, columns)} ORDER BY {order}"
-            yield from map(to_user, _rows(runner, connection, select))
+        with _session(options, readonly=True) as session:
+            select = f"{select_users(options, session.columns)} ORDER BY {order}"
+            yield from map(to_user, session.rows(select))
 
     @contextmanager
     def transaction(self, *, in_place: bool) -> Iterator[PostgresTransaction]:  # noqa: ARG002
-        """Change the users in one transaction."""
-        with asyncio.Runner() as runner:
-            with _mapped_errors(self.options.table):
-                connection, transaction = runner.run(self._begin())
-            # Without a commit the server rolls back as the connection is closed: after a signal
-            # during COPY, it cannot send a ROLLBACK, and the error would hide the signal.
-            try:
-                yield PostgresTransaction(self, runner, connection, transaction)
-            finally:
-                # What then fails in a task that a signal has left is no message.
-                runner.get_loop().set_exception_handler(lambda *_: None)
-                connection.terminate()
-
-    @contextmanager
-    def _reading(self) -> Iterator[tuple[asyncio.Runner, asyncpg.Connection, dict[str, Column]]]:
-        with asyncio.Runner() as runner, _mapped_errors():
-            connection, transaction = runner.run(self._begin(readonly=True))
-            try:
-                yield runner, connection, runner.run(read_columns(connection, self.options))
-                runner.run(transaction.commit())
-                runner.run(_close(connection))
-            finally:
-                connection.terminate()
-
-    async def _begin(self, *, readonly: bool = False) -> tuple[asyncpg.Connection, Transaction]:
-        connection = await self._connector.connect()
-        try:
-            # With any other isolation, statements after a lock see the rows of before it.
-            transaction = connection.transaction(isolation="read_committed", readonly=readonly)
-            async with asyncio.timeout(_CONNECT_TIMEOUT):
-                await transaction.start()
-                await connection.execute(_SETTINGS)
-        except BaseException:
-            connection.terminate()
-            raise
-        return connection, transaction
+        with _session(self._options) as session:
+            yield PostgresTransaction(self, self._options, session)
 
 
 class PostgresTransaction(UserTransaction):
     """The change of a table, which is locked from the beginning."""
 
     def __init__(
-        self,
-        store: PostgresUserStore,
-        runner: asyncio.Runner,
-        connection: asyncpg.Connection,
-        transaction: Transaction,
+        self, store: PostgresUserStore, options: PostgresOptions, session: _Session
     ) -> None:
-        self._store, self._runner = store, runner
-        self._connection, self._transaction = connection, transaction
-        options, names = store.options, store.options.columns
-        self._table = options.quoted_table
-        columns = self._run(read_columns(connection, options))
-        self._run(connection.execute(_BEGIN.format(self._table)))
+        self._store, self._session, self._notify = store, session, options.notify
+        self._table, names = options.quoted_table, options.columns
+        session.run(session.connection.execute(_BEGIN.format(self._table)))
         own = (names.nickname, names.card_number, names.plan, names.profile_url or "profile_url")
         self._columns = {
-            field: columns[name]
+            field: session.columns[name]
             for field, name in zip(_FIELDS, own, strict=True)
-            if name in columns
+            if name in session.columns
         }
         self.has_profile_url = "profile_url" in self._columns
         self._texts = {
@@ -152,71 +106,64 @@ class PostgresTransaction(UserTransaction):
         """Yield all rows, as text."""
         values = [self._texts.get(field, "NULL") for field in _FIELDS]
         query = f"SELECT {', '.join(values)}, {self._key} FROM {self._table} AS u"  # noqa: S608 - quoted
-        with _mapped_errors(self._store.options.table):
-            yield from _rows(self._runner, self._connection, query)
+        yield from self._session.rows(query)
 
     def delete(self, keys: Iterable[object]) -> int:
-        """Delete rows by one statement."""
         statement = (
             f"DELETE FROM {self._table} AS u USING idv_staged AS s WHERE {self._key} = s.key"  # noqa: S608 - quoted
         )
-        return self._run(self._apply(statement, ["key"], ((key,) for key in keys)))
+        return self._apply(statement, ["key"], ((key,) for key in keys))
 
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
-        """Update rows by one statement."""
         pairs = (f"{quoted(self._columns[each].name)} = {self._value(each)}" for each in fields)
         statement = (
             f"UPDATE {self._table} AS u SET {', '.join(pairs)} FROM idv_staged AS s "  # noqa: S608 - quoted
             f"WHERE {self._key} = s.key"
         )
-        return self._run(self._apply(statement, [*fields, "key"], rows))
+        return self._apply(statement, [*fields, "key"], rows)
 
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
-        """Add rows by one statement.
-
-        Card numbers come in no order, while nicknames often do: entries that follow each other
-        are inserted into an index faster.
-        """
         names = ", ".join(quoted(self._columns[field].name) for field in fields)
+        # Card numbers come in no order, nicknames often in theirs. Sorted entries are inserted
+        # into an index faster.
         statement = (
             f"INSERT INTO {self._table} ({names}) SELECT {', '.join(map(self._value, fields))} "  # noqa: S608 - quoted
             'FROM idv_staged AS s ORDER BY s.card_number COLLATE "C"'
         )
-        return self._run(self._apply(statement, fields, rows))
+        return self._apply(statement, fields, rows)
 
     def _value(self, field: str) -> str:
-        """Return the staged value; text is assigned to every type but an enum without a cast."""
+        """Return the staged value; PostgreSQL assigns text without a cast, except to an enum."""
         column = self._columns[field]
         return f"s.{field}::{column.type_sql}" if column.is_enum else f"s.{field}"
 
     def commit(self) -> None:
         """Notify the services and commit."""
-        notify, is_committing = self._store.options.notify, False
+        connection, is_committing = self._session.connection, False
 
         async def commit() -> None:
             nonlocal is_committing
-            if notify is not None:
-                query = "SELECT pg_notify($1::text, '*')"
-                await self._connection.execute(query, notify.channel)
+            if self._notify is not None:
+                await connection.execute("SELECT pg_notify($1::text, '*')", self._notify.channel)
             is_committing = True
-            await self._transaction.commit()
+            await self._session.transaction.commit()
             self._store.ignore_signals()
-            await _close(self._connection)
+            await _close(connection)
 
-        with _mapped_errors(self._store.options.table):
+        with _mapped_errors(self._session.table):
             try:
-                self._runner.run(commit())
+                self._session.runner.run(commit())
             except BaseException as error:  # a signal, too
                 is_refused = isinstance(error, asyncpg.PostgresError) and not is_disconnect(error)
                 if is_committing and not is_refused:
                     raise Unavailable(_UNCERTAIN) from None
                 raise
 
-    async def _apply(
+    def _apply(
         self, statement: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
     ) -> int:
-        """Stage rows, and return how many the statement has changed, the end of its command tag."""
-        connection = self._connection
+        """Stage rows, and return the number of changed ones, the end of the command tag."""
+        connection = self._session.connection
 
         async def pausing() -> AsyncIterator[Sequence[object]]:
             for number, row in enumerate(rows):
@@ -224,35 +171,76 @@ class PostgresTransaction(UserTransaction):
                     await asyncio.sleep(0)  # let a signal end the import
                 yield row
 
-        await connection.execute("TRUNCATE idv_staged")
-        await connection.copy_records_to_table("idv_staged", records=pausing(), columns=columns)
-        # Without statistics the planner would take it for small, and use nested loops.
-        await connection.execute("ANALYZE idv_staged")
-        return int((await connection.execute(statement)).split()[-1])
+        async def apply() -> int:
+            await connection.execute("TRUNCATE idv_staged")
+            await connection.copy_records_to_table("idv_staged", records=pausing(), columns=columns)
+            # Without statistics the planner would take it for small, and use nested loops.
+            await connection.execute("ANALYZE idv_staged")
+            return int((await connection.execute(statement)).split()[-1])
 
-    def _run(self, change: Coroutine[Any, Any, T]) -> T:
-        with _mapped_errors(self._store.options.table):
-            return self._runner.run(change)
-
-
-def _rows(
-    runner: asyncio.Runner, connection: asyncpg.Connection, select: str
-) -> Iterator[asyncpg.Record]:
-    async def open_cursor() -> Any:
-        return await (await connection.prepare(select)).cursor()
-
-    cursor = runner.run(open_cursor())
-    while rows := runner.run(cursor.fetch(_ROWS_AT_ONCE)):
-        yield from rows
+        return self._session.run(apply())
 
 
-async def _close(connection: asyncpg.Connection) -> None:
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A transaction in an event loop of its own; ``table`` is empty for reading only."""
+
+    runner: asyncio.Runner
+    connection: Connection
+    transaction: Transaction
+    table: str
+    columns: dict[str, Column]
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        with _mapped_errors(self.table):
+            return self.runner.run(work)
+
+    def rows(self, select: str) -> Iterator[asyncpg.Record]:
+        async def open_cursor() -> Any:
+            return await (await self.connection.prepare(select)).cursor()
+
+        cursor = self.run(open_cursor())
+        while rows := self.run(cursor.fetch(_ROWS_AT_ONCE)):
+            yield from rows
+
+
+@contextmanager
+def _session(options: PostgresOptions, *, readonly: bool = False) -> Iterator[_Session]:
+    connector = Connector(options.primary_dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
+    table = "" if readonly else options.table
+    with asyncio.Runner() as runner:
+        with _mapped_errors(table):
+            connection = runner.run(connector.connect())
+        # Without a commit the server rolls back as the connection is closed: after a signal
+        # during COPY, it cannot send a ROLLBACK, and the error would hide the signal.
+        with connection:
+            # With any other isolation, statements after a lock see the rows from before it.
+            transaction = connection.transaction(isolation="read_committed", readonly=readonly)
+
+            async def start() -> dict[str, Column]:
+                async with asyncio.timeout(_CONNECT_TIMEOUT):
+                    await transaction.start()
+                    await connection.execute(_SETTINGS)
+                return await read_columns(connection, options)
+
+            with _mapped_errors(table):
+                columns = runner.run(start())
+            try:
+                yield _Session(runner, connection, transaction, table, columns)
+                if readonly:
+                    runner.run(_close(connection))
+            finally:
+                # A signal leaves a task, whose later errors are no message.
+                runner.get_loop().set_exception_handler(lambda *_: None)
+
+
+async def _close(connection: Connection) -> None:
     with suppress(Exception):  # nothing that fails now changes the result
         await connection.close(timeout=_CLOSE_TIMEOUT)
 
 
 @contextmanager
-def _mapped_errors(table: str = "") -> Iterator[None]:
+def _mapped_errors(table: str) -> Iterator[None]:
     """Raise failures without the server's message, which may quote a value."""
     try:
         yield

@@ -20,8 +20,7 @@ from asyncpg import (
 
 from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
-from idv_postgres.lookups import Lookups
-from idv_postgres.standby import Result
+from idv_postgres.lookups import Lookups, Result
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable
@@ -75,7 +74,7 @@ class Database:
     async def observe(self) -> None:
         pass
 
-    settle = move = observe
+    follows = move = observe
 
     def terminate(self) -> None:
         self.calls.append("terminate")
@@ -466,4 +465,29 @@ async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_seco
         assert harness.count("inspect") == 1
         harness.repair()
         await harness.advance(2)
+        assert await outcome(harness.backend) == "found"
+
+
+async def test_check_that_ends_while_the_backend_is_down_does_not_bring_it_up(
+    serving: Callable[..., Any],
+) -> None:
+    """Its pool is closed, so only an attempt to connect does."""
+    async with serving() as harness:
+        going_on = asyncio.Event()
+
+        async def inspect(**_: object) -> Lookups:
+            await going_on.wait()
+            return Lookups({ByNickname: "other", ByCard: "other"})
+
+        harness.database.inspect = inspect  # type: ignore[method-assign]
+        harness.database.rows = REPLACED
+        waiting = asyncio.create_task(outcome(harness.backend))
+        await asyncio.sleep(0)
+        await harness.lose()
+        harness.database.rows = [ROW]
+        going_on.set()
+        assert await waiting == LOST
+        assert await outcome(harness.backend) == LOST
+        harness.repair()
+        await harness.advance(1)
         assert await outcome(harness.backend) == "found"

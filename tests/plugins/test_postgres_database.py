@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from asyncpg import (
@@ -34,8 +34,13 @@ class Connection:
         self.driver = driver
         self.done: list[str] = []
         self.ended = False
-        self.is_primary = False
-        self.standby: object = None
+        self.standby: object = "unknown"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.terminate()
 
     def is_closed(self) -> bool:
         return self.ended

@@ -12,7 +12,7 @@ from threading import Timer
 import pytest
 import trustme
 
-from idv_postgres import database as database_module
+from idv_postgres import executor
 from idv_postgres.backend import PostgresBackend
 from support.databases.postgres_backends import backend_of, serving
 from support.databases.postgres_server import (
@@ -92,7 +92,7 @@ async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
     database: Database, prepared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection goes on, and the server is probed."""
-    monkeypatch.setattr(database_module, "_SERVER_SHARE", 0.05)  # on a busy machine
+    monkeypatch.setattr(executor, "_SERVER_SHARE", 0.05)  # on a busy machine
     backend = backend_of(
         database,
         by_nickname=SLOW,

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, Self, cast
 
 import pytest
 
-from idv_postgres.database import Connector
+from idv_postgres.database import Connector, Database
 from idv_postgres.listener import Listener
 from idv_postgres.options import PostgresOptions
 from idv_postgres.relation import Relation
@@ -35,7 +36,10 @@ class Connection:
         await self.server.respond()
         return self.server.files, f"0/{self.server.checks}"
 
-    def terminate(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.ended = True
 
 
@@ -102,8 +106,12 @@ def listening() -> Callable[..., Any]:
         context = {"nickname_case": "fold" if folds else "preserve"}
         options = PostgresOptions.model_validate(given, context=context)
         relation = Relation(1, "public.users", ())
-        require = harness.required.append
-        listener = Listener(options, harness.purge, lambda: relation, require)
+        executor = SimpleNamespace(
+            lookups=SimpleNamespace(relation=relation),
+            standbys=SimpleNamespace(require=harness.required.append),
+        )
+        database = SimpleNamespace(executor=executor, servers=())
+        listener = Listener(options, cast(Database, database), harness.purge)
         harness.listener = listener
         listener._connector = cast(Connector, harness.server)
         task = asyncio.create_task(listener.run())

@@ -49,7 +49,7 @@ def harness() -> Harness:
 def test_state_is_no_row_of_the_result(harness: Harness) -> None:
     assert harness.look_up(1, 1).rows == [ROW[:-1]]
     result = harness.standbys.finish(harness.standbys.start(), [(None,) * 5])
-    assert (result.rows, result.reason, result.server) == ([(None,) * 4], None, None)
+    assert (result.rows, result.reason, result.standby) == ([(None,) * 4], None, None)
 
 
 def test_receiver_that_has_just_connected_says_nothing_for_a_second(harness: Harness) -> None:
@@ -122,12 +122,12 @@ def test_answers_are_stored_when_the_required_position_was_replayed_before(
 
 def test_state_is_certain_for_a_moment_and_until_a_change_is_notified(harness: Harness) -> None:
     harness.settle()
-    server = harness.look_up(100, 100).server
-    assert harness.standbys.is_certain(server)
+    standby = harness.look_up(100, 100).standby
+    assert harness.standbys.is_certain(standby)
     assert not harness.standbys.is_certain(None)
     harness.standbys.require(None)
-    assert not harness.standbys.is_certain(server)
+    assert not harness.standbys.is_certain(standby)
     harness.standbys.require("0/64")
-    assert harness.standbys.is_certain(server)
+    assert harness.standbys.is_certain(standby)
     harness.now += 0.05
-    assert not harness.standbys.is_certain(server)
+    assert not harness.standbys.is_certain(standby)

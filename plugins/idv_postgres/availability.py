@@ -1,0 +1,58 @@
+"""The state of a backend: whether lookups run, and what happens next."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+
+from tornado_idv import LookupFailed, Unavailable
+
+
+class State(Enum):
+    """The states, with what happens to a lookup."""
+
+    CLOSED = "fails, before `open` and after `close`"
+    CONNECTED = "runs"
+    SUSPECT = "runs, after another one was lost or not answered: a probe is due"
+    DOWN = "fails immediately, until an attempt to connect succeeds"
+
+
+_NEXT = {
+    State.CLOSED: {State.CONNECTED, State.DOWN},
+    State.CONNECTED: {State.SUSPECT, State.DOWN, State.CLOSED},
+    State.SUSPECT: {State.CONNECTED, State.DOWN, State.CLOSED},
+    State.DOWN: {State.DOWN, State.CONNECTED, State.CLOSED},  # again, with another error
+}
+
+
+class Availability:
+    """The state, and the error of each lookup that may not run.
+
+    .. code-block:: text
+
+                 open             lookup lost
+        CLOSED ---------> CONNECTED -------> SUSPECT
+          |                ^  |  ^              |  |
+          | open   connect |  |  | probe begins |  |
+          | fails          |  |  +--------------+  |
+          |                |  v  check or probe    |
+          +--------------> DOWN <------------------+ fails
+
+    `close` leads from each state to ``CLOSED``.
+    """
+
+    def __init__(self) -> None:
+        self.state = State.CLOSED
+        self.error: LookupFailed | None = Unavailable("the backend is not open")
+        self.is_disturbed = asyncio.Event()
+        """Set in every state except ``CONNECTED``."""
+
+    def change(self, state: State, error: LookupFailed | None = None) -> None:
+        """Enter a state, unless it may not follow, such as ``SUSPECT`` after ``DOWN``."""
+        if state not in _NEXT[self.state]:
+            return
+        self.state, self.error = state, error
+        if state is State.CONNECTED:
+            self.is_disturbed.clear()
+        else:
+            self.is_disturbed.set()

@@ -1,0 +1,112 @@
+"""Run lookups on connections, and record the roles of their servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from idv_postgres.connection import Connection
+from idv_postgres.lookups import Lookups, Result
+from idv_postgres.options import PostgresOptions
+from idv_postgres.standby import Standbys, with_state
+
+_SERVER_SHARE = 0.9
+"""The server stops a query after this fraction of ``timeout``, so that the connection survives."""
+_BATCH_SHARE = 1 / 3
+"""A query for several values is stopped after this fraction of ``timeout``.
+
+The rest is left to repeat their lookups alone."""
+_ROLLBACK_SHARE = 1 / 6
+"""A connection is closed if its rollback takes longer than this fraction of ``timeout``."""
+
+
+class Executor:
+    """Runs the statements of ``lookups``, those of the last inspection."""
+
+    def __init__(self, options: PostgresOptions) -> None:
+        self._is_prepared = options.prepared_statements
+        self._batch_timeout = options.timeout * _BATCH_SHARE
+        self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
+        self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
+        self.settings: dict[str, str] = {}
+        """The settings of a session; behind a pooler a transaction has its own."""
+        if options.prepared_statements:
+            self.settings = {
+                "application_name": "tornado-idv",
+                "statement_timeout": str(self._limit),
+                "row_security": "off",
+                # Otherwise the snapshot is older than the wait for the lock of a TRUNCATE, and a
+                # table that was filled again is empty in it.
+                "default_transaction_isolation": "read committed",
+            }
+        self.lookups = Lookups({})
+        self.standbys = Standbys(options.max_lag)
+        self.servers: dict[str, tuple[str, str | None]] = {}
+        """The last role at each address, and why "not found" does not count there."""
+
+    async def run(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
+        """Run a lookup, or one for several values, which may raise `TimeoutError`.
+
+        A lookup that calls a function is repeated after it found nothing. A STABLE function reads
+        by the snapshot of the query, and this is older than the end of a TRUNCATE for which the
+        function waits. In a transaction the second query has a snapshot from after these locks.
+        """
+        is_batch, may_repeat = isinstance(value, list), sql in self.lookups.repeated
+        if self._is_prepared:
+            result = await self._fetch(connection, sql, value)
+            # Of a batch some rows may be missing.
+            if not may_repeat or (result.rows and not is_batch):
+                return result
+        async with self._transaction(connection):
+            result = await self._fetch(connection, sql, value)
+            if may_repeat and (is_batch or not result.rows):
+                result = await self._fetch(connection, sql, value)
+        return result
+
+    @asynccontextmanager
+    async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
+        """Keep statement, value and time limit in one session, and leave nothing in it.
+
+        A pooler in transaction mode may use another session for each transaction.
+        """
+        path = self.lookups.search_path
+        try:
+            await connection.execute(
+                "BEGIN ISOLATION LEVEL READ COMMITTED; "
+                f"SET LOCAL statement_timeout = {self._limit}; "
+                f"SET LOCAL row_security = off{path and f'; SET LOCAL search_path TO {path}'}"
+            )
+            yield
+            await connection.execute("COMMIT")
+        except Exception:
+            try:
+                # After a timeout this waits until the server has stopped the statement.
+                async with asyncio.timeout(self._rollback_timeout):
+                    await connection.execute("ROLLBACK")
+            except Exception:  # noqa: BLE001 - the connection may be lost
+                connection.terminate()
+            raise
+
+    async def _fetch(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
+        """Run a statement, with the state of a standby unless that is certain."""
+        is_batch = isinstance(value, list)
+        limit = self._batch_timeout if is_batch else None
+        fetch = connection.fetch_prepared if self._is_prepared else connection.fetch
+        is_certain = connection.standby is None or self.standbys.is_certain(connection.standby)
+        # Behind a pooler the next statement may be run by another server.
+        if self._is_prepared and is_certain:
+            rows = await fetch(sql, value, timeout=limit)
+            return Result(rows, address=connection.address, origin=connection.server)
+        # The first rows may be too old, and those of the next statement new enough.
+        for _ in range(2):
+            start = self.standbys.start()
+            rows = await fetch(with_state(sql, is_batch=is_batch), value, timeout=limit)
+            result = self.standbys.finish(start, rows)
+            if not result.may_repeat:
+                break
+        connection.standby = result.standby
+        role = "primary" if result.standby is None else "standby"
+        reason = result.reason and f"{connection.address} is a standby that {result.reason}"
+        self.servers[connection.address] = role, reason
+        return result._replace(reason=reason, address=connection.address, origin=connection.server)
