@@ -39,7 +39,7 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
 
         Names come from the options of the backend. A second run changes nothing.
         """
-        from idv_postgres.init_database import init_database  # noqa: PLC0415 - not for `--help`
+        from idv_postgres.schema import init_database  # noqa: PLC0415 - not for `--help`
 
         init_database(tools, config_path, name, apply=apply)
 

@@ -14,9 +14,7 @@ from idv_postgres.standby import Standbys, with_state
 _SERVER_SHARE = 0.9
 """The server stops a query after this fraction of ``timeout``, so that the connection survives."""
 _BATCH_SHARE = 1 / 3
-"""A query for several values is stopped after this fraction of ``timeout``.
-
-The rest is left to repeat their lookups alone."""
+"""A query for several values has this fraction of ``timeout``; the rest is for single ones."""
 _ROLLBACK_SHARE = 1 / 6
 """A connection is closed if its rollback takes longer than this fraction of ``timeout``."""
 

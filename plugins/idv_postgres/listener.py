@@ -14,7 +14,7 @@ import asyncpg
 from idv_postgres.connection import Connection
 from idv_postgres.database import Connector, Database
 from idv_postgres.errors import to_lookup_failed
-from idv_postgres.options import NotifyOptions, PostgresOptions
+from idv_postgres.options import PostgresOptions
 from idv_postgres.relation import TREE
 from tornado_idv import ByCard, ByNickname, Query, Unavailable
 
@@ -51,7 +51,7 @@ class Listener:
         self, options: PostgresOptions, database: Database, purge: Callable[..., None]
     ) -> None:
         self._name, self._folds = options.name, options.folds_nicknames
-        self._channel = (options.notify or NotifyOptions()).channel
+        self._channel = options.channel
         self._database, self._purge = database, purge
         self._require = database.executor.standbys.require
         self._follows_lookups = options.primary_dsn is options.dsn

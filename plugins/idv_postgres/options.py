@@ -58,12 +58,10 @@ class Dsn:
         """Parse a URI; raises `ValueError`."""
         parts = _URI.fullmatch(text)
         start, hosts, path, options = parts.groups("") if parts else [""] * 4
-        uris = {
-            host
-            if ":" in host.rpartition("]")[2]
-            else f"{host}:5432": f"{start}{host}{path}{options}"
-            for host in hosts.split(",")
-        }
+        uris = {}
+        for host in hosts.split(","):
+            address = host if ":" in host.rpartition("]")[2] else f"{host}:5432"
+            uris[address] = f"{start}{host}{path}{options}"
         try:
             # Host by host, as for asyncpg: most releases of Python refuse a list with IPv6.
             first, *_ = [urlsplit(uri).query for uri in uris.values()]
@@ -181,6 +179,11 @@ class PostgresOptions(BackendOptions):
     def quoted_table(self) -> str:
         """The table, quoted as an SQL identifier."""
         return quoted_table(self.table)
+
+    @property
+    def channel(self) -> str:
+        """The channel of the notifications, also without ``notify``."""
+        return (self.notify or NotifyOptions()).channel
 
     @property
     def primary_dsn(self) -> SecretStr:

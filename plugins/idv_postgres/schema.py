@@ -1,9 +1,17 @@
-"""The SQL of a table, its unique indexes and its notifications; each statement may run again."""
+"""``tornado-idv postgres init``: the table of a backend, its unique indexes and notifications."""
 
 from __future__ import annotations
 
-from idv_postgres.options import NotifyOptions, PostgresOptions, quoted, quoted_table
+import asyncio
+from pathlib import Path
 
+import click
+
+from idv_postgres.options import NOT_INSTALLED, PostgresOptions, quoted, quoted_table
+from tornado_idv import CommandTools, Exit, StartError
+
+_TIMEOUT = 10.0
+"""Seconds for connecting."""
 _MAX_ROWS = 100
 """Rows of one statement with a notification each; more rows purge everything."""
 # With another collation than "C", an index may miss rows after an update of the operating system.
@@ -82,7 +90,7 @@ END $idv$;
 
 
 def script(options: PostgresOptions) -> str:
-    """Return the statements, as one transaction."""
+    """Return the statements, as one transaction that may run again."""
     columns, (schema, dot, base) = options.columns, options.table.rpartition(".")
     names = {
         "table": options.quoted_table,
@@ -91,7 +99,7 @@ def script(options: PostgresOptions) -> str:
         "plan": quoted(columns.plan),
         "url": quoted(columns.profile_url or "profile_url"),
         "function": quoted_table(f"{schema}{dot}{base}_notify"),
-        "channel": (options.notify or NotifyOptions()).channel.replace("'", "''"),
+        "channel": options.channel.replace("'", "''"),
         "name": options.quoted_table.replace("'", "''"),
         "most": _MAX_ROWS * 2,
         "more": _MAX_ROWS * 2 + 1,
@@ -105,3 +113,45 @@ def script(options: PostgresOptions) -> str:
         parts.append(_TRIGGER.format(**names, trigger=trigger, event=event.upper(), rows=rows))
     parts.append(_ROW_TRIGGER.format(**names, trigger=quoted(f"{base}_notify_row")))
     return f"{''.join(parts)}COMMIT;\n"
+
+
+def init_database(tools: CommandTools, config: Path, name: str | None, *, apply: bool) -> None:
+    """Print the SQL, or run it; exits with a message on errors."""
+    with tools.exit_on_error(Exit.NO):
+        backends = [each for each in tools.read_backends(config) if name in {None, each.name}]
+        found = [each for each in backends if isinstance(each, PostgresOptions)]
+        if not found:
+            named = f" with the name {name}" if name else ""
+            raise StartError(f"the configuration has no backend of the kind postgres{named}")
+        options, *others = found
+        if others:
+            raise StartError(
+                "the configuration has more than one backend of the kind postgres; choose one with "
+                "--name"
+            )
+        if options.queries:
+            raise StartError(
+                f"backend {options.name}: by_nickname and by_card read tables of your own; "
+                "only the option table names one that can be made"
+            )
+        if not apply:
+            click.echo(script(options), nl=False)
+            return
+        asyncio.run(_apply(options))
+    click.echo(f"backend {options.name}: the table and its notifications are up to date")
+
+
+async def _apply(options: PostgresOptions) -> None:
+    try:
+        from idv_postgres.database import Connector  # noqa: PLC0415 - asyncpg may be missing
+        from idv_postgres.errors import to_lookup_failed  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise StartError(NOT_INSTALLED) from None
+    connector = Connector(options.primary_dsn, timeout=_TIMEOUT, roles=("primary",))
+    try:
+        with await connector.connect() as connection:
+            await connection.execute(script(options))
+            await connection.close(timeout=_TIMEOUT)
+    except Exception as error:  # noqa: BLE001 - each is mapped
+        reason = to_lookup_failed(error, with_message=True).reason
+        raise StartError(f"backend {options.name}: {reason}") from None
