@@ -7,7 +7,7 @@
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, curl, jq, PostgreSQL, Samba, Go, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
-# make check  lint, types, layers, sizes, and the site of the documentation in build/site
+# make check  lint, types, layers, sizes, sentences, and the site of the documentation in build/site
 # make docs   renew the page of all commands
 # make man    write man pages into build/man
 # make dist   build wheel, source archive and SBOM in dist/, reproducibly
@@ -99,6 +99,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/test_size.py
+	$(BIN)/python tests/test_sentences.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs: $(VENV)/.dev
