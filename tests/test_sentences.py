@@ -22,7 +22,7 @@ MOST = {"relative words": 20.0, "phrases": 1.5, "conditions behind": 1.8}
 SIGNS = {
     "relative words": r"\b(?:which|that|whose|whom?|what|where)\b",
     "phrases": r"\b(?:beside|at once|by now|so many|so long|all the same|by itself|as far as|"
-    r"(?:is|are) to be|is told|gets no|of before|in time|of its own|says?|asked|for good|"
+    r"(?:is|are) to be|is [t]old|gets no|of before|in time|of its own|says?|asked|for good|"
     r"as (?:it is|they are)|of that kind|no more than that)\b",
     "conditions behind": r"\bif (?:it|they|there is one|so|any|that is|given|one)\b|, if ",
 }
