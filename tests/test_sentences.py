@@ -20,7 +20,7 @@ PRODUCT = ("tornado_idv", "plugins")
 MOST = {"relative words": 20.0, "phrases": 1.5, "conditions behind": 1.8}
 """For each 1,000 words. Tornado has 14.6, 0.5 and 1.3 by the same rules, aiohttp 8.8, 0.2, 1.0."""
 SIGNS = {
-    "relative words": r"\b(?:which|that|whose|whom?|what|where)\b",
+    "relative words": r"\b(?:which|that|whose|who[m]?|what|where)\b",
     "phrases": r"\b(?:beside|at once|by now|so many|so long|all the same|by itself|as far as|"
     r"(?:is|are) to be|is [t]old|gets no|of before|in time|of its own|says?|asked|for good|"
     r"as (?:it is|they are)|of that kind|no more than that)\b",

@@ -24,7 +24,7 @@ from tornado_idv.service.part import Prepared
 from tornado_idv.service.reload import Configuration
 from tornado_idv.service.sockets import bind
 from tornado_idv.workers import manager as manager_module
-from tornado_idv.workers.channel import Channel, Connection, Message, listening
+from tornado_idv.workers.channel import Channel, Message, MessageStream, control_socket
 from tornado_idv.workers.manager import Manager
 
 CONFIG = """\
@@ -59,7 +59,7 @@ class PlayedWorker:
         self.asked = asyncio.Event()
         self._replies = iter(replies)
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: MessageStream) -> None:
         message: Message | None = {}
         while message is not None:
             message = await connection.receive()
@@ -91,7 +91,7 @@ class Harness:
     def operations(self) -> list[str]:
         return [each["op"] for each in self.sent if each["op"] not in ("state", "overview")]
 
-    async def supervise(self, connection: Connection) -> None:
+    async def supervise(self, connection: MessageStream) -> None:
         while (message := await connection.receive()) is not None:
             self.sent.append(message)
             if message["op"] == "overview" and self.overview is not None:
@@ -128,9 +128,9 @@ async def managed(
     async with AsyncExitStack() as stack:
         for each in workers:
             if each.phase != "ended":
-                each.address = await stack.enter_async_context(listening(each.serve))
+                each.address = await stack.enter_async_context(control_socket(each.serve))
         ours, theirs = map(stack.enter_context, socket.socketpair())
-        supervisor, connection = await Connection.on(ours), await Connection.on(theirs)
+        supervisor, connection = await MessageStream.on(ours), await MessageStream.on(theirs)
         stack.push_async_callback(supervisor.close)
         stack.push_async_callback(connection.close)
         channel = Channel(connection, None, 0)
@@ -353,7 +353,7 @@ async def test_worker_that_starts_meanwhile_prepares_the_configuration_too(
     tmp_path: Path,
 ) -> None:
     class First(PlayedWorker):
-        async def serve(self, connection: Connection) -> None:
+        async def serve(self, connection: MessageStream) -> None:
             harness.workers = workers
             await super().serve(connection)
 

@@ -9,22 +9,22 @@ import socket
 import pytest
 
 from tornado_idv.errors import StartError
-from tornado_idv.workers.channel import Connection, connected, listening
+from tornado_idv.workers.channel import MessageStream, connected, control_socket
 
 
-async def echo(connection: Connection) -> None:
+async def echo(connection: MessageStream) -> None:
     while (message := await connection.receive()) is not None:
         connection.send(**message)
 
 
 async def test_message_of_a_mebibyte_arrives_whole() -> None:
-    async with listening(echo) as address, connected(address) as connection:
+    async with control_socket(echo) as address, connected(address) as connection:
         connection.send(text="ä" * 2**20)
         assert await connection.receive() == {"text": "ä" * 2**20}
 
 
 async def test_address_is_no_file_and_is_free_at_the_end() -> None:
-    async with listening(echo) as address:
+    async with control_socket(echo) as address:
         assert address.startswith("\0")
     with pytest.raises(ConnectionError):
         async with connected(address):
@@ -39,19 +39,19 @@ async def test_worker_cannot_start_where_there_are_no_unix_sockets(
 
     monkeypatch.setattr(socket, "socket", fail)
     with pytest.raises(StartError, match=r"not supported by protocol; allow AF_UNIX$"):
-        async with listening(echo):
+        async with control_socket(echo):
             pass
 
 
 async def test_process_of_another_user_is_not_responded_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with listening(echo) as address, connected(address) as connection:
+    async with control_socket(echo) as address, connected(address) as connection:
         monkeypatch.setattr(os, "geteuid", lambda: 1 + os.getuid())
         connection.send(text="canary")
         assert await connection.receive() is None
 
 
 async def test_process_of_another_user_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with listening(echo) as address:
+    async with control_socket(echo) as address:
         monkeypatch.setattr(os, "geteuid", lambda: 1 + os.getuid())
         with pytest.raises(ConnectionError):
             async with connected(address):

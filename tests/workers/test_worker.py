@@ -30,7 +30,7 @@ from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.service.sockets import bind
-from tornado_idv.workers.channel import Connection, Message, connected
+from tornado_idv.workers.channel import Message, MessageStream, connected
 from tornado_idv.workers.worker import run_worker
 
 CONFIG = f"""\
@@ -212,7 +212,7 @@ def test_error_is_the_reply_to_what_fails(
     assert "command purge failed" in capfd.readouterr().err
 
 
-async def prepare(connection: Connection, content: str) -> Any:
+async def prepare(connection: MessageStream, content: str) -> Any:
     """Return the failure to prepare a configuration, or ``None``."""
     connection.send(op="prepare", args=content)
     assert await connection.receive() == {"begun": True}

@@ -102,7 +102,7 @@ def check_text(text: str) -> str:
 
 
 @dataclass(frozen=True, repr=False, slots=True)
-class Snapshot:
+class StoredKeys:
     """All keys of a store at one time, one for each token.
 
     ``keys`` are by the digests of the tokens. ``revision`` is the revision of the store. The next
@@ -114,7 +114,7 @@ class Snapshot:
     state: object
 
 
-EMPTY = Snapshot({}, None, None)
+EMPTY = StoredKeys({}, None, None)
 """The snapshot before the first read."""
 
 

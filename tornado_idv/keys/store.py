@@ -17,7 +17,7 @@ from tornado_idv.keys.record import (
     COLUMNS,
     EMPTY,
     KeyRecord,
-    Snapshot,
+    StoredKeys,
     Token,
     in_order,
     to_api_key,
@@ -127,7 +127,7 @@ class KeyStore:
         with self._database.reading():
             yield from self._read("", ())
 
-    def api_keys(self, known: Snapshot) -> Snapshot:
+    def api_keys(self, known: StoredKeys) -> StoredKeys:
         """Return the keys for authentication, one for each token.
 
         ``known`` is the last snapshot: only changes since then are read, and unchanged keys stay
@@ -150,7 +150,7 @@ class KeyStore:
                 del rows  # a cursor in a traceback would keep the store locked
             if len({key.id for key in keys.values()}) < self.count():
                 raise InvalidRowError(f"{self._name}: a key in it is not valid: it has no token")
-        return Snapshot(keys, revision, state)
+        return StoredKeys(keys, revision, state)
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id. Raises `KeyStoreError` for an unknown id."""

@@ -41,7 +41,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(message) + b"\n"  # JSON escapes line feeds
 
 
-class Connection:
+class MessageStream:
     """One end of a connection, with messages in both directions."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,13 +74,13 @@ class Connection:
 
 
 @asynccontextmanager
-async def listening(serve: Callable[[Connection], Awaitable[None]]) -> AsyncIterator[str]:
+async def control_socket(serve: Callable[[MessageStream], Awaitable[None]]) -> AsyncIterator[str]:
     """Serve connections, and yield the address. Raises `StartError` without Unix sockets."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
             if _is_own(writer.get_extra_info("socket")):
-                await serve(Connection(reader, writer))
+                await serve(MessageStream(reader, writer))
 
     try:
         sock = socket.socket(socket.AF_UNIX)
@@ -93,7 +93,7 @@ async def listening(serve: Callable[[Connection], Awaitable[None]]) -> AsyncIter
 
 
 @asynccontextmanager
-async def connected(address: str) -> AsyncIterator[Connection]:
+async def connected(address: str) -> AsyncIterator[MessageStream]:
     """Yield a connection to a process. Raises `ConnectionError` for an ended process."""
     with ExitStack() as opened:
         sock = opened.enter_context(socket.socket(socket.AF_UNIX))
@@ -101,7 +101,7 @@ async def connected(address: str) -> AsyncIterator[Connection]:
         sock.connect(address.encode("latin-1"))
         if not _is_own(sock):
             raise ConnectionRefusedError
-        connection = await Connection.on(sock)
+        connection = await MessageStream.on(sock)
         opened.pop_all()
     try:
         yield connection
@@ -149,7 +149,7 @@ class Channel:
     """
 
     def __init__(
-        self, connection: Connection, starting: asyncio.Task[Any] | None, generation: int
+        self, connection: MessageStream, starting: asyncio.Task[Any] | None, generation: int
     ) -> None:
         self.stop = asyncio.Event()
         self.delay = False
@@ -215,7 +215,7 @@ async def supervised(
 
     ``generation`` is the number of the configuration at the start of the process.
     """
-    connection = await Connection.on(control)
+    connection = await MessageStream.on(control)
     channel = Channel(connection, asyncio.current_task(), generation)
     tasks = [asyncio.create_task(each) for each in (channel.read(), channel.send_heartbeats())]
     try:

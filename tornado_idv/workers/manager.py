@@ -31,7 +31,14 @@ from tornado_idv.service.reload import (
     failure,
     prepare_file,
 )
-from tornado_idv.workers.channel import STOPPED, Channel, Connection, Message, connected, supervised
+from tornado_idv.workers.channel import (
+    STOPPED,
+    Channel,
+    Message,
+    MessageStream,
+    connected,
+    supervised,
+)
 
 _log = logging.getLogger(__name__)
 _TIMEOUT = 5.0
@@ -134,7 +141,7 @@ class Manager:
                 own = await prepare_file(file, self._kinds, self._prepare)
                 undo.push_async_callback(own.abort)
                 asked: set[int] = set()
-                prepared: list[Connection] = []
+                prepared: list[MessageStream] = []
                 reply: Message = {}
                 while "result" not in reply:
                     # Starting workers need not prepare: the supervisor replaces them.
@@ -221,7 +228,7 @@ async def _ask(worker: Message, op: str, args: Record) -> Message:
         return {"error": error.strerror}
 
 
-async def _reply(connection: Connection) -> Message:
+async def _reply(connection: MessageStream) -> Message:
     try:
         async with asyncio.timeout(_TIMEOUT):
             return await connection.receive() or {"ended": True}
@@ -231,7 +238,7 @@ async def _reply(connection: Connection) -> Message:
 
 async def _prepare_in(
     worker: Message, content: bytes, stack: AsyncExitStack
-) -> Connection | ReloadResult | None:
+) -> MessageStream | ReloadResult | None:
     """Prepare a configuration in a worker. Return the connection for its commit.
 
     If the worker cannot, return the failure. For a draining or ended worker, return ``None``.

@@ -23,9 +23,9 @@ from tornado_idv.workers.channel import (
     STOPPED,
     UNANSWERED,
     Channel,
-    Connection,
     Message,
-    listening,
+    MessageStream,
+    control_socket,
     supervised,
 )
 
@@ -51,7 +51,7 @@ def run_worker(
         with file.located():
             async with AsyncExitStack() as stack:
                 # Before it serves, so a purge reaches every worker with cached answers.
-                address = await stack.enter_async_context(listening(requests.respond))
+                address = await stack.enter_async_context(control_socket(requests.respond))
                 channel.update(address=address)
                 service = await stack.enter_async_context(
                     public_listener(
@@ -93,7 +93,7 @@ class _Requests:
         self._file, self._kinds = current.file, current.kinds
         self._lock = asyncio.Lock()
 
-    async def respond(self, connection: Connection) -> None:
+    async def respond(self, connection: MessageStream) -> None:
         """Execute the request on a connection. Send its result or error."""
         if (message := await connection.receive()) is None:
             return
@@ -112,7 +112,7 @@ class _Requests:
             _log.error(text, message["op"], format_traceback(error))
             connection.send(error=type(error).__name__)
 
-    async def _prepare(self, service: Service, connection: Connection, content: str) -> None:
+    async def _prepare(self, service: Service, connection: MessageStream, content: str) -> None:
         """Prepare a configuration. The next message commits it.
 
         If the connection ends instead, abort.
