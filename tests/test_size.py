@@ -18,7 +18,7 @@ FEATURES = PACKAGE / "features"
 BESIDE_THE_CORE = (FEATURES, PACKAGE / "client", PACKAGE / "double", PACKAGE / "kit")
 SIZES = {
     # Lines of Python, with docstrings and blank lines.
-    "core": 17_803,
+    "core": 17_880,
     # Beside it: for callers, for their tests, and for authors of plugins.
     "client": 876,
     "double": 216,
