@@ -1,11 +1,11 @@
-"""A concurrency limit with a wait queue, bounded by time.
+"""A concurrency limit; its wait queue is bounded by time.
 
-Like `asyncio.Semaphore`, but with deadlines. The usual case, with a free permit, needs no
-coroutine call.
+Like `asyncio.Semaphore`, but with deadlines. When a permit is free, as usual, no coroutine is
+called.
 
-The queue is first come, first served until a waiter has used half of its time. From then on the
-newest waiters come first ("adaptive LIFO"): in the old order all of them would get their permits
-late, and most too late. The older ones keep waiting for a decrease of the load.
+The queue is first come, first served. While the oldest waiter has used half of its time or more,
+the newest come first ("adaptive LIFO"): in the old order all of them would get their permits late,
+and most too late. The older ones keep waiting in case the load decreases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Bulkhead:
         self._limit = limit
         self._free = limit
         self._queue: deque[tuple[float, _Permit]] = deque()
-        """Waiters, the oldest first, each with the time at which half of its wait is over."""
+        """Waiters, the oldest first, each with the time at which half of its time is used."""
         self._deadlines = DeadlineQueue(_refuse)
 
     @property

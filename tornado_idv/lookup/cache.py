@@ -30,13 +30,13 @@ _LRU_TOUCH_INTERVAL = 10.0
 
 
 CacheState = Literal["found", "not_found", "stale", "failure", "absent"]
-"""The cached state of a query. A ``stale`` answer is served only after a failed lookup."""
+"""The cached state of a query. A ``stale`` answer is served only if the lookup fails."""
 
 
 class CacheLimits(Options):
     """The cache of answers; times are in seconds.
 
-    "Not found" answers have their own limit: guesses cannot evict users.
+    "Not found" answers have their own limit, so guesses cannot evict users.
     """
 
     ttl: Duration = 300.0
@@ -52,14 +52,14 @@ class CacheLimits(Options):
     stale_if_error: Duration = 3600.0
     """How long after its TTL a found user is still served while backends are unavailable."""
     refresh_ahead: _Fraction = 0.8
-    """The fraction of the TTL. Later hits start a refresh in the background."""
+    """The fraction of the TTL after which a hit starts a refresh in the background."""
     degraded_ttl: Duration = 30.0
     """The maximum TTL of a user found after an unavailable backend was skipped."""
     failure_memo: Duration = 2.0
     """How long a failed lookup is answered 503 without querying the backends again."""
 
     def of_answers(self) -> dict[str, object]:
-        """Return the settings with an influence on answers, without defaults and features."""
+        """Return the settings that affect answers, without default values and those of features."""
         return self.model_dump(include=set(CacheLimits.model_fields), exclude_defaults=True)
 
 
@@ -89,7 +89,10 @@ class AnswerCache:
         self.on_purge: Callable[[], object] = lambda: None
         """Called after each purge."""
         self.persisted: set[str] = set()
-        """Queries for the users in a snapshot, as text. "Not found" for one calls `on_purge`."""
+        """Queries for the users in a snapshot, as text.
+
+        A "not found" or unstorable answer to one of them calls `on_purge`, too.
+        """
         self.purges = 0
         """The number of purges so far."""
 
@@ -99,7 +102,7 @@ class AnswerCache:
         return {"found": len(self._found), "negative": len(self._negative)}
 
     def get(self, query: Query) -> Answer | None:
-        """Return the fresh cached answer or ``None``. No I/O, no waiting, no task."""
+        """Return the cached answer if it is fresh, else ``None``. No I/O, no waiting, no task."""
         text = query.text
         entry = self._found.find(text) or self._negative.find(text)
         if entry is None or entry.epoch.expired:
@@ -112,11 +115,11 @@ class AnswerCache:
         return entry.answer
 
     def get_failure(self, query: Query) -> LookupFailed | None:
-        """Return the recent failure of a lookup or ``None``."""
+        """Return the failure of a recent lookup or ``None``."""
         return self._failures.find(query.text)
 
     def get_stale(self, query: Query) -> Answer | None:
-        """Return the found answer to serve during a failure of the backends, or ``None``."""
+        """Return a found answer that may be served while the backends fail, or ``None``."""
         entry = self._found.get(query.text)
         if entry is None or entry.epoch.expired:
             return None
@@ -142,7 +145,7 @@ class AnswerCache:
     def found_entries(self) -> Iterator[tuple[str, Entry]]:
         """Yield the entries of found users by the text of their query.
 
-        Lookups continue between two entries. Removed entries are left out; new ones may be.
+        Lookups may run between two entries. Removed entries are left out; new ones may be.
         """
         for text in list(self._found):
             entry = self._found.find(text)
@@ -185,7 +188,7 @@ class AnswerCache:
         self._failures[query.text] = error.copy()  # without the frames of its traceback
 
     def store(self, query: Query, answer: Answer) -> None:
-        """Store the answer of a lookup, unless it must not be stored."""
+        """Store the answer of a lookup if it is storable; drop the entry that it replaces."""
         text, limits, now = query.text, self.limits, self.timer()
         if not (answer.found and answer.storable):
             # What was cached before is out of date, and must not be served stale either. `get`

@@ -1,6 +1,6 @@
-"""Canaries: users known to exist. "Not known here" of their backend needs their confirmation.
+"""Canaries: users who must be found before "not known here" of their backend is trusted.
 
-A source without its users, or without the right to read them, seems to work and finds no user.
+A source that lost its users, or the right to read them, seems to work and finds no user.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 30.0
 """Seconds between two lookups of a canary without traffic."""
 _Outcome = LookupFailed | Collection[str | None]
-"""The servers with all canaries, or the reason to distrust "not found"."""
+"""The servers that found the canaries, or the reason not to trust the answers."""
 KINDS: Mapping[type[Query], str] = {ByNickname: "nickname", ByCard: "card_number"}
-"""The protected kinds of query by their names in options and metrics."""
+"""The kinds of query that canaries protect, with their names in options and metrics."""
 
 
 def canaries_of(options: BackendOptions) -> dict[str, Query]:
@@ -86,27 +86,30 @@ class Canary:
         self._plans = {f"@{each.nickname}": each.plan for each in with_plan}
         self._plans |= {each.card_number or "": each.plan for each in with_plan}
         self.judges_found = any(each.plan or each.absent for each in options.canaries)
-        """Whether "found", too, needs the confirmation of the canaries."""
+        """Whether the canaries must confirm "found", too."""
         self._success = ", ".join(self.queries) + (" confirmed" if self.judges_found else " found")
         self._max_age = min(each.max_age for each in options.canaries)
         self._look_up = look_up
         self._timer = timer
         self.problem: str | None = None
-        """The missing canary of the last successful lookup, as a phrase, or ``None``."""
+        """The unexpected result of a canary, as a phrase, or ``None``.
+
+        A lookup of the canaries that fails does not change it.
+        """
         self.task: asyncio.Task[None] | None = None
         self._found: dict[str | None, tuple[float, float]] = {}
-        """Start and end of the last confirmation, by server."""
+        """Start and end of the last lookup that confirmed all canaries, by server."""
         self._began = -inf
         self._running: asyncio.Future[_Outcome] | None = None
         self._next: asyncio.Future[_Outcome] | None = None
 
     def share_state_of(self, other: Canary) -> None:
-        """Continue with the confirmations of an equal canary."""
+        """Continue with the results of an equal `Canary`."""
         self.problem, self._began, self._found = other.problem, other._began, other._found
 
     @property
     def found(self) -> bool:
-        """Return whether the last successful lookup found them."""
+        """Return whether a server has confirmed them, and no lookup has contradicted that since."""
         return bool(self._found)
 
     @property
@@ -118,8 +121,9 @@ class Canary:
     def is_fresh(self, ended: float, began: float = inf, server: str | None = None) -> bool:
         """Return whether a confirmation covers a lookup with this start and end.
 
-        It must have ended before the lookup began: the source may have been empty before it. Only
-        confirmations by the server of the lookup count.
+        It must have ended before the lookup began: earlier the source may have been empty. It must
+        have begun at most ``max_age`` before the lookup ended. Only confirmations by the server of
+        the lookup count.
         """
         found_at, found_by = self._found.get(server, (-inf, inf))
         return found_by <= began and self._covers(found_at, ended)
@@ -127,7 +131,7 @@ class Canary:
     async def confirm(
         self, ended: float, deadline: float, server: str | None = None
     ) -> Collection[str | None]:
-        """Return the servers with all canaries, for a lookup with this end on this server.
+        """Return the servers that found the canaries, for a lookup with this end on this server.
 
         The servers may be others than that of the lookup. Waits until ``deadline`` of the running
         loop's clock. Raises `Unavailable`.
@@ -146,8 +150,11 @@ class Canary:
         return outcome
 
     async def look_up(self, name: str) -> str | None:
-        """Look one canary up and return its server; raises `LookupFailed` for a lost one."""
-        # It may wait for a place in the bulkhead as long as it may take.
+        """Look one canary up and return its server.
+
+        Raises `LookupFailed`, and `Untrusted` for an unexpected result.
+        """
+        # The guard spends up to half of this on the wait for a permit: the rest is one timeout.
         deadline = asyncio.get_running_loop().time() + 2 * self._options.timeout
         try:
             answer = await self._look_up(query := self.queries[name], deadline)
@@ -171,7 +178,7 @@ class Canary:
             self._start()
 
     def _covers(self, began: float, ended: float) -> bool:
-        # With 0 only a later lookup counts. The clock may show the same time for both.
+        # With 0 only a lookup that starts later counts, even if the clock shows the same time.
         return self._max_age > 0 and ended - began <= self._max_age
 
     def _start(self) -> asyncio.Future[_Outcome]:
@@ -194,7 +201,7 @@ class Canary:
             self._running = self._next = self.task = None
 
     async def _find_all(self) -> _Outcome:
-        """Return the servers with all canaries, or the reason to distrust "not known here"."""
+        """Return the servers that found the canaries, or the reason not to trust the answers."""
         servers = set[str | None]()
         for name in self.queries:
             try:
@@ -209,7 +216,7 @@ class Canary:
         if self.problem is not None:
             _log.info("backend %s: %s again", self._options.name, self._success)
         fresh = {k: v for k, v in self._found.items() if self._covers(v[0], self._timer())}
-        # Two servers in one round: neither of them has confirmed all canaries.
+        # If two servers responded, neither of them has confirmed all canaries.
         found = dict.fromkeys(servers, (self._began, self._timer())) if len(servers) == 1 else {}
         self.problem, self._found = None, {**fresh, **found}
         return servers

@@ -57,7 +57,8 @@ class Chain:
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
         of_plugins = map(_PluginDispatch, plugins.hook.idv_identify.get_hookimpls())
-        for each in (*of_plugins, *reversed(guards)):  # pluggy calls the last one first
+        # pluggy calls the last one first: guards come before plugins, even those with `tryfirst`.
+        for each in (*of_plugins, *reversed(guards)):
             manager.register(each)
         self._hook = manager.hook.idv_identify
         default = cache.limits.negative_ttl
@@ -73,8 +74,8 @@ class Chain:
         """Return the answer for the cache and the response; raises `Unavailable` or `Broken`.
 
         *Not found* needs "not known here" from every backend serving the query: a skipped one
-        might know the user. Its TTL is the shortest of these backends. ``observe`` gets the name
-        and the call of each backend before it is called.
+        might know the user. Its TTL is the shortest that one of them allows. ``observe`` gets the
+        name and the call of each backend and plugin, and returns the call to await.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
         calls: list[NamedCall] = self._hook(query=query, deadline=deadline)
@@ -103,7 +104,7 @@ class Chain:
                     raise skipped
                 answer = Answer(None, ttl=ttl, storable=storable)
         finally:
-            for _, call in calls:
+            for _, call in calls:  # a coroutine that is neither awaited nor closed logs a warning
                 call.close()
         return Answer(
             answer.user,
@@ -142,7 +143,7 @@ class Chain:
 
 
 class _PluginDispatch:
-    """The ``idv_identify`` of a plugin. It has no guard, only the deadline."""
+    """The ``idv_identify`` of a plugin. It has no guard: only the deadline bounds it."""
 
     def __init__(self, implementation: HookImpl) -> None:
         self.name = implementation.plugin_name

@@ -1,8 +1,8 @@
 """A circuit breaker: after repeated failures, calls to a backend are rejected for a while.
 
-Consecutive failures *open* the circuit. It then rejects every call. After its time one call is
-permitted as a probe. A success closes the circuit; a failure opens it for twice the time.
-Callers report the end of each call.
+After a number of consecutive failures the circuit *opens* and rejects every call. When its time is
+over, it lets one call at a time through as a probe. A success closes the circuit; a failure opens
+it for twice the time. Callers report the end of each call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 from tornado_idv.interfaces.backend import BreakerOptions
 
-_JITTER = 0.2
+_JITTER = 0.2  # processes whose circuits opened together probe at different times
 BreakerState = Literal["closed", "half_open", "open"]
 """Whether calls are let through: all, a probe, or none."""
 
@@ -40,14 +40,14 @@ class CircuitBreaker:
         self._timer = timer
         self._chance = chance
         self.failures = 0
-        """Consecutive failures, including the one behind the open circuit."""
+        """Consecutive failures, including the one that opened the circuit."""
         self._period = options.open_for
         self._open_until: float | None = None
         self._probing = False
 
     @property
     def state(self) -> BreakerState:
-        """The permitted calls: all, a probe, or none."""
+        """The state: all calls are let through, a probe, or none."""
         if self._open_until is None:
             return "closed"
         return "open" if self.next_probe else "half_open"
@@ -67,7 +67,7 @@ class CircuitBreaker:
         return Permit.PROBE
 
     def succeeded(self, permit: Permit) -> None:
-        """Report a response of the backend, with any result."""
+        """Report that the backend responded, whatever the result."""
         if permit is Permit.PROBE:
             self.close()
         # A regular call may have begun before the circuit opened: only a probe closes it.

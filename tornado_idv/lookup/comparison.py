@@ -19,7 +19,8 @@ ComparisonResult = Literal[
 class Comparison(Struct, frozen=True):
     """The result for one query.
 
-    ``fields`` are the differing fields. ``user`` is the user in the source, else in the target.
+    ``fields`` are the differing fields. ``user`` is that of the source, or of the target if only
+    the target has one.
     """
 
     result: ComparisonResult

@@ -31,14 +31,14 @@ class DeadlineQueue(Generic[Key]):
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, key: Key, when: float) -> None:
-        """Set the deadline of a key. Call `discard` when the key has met it."""
+        """Set the deadline of a key. Call `discard` when it is met."""
         self._deadlines[key] = when
         if when < self._next_scan:
             self._schedule(when)
 
     def discard(self, key: Key) -> None:
-        """Remove a key. An expired one is no error."""
-        # The timer is not changed: most deadlines are met, and a scan without a result
+        """Remove a key, unless it has expired."""
+        # The timer is not changed: most deadlines are met, and a scan that finds nothing
         # costs less than rescheduling for each of them.
         self._deadlines.pop(key, None)
 

@@ -33,7 +33,7 @@ class Layer(Protocol):
         ...
 
     def purge(self, purge: Purge) -> None:
-        """Purge the answers of this layer, after the cache of the directory."""
+        """Purge the same answers here, after those in the cache of the directory."""
         ...
 
     def follow(self) -> None:
@@ -45,8 +45,8 @@ class Directory:
     """Looks users up in the cache, the configured backends and the ``idv_identify`` hook.
 
     ``manager`` has the hooks of plugins. ``encode`` returns the response body for a user, and for
-    ``None``, "not found". ``accepts`` checks the record of a user before it is sent. ``timeout``
-    bounds one lookup, in seconds. ``on_backend_result`` is called with every call of a backend.
+    ``None``, "not found". ``accepts`` returns whether a response can contain a record. ``timeout``
+    bounds one lookup, in seconds. ``on_backend_result`` is called after every call of a backend.
     ``previous`` is the directory to `replace`: a backend of both keeps its circuit breaker and its
     running calls. Lookups pass the ``layers`` in this order, then the backends.
     """
@@ -93,14 +93,14 @@ class Directory:
         self.observe((), ())
 
     async def find(self, query: Query) -> Answer:
-        """Return the answer to a query; raises `Unavailable` or `Broken`.
+        """Return the answer to a query; raises `Unavailable` or `Broken` if there is none.
 
-        *Not found* is "not known here" from every backend serving the query.
+        *Not found* means "not known here" from every backend serving the query.
         """
         return self.get_cached(query) or await self.start(query)
 
     def get_cached(self, query: Query) -> Answer | None:
-        """Return the fresh cached answer or ``None``, without I/O."""
+        """Return the cached answer if it is fresh, else ``None``, without I/O."""
         answer = self.cache.get(query)
         if answer is not None and self._of_hits:
             _notify(self._of_hits, query, answer, cached=True)
@@ -115,10 +115,9 @@ class Directory:
         return await self._chain.explain(query)
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
-        """Replace ``previous``.
+        """Replace ``previous``, and take over its found answers of the backends ``kept``.
 
-        Found answers of the backends ``kept`` stay in the cache. Running lookups of the previous
-        directory end there. Their answers are not cached here.
+        Running lookups of the previous directory end there. Their answers are not cached here.
         """
         if kept:
             self.cache.take_found_answers(previous.cache, kept, previous._single_flight.queries)
@@ -139,7 +138,10 @@ class Directory:
             await asyncio.wait(tasks)
 
     def observe(self, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
-        """Call these with lookups past the cache, and with answers of the cache, like plugins."""
+        """Call ``lookups`` after each lookup past the cache, and ``hits`` after each cache hit.
+
+        The plugins are called in both cases.
+        """
         self._of_lookups, self._of_hits = [*self._plugins, *lookups], [*self._plugins, *hits]
 
     def purge(self, purge: Purge) -> None:
@@ -157,7 +159,7 @@ class Directory:
     def _purge_from(self, changed: str, *queries: Query) -> None:
         """Purge cached answers of this backend, and of all later ones: it may pre-empt them.
 
-        With ``queries`` only the answers for these users are purged, those of all backends.
+        With ``queries`` only the answers for these users are purged, but those of any backend.
         """
         names = [guard.name for guard in self.guards]
         later = () if queries else names[names.index(changed) :]

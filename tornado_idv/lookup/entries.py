@@ -13,7 +13,7 @@ from tornado_idv.model import Answer
 
 
 class Epoch(Struct, eq=False, gc=False):
-    """The time between two purges of one backend. Its expiry drops all entries of that time."""
+    """The time between two purges of one backend. Expiring it drops all its entries in one step."""
 
     expired: bool = False
 
@@ -111,7 +111,7 @@ class Failures(TTLCache[str, LookupFailed | None]):
     """Recent failures by the text of their query."""
 
     def find(self, text: str) -> LookupFailed | None:
-        """Return the recent failure or ``None``. `get` would usually raise an exception."""
+        """Return the recent failure or ``None``. Without one, `get` would catch an exception."""
         return self[text] if Cache.__contains__(self, text) else None
 
     def __missing__(self, key: str) -> None:

@@ -43,7 +43,7 @@ NamedCall = tuple[str, Call]
 _MIN_TIME_LEFT = 0.05
 """Seconds: with less of the request's time left the backend is not called."""
 _RECOVERY_INTERVAL = 10.0
-"""Seconds between two log lines "available again" of a backend with occasional failures."""
+"""The minimum of seconds between two log lines "available again" of one backend."""
 _MAX_TRIES = 4
 """Lookups of a user and then of the canary, until one server has found the latter."""
 _OPEN = "circuit breaker open"
@@ -54,13 +54,13 @@ _EXCLUDED = Answer(None)
 CallResult = Literal[
     "found", "not_found", "unavailable", "broken", "rejected", "cancelled", "verified"
 ]
-"""The end of a call. ``rejected``: the backend was not called.
+"""The result of a call. ``rejected``: the backend was not called.
 
-``verified`` is no call: the backend itself has confirmed its source."""
+``verified`` is no call: the backend itself has made sure that lookups succeed."""
 
 
 class NotCalled(Unavailable):
-    """The guard rejected the call. The state of the backend is unknown."""
+    """The guard rejected the call: this says nothing about the backend."""
 
 
 class BackendCall(Struct, frozen=True):
@@ -77,9 +77,9 @@ class Guard:
 
     Whatever the backend does, its lookups end within its ``timeout`` with the requested
     `User`, with "not known here", or with `Unavailable` or `Broken` in the backend's name.
-    ``accepts`` checks the record of a user before it is sent. ``on_result`` is called with every
+    ``accepts`` returns whether a response can contain a record. ``on_result`` is called with every
     `BackendCall`. ``ttl`` is the configured time to live of users without ``cache_ttl``; ``timer``
-    gives seconds. One of several guards of a backend ``listens`` to it.
+    gives seconds. If a backend has several guards, one of them ``listens`` to it.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Guard:
             for kind in KINDS
             if kind in self._serves and (absent or kind in map(type, queries.values()))
         }
-        """The canaries by their kind of query."""
+        """The canaries by the kind of query they protect."""
         self._judges_found = any(each.judges_found for each in self.canaries.values())
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
@@ -151,7 +151,7 @@ class Guard:
 
     @hookimpl
     def idv_identify(self, query: Query, deadline: float) -> NamedCall | None:
-        """Return the call of `find`, ``None`` for an unserved kind of query.
+        """Return the call of `find`, ``None`` for a kind of query that the backend does not serve.
 
         The calls of all backends are in one list, so each has its name.
         """
@@ -190,7 +190,7 @@ class Guard:
     async def _trusted(
         self, query: Query, answer: Answer | None, started: float, deadline: float
     ) -> Answer | None:
-        """Return the answer after its server has found the canaries; raises `Unavailable`.
+        """Return the answer once its server has confirmed the canaries; raises `Unavailable`.
 
         Called without a permit of the bulkhead: the lookup of the canaries needs one.
         """
@@ -209,7 +209,7 @@ class Guard:
             before, started = found_by, self._timer()
             answer = await self._find(query, deadline)
             if answer is not None and answer.found and not canary.judges_found:
-                break
+                break  # a found user needs no confirmation
         else:
             text = "its canary is found by other servers than the one that does not know the user"
             raise Unavailable(text)

@@ -19,16 +19,17 @@ from tornado_idv.lookup.deadlines import DeadlineQueue
 from tornado_idv.model import Answer, Query
 
 _MAX_REFRESHES = 4
+"""Refreshes at a time: they leave most calls of a backend to lookups that a client waits for."""
 _MAX_WAITING_REFRESHES = 1000
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
-"""Return an answer with more than this rest of its TTL, in seconds; raises `LookupFailed`."""
+"""Return an answer that stays fresh for more than these seconds; raises `LookupFailed`."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
     """One running lookup and its callers. ``purges`` is the number of purges before it.
 
-    ``min_ttl``, in seconds, marks a refresh.
+    ``min_ttl`` is ``None`` except for a refresh; see `LookUp`.
     """
 
     query: Query
@@ -107,7 +108,7 @@ class SingleFlight:
         """Wait for the end of all running lookups, including outdated ones."""
         while self._tasks:
             done, _ = await asyncio.wait(self._tasks)
-            self._tasks -= done  # cancelled before they began
+            self._tasks -= done  # a task cancelled before it began has not removed itself
 
     def _find(self, query: Query) -> _Call | None:
         """Return the current call. After a purge or a timeout there is none."""

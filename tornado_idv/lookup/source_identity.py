@@ -10,17 +10,17 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 
 def identity_of(*parts: object) -> bytes:
-    """Return a digest of options without passwords: a rotated password does not change it.
+    """Return a digest of options; a rotated `Password` does not change it.
 
     Other secrets may select the data of a source, so they count. Store the digest only as
-    `sealed`. New options of later versions do not change it.
+    `sealed`. Options that later versions add do not change it.
     """
     return hashlib.sha256(json.dumps(parts, default=_plain).encode()).digest()
 
 
 @lru_cache(maxsize=16)
 def sealed(identity: bytes) -> str:
-    """Return an identity for storage. It takes 50 ms, like each guess of a secret."""
+    """Return an identity as it is stored. This takes 50 ms, as does each guess of a secret."""
     return hashlib.scrypt(identity, salt=b"tornado-idv", n=2**14, r=8, p=1, dklen=32).hex()
 
 
