@@ -46,7 +46,7 @@ _PASSWORDS = re.compile(
 )
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 APPLIED = object()
-"""Marks a setting applied by a reload, as ``Annotated[bool, APPLIED]``; others need a restart."""
+"""Marks a setting that a reload applies, as ``Annotated[bool, APPLIED]``; others need a restart."""
 
 
 class Options(BaseModel):
@@ -62,7 +62,7 @@ class Options(BaseModel):
 
 
 def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
-    """Return a section as the type with the settings of a feature, or the defaults of these."""
+    """Return a section as ``model``, with a feature's settings; defaults if it is no ``model``."""
     return section if isinstance(section, model) else model()
 
 
@@ -72,7 +72,7 @@ def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
 
 
 def checked_by(check: Callable[[Any], object]) -> AfterValidator:
-    """Return a validator without conversion; ``check`` raises `ValueError`."""
+    """Return a validator that changes no value; ``check`` raises `ValueError`."""
 
     def checked(value: Any) -> Any:
         check(value)
@@ -82,7 +82,7 @@ def checked_by(check: Callable[[Any], object]) -> AfterValidator:
 
 
 def text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
-    """Describe text matched by a whole pattern."""
+    """Describe text that must match the whole pattern."""
     given = {"examples": list(examples)} if examples else {}
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern.pattern}$", **given})
 
@@ -119,10 +119,10 @@ def _absolute(value: object, info: ValidationInfo) -> object:
 
 
 def compile_pattern(text: str) -> Callable[[str], bool]:
-    """Return a test of a whole text against a regular expression.
+    """Return a function that tests whether a whole text matches a regular expression.
 
-    With any expression its time is linear in the text (Rust's `regex`). So it does not support
-    look-around and back references. Raises `ValueError` for an invalid expression.
+    Its time is linear in the text, whatever the expression (Rust's `regex`). So look-around and
+    back references are not supported. Raises `ValueError` for an invalid expression.
     """
     try:
         for each in text, rf"\A(?:{text})\z":  # alone, too, since parentheses may be unbalanced
@@ -193,13 +193,13 @@ ConfigPath = Annotated[
 """A path; a relative one is relative to the folder of the configuration file."""
 
 Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": "string"})]
-"""Text without a repr; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too.
+"""Text that no repr shows; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too.
 
-A setting with ``${file:path}`` alone follows the file: get its value for each use.
+If ``${file:path}`` is the whole setting, it follows that file: get its value for each use.
 """
 
 Password = Annotated[Secret, PlainSerializer(lambda _: SecretStr("-"), return_type=SecretStr)]
-"""A `Secret` without an influence on data: after a rotation, answers stay cached."""
+"""A `Secret` that selects no data: after a rotation, answers stay cached."""
 
 SecretUrl = Annotated[
     Secret,
@@ -208,7 +208,7 @@ SecretUrl = Annotated[
         lambda url: SecretStr(_without_password(url.get_secret_value())), return_type=SecretStr
     ),
 ]
-"""A `Secret` with passwords like `Password`; they alone follow a file before a reload."""
+"""A `Secret` whose passwords are like `Password`. Without a reload only they follow a file."""
 
 KeyStoreAddress = Annotated[
     Path | SecretStr,

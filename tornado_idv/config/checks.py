@@ -22,7 +22,7 @@ from tornado_idv.keys.token import digest, is_token68
 
 _Entry = tuple[str, yaml_loader.Mapping]
 _Value = tuple[str, yaml_loader.Mark, str]
-"""A value with its path and position. Unique values have their canonical form."""
+"""A value with its path and position. A value that must be unique is in canonical form."""
 
 
 def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
@@ -85,7 +85,7 @@ def _listener_checks(tree: Any, file: str, keys: Iterable[_Entry]) -> Iterator[P
 
 
 def value_at(tree: Any, *steps: str) -> Any:
-    """Return the value at a path, ``None`` for a missing one."""
+    """Return the value at a path, ``None`` if it is missing."""
     for step in steps:
         tree = tree.get(step) if isinstance(tree, dict) else None
     return tree
@@ -123,7 +123,10 @@ def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[P
 
 
 def is_demo(tree: Any) -> bool:
-    """Return whether ``demo`` is on. The model reports a malformed value, once for all keys."""
+    """Return whether ``demo`` is on; true for a malformed value.
+
+    The model reports that value: it must not be reported for each key, too.
+    """
     value = value_at(tree, "demo")
     try:
         return value is not None and TypeAdapter(bool).validate_python(value)
@@ -134,7 +137,7 @@ def is_demo(tree: Any) -> bool:
 def key_conflicts(
     configured: Sequence[ApiKey], stored: Iterable[ApiKey], name: str
 ) -> Iterator[SettingError]:
-    """Yield an error for each configured key with an id or token of the store ``name``."""
+    """Yield an error for each configured key whose id or token the store ``name`` has, too."""
     by_digest = {key.digest: key.id for key in stored}
     ids = set(by_digest.values())
     for i, key in enumerate(configured):

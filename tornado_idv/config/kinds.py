@@ -30,7 +30,7 @@ from tornado_idv.options import Options
 from tornado_idv.registry import load_class
 
 _Choices = tuple[tuple[str, type[Options] | None], ...]
-"""The options model of each kind; ``None`` for one left out of the imports."""
+"""The options model of each kind; ``None`` for a kind that is not imported."""
 
 _NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 """For models made here. They have no source, and a search for it takes 20 ms each."""
@@ -112,8 +112,8 @@ def _section(name: str) -> tuple[type[Options], FieldInfo]:
 def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
     """Return the type of a section with a ``kind``: the options type of that kind.
 
-    Not an annotated union: Python reduces a union of one type to the type. The report of an
-    unknown kind would then be a list of unknown options.
+    Not an annotated union: Python reduces a union of one type to the type. An unknown kind would
+    then be reported as many unknown options.
     """
     if not choices:
 

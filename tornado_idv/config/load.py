@@ -30,7 +30,8 @@ class ConfigFile:
 
     ``signature`` was taken before the file was read. ``port``, from the command line, replaces
     ``server.port`` and ``server.listen``. `load` adds the signatures of the files named in the
-    configuration to ``named``: those of references and of the certificate. They are read later.
+    configuration to ``named``: those of references and of the certificate. Each signature is taken
+    before its file is read.
     """
 
     path: Path
@@ -41,7 +42,7 @@ class ConfigFile:
 
     @classmethod
     def read(cls, path: Path, port: int | None = None) -> ConfigFile:
-        """Read the file at ``path``; raises `StartError` for an unreadable one."""
+        """Read the file at ``path``; raises `StartError` if it cannot be read."""
         try:
             signature = FileSignature.of(path)
         except OSError as error:
@@ -50,7 +51,7 @@ class ConfigFile:
         return cls(path, require_file(path), signature, port)
 
     def addresses_for(self, settings: Settings) -> tuple[Address, ...]:
-        """Return the addresses of the service with these settings of the file."""
+        """Return the addresses to listen on with these settings of the file."""
         server = settings.server
         return server.addresses if self.port is None else (Address(server.host, self.port),)
 
@@ -90,7 +91,7 @@ def load_without_references(
 ) -> tuple[Settings | None, list[Problem]]:
     """Load a file whether or not its secrets are on this machine.
 
-    Returns the settings, or ``None`` without a needed reference, and the missing references.
+    Returns the settings, or ``None`` if they need a missing reference, and the missing references.
     Raises `ConfigError` with every other problem, and `StartError`.
     """
     settings, absent, found = _validate(ConfigFile.read(path), kinds, environ)
@@ -134,14 +135,14 @@ def _validate(
     if settings is not None and (tls := settings.server.tls) is not None:
         certificate = (tls.cert_file, tls.key_file)
         source.named.update({each: FileSignature.find(each) for each in certificate})
-    # The value of an unresolved reference is unknown: problems there are none of the file.
+    # The value of an unresolved reference is unknown, so nothing else can be wrong with it.
     unknown = {(each.line, each.column) for each in resolved.absent + resolved.invalid}
     known = [each for each in found if (each.line, each.column) not in unknown]
     return settings, resolved.absent, resolved.invalid + known
 
 
 def _first_site(tree: Any) -> str:
-    """The profile site of responses, for backends with queries by profile URL.
+    """The profile site of responses, for backends that query by profile URL.
 
     Empty for a missing or invalid one: the settings model reports it.
     """

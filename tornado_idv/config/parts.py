@@ -1,7 +1,7 @@
 """Parts of `config.yaml` for single commands. The rest of the file may be wrong.
 
-It may refer to secrets of the service that the operator cannot read, or be in the middle of an edit
-while a command queries the running service.
+It may refer to secrets that the operator cannot read, or be in the middle of an edit while a
+command queries the running service.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Key(BaseModel):
 
     @property
     def digest(self) -> bytes | None:
-        """The digest of the token; ``None`` for a reference unreadable by this user."""
+        """The digest of the token; ``None`` for a reference that this user cannot read."""
         if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
             return bytes.fromhex(self.sha256)
         return digest(self.token) if is_token68(self.token) else None
@@ -69,7 +69,8 @@ class Parts(BaseModel):
 def load_parts(path: Path, environ: Mapping[str, str], *names: str) -> Parts:
     """Return the settings with these names of the file at ``path``; others have their defaults.
 
-    Raises `ConfigError` if the file is not YAML, and for a missing reference of ``auth.store``.
+    Raises `ConfigError` if the file is not YAML, and for an unresolved reference in ``auth.store``
+    if ``auth`` is one of the names.
     Raises `StartError` if the file cannot be read or these settings are not valid.
     """
     resolved = Resolved(yaml_loader.read(require_file(path), str(path)), path, environ)

@@ -1,7 +1,7 @@
 """Turns validation errors into problems with their positions in the file.
 
-pydantic's locations contain the tags of unions. These are not in the file. Following a location
-through the JSON Schema and the file at the same time leaves them out.
+pydantic's locations contain the tags of unions, but the file does not. So each location is followed
+through the JSON Schema and the file at the same time.
 
 No message repeats a value: it may be a secret.
 """
@@ -174,9 +174,9 @@ def _expected(kind: str, value: Any) -> str:
 class Location(NamedTuple):
     """A location in the file, as far as it exists there.
 
-    ``path`` ends before the first unprintable name. ``value`` is the value there; for a missing
-    one, the mapping or list around it. ``known`` are its known settings, ``choices`` the values of
-    its member ``tag``. They select a variant.
+    ``path`` ends before the first name that is not safe to print. ``value`` is the value there; for
+    a missing one, the mapping or list around it. ``known`` are its known settings, ``choices`` the
+    values of its member ``tag`` that select a variant.
     """
 
     path: Steps

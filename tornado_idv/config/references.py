@@ -1,4 +1,4 @@
-"""Replaces ``${env:NAME}`` and ``${file:path}`` in values.
+"""Replaces ``${env:NAME}`` and ``${file:path}`` in values by the variables and files they name.
 
 ``$${`` stands for a plain ``${``. Names of settings are not changed.
 """
@@ -20,11 +20,11 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})
 
 
 class _AbsentError(ValueError):
-    """A reference to a file or variable missing on this machine."""
+    """A reference to a variable or file that is missing on this machine."""
 
 
 class Resolved:
-    """``tree`` is a copy with the values of all valid references.
+    """``tree`` is a copy with references replaced, except in texts with an unresolved one.
 
     Relative paths are relative to ``base_dir``, the folder of the configuration at ``path``; one
     newline at the end of a file is dropped.

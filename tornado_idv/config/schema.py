@@ -1,8 +1,8 @@
 """The JSON Schema of `config.yaml`, for editors and for locating validation errors.
 
-We read all scalars as text; an editor types them by their spelling. To it ``port: "8080"`` is a
-string and ``id: 12`` a number; both are right. A reference such as ``${env:PORT}`` may replace any
-scalar.
+We read all scalars as text; an editor types them by their spelling. For it ``port: "8080"`` is a
+string and ``id: 12`` a number; it must accept both. A reference such as ``${env:PORT}`` may replace
+any scalar.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPELLINGS = {
     "boolean": ("true", "false"),
     "null": ("",),
 }
-"""Texts without the type string in an editor."""
+"""Texts that have another type than string in an editor."""
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -63,7 +63,7 @@ class _Generator(GenerateJsonSchema):
         return {_BOUNDS.get(word, word): each for word, each in described.items()}
 
     def handle_invalid_for_json_schema(self, *_: Any, **__: Any) -> JsonSchemaValue:
-        # JSON Schema cannot describe this option: anything is accepted.
+        # JSON Schema cannot describe this option, so the schema accepts anything.
         return {}
 
 
@@ -83,7 +83,7 @@ def schema_of(model: type[Settings]) -> Schema:
 
 
 def _for_editors(node: Any) -> Any:
-    """Return a copy of a schema for every spelling of the same text."""
+    """Return a copy of a schema that accepts every spelling of the same text."""
     if isinstance(node, list):
         return [_for_editors(each) for each in node]
     if not isinstance(node, dict):

@@ -127,15 +127,15 @@ class ServerSettings(Options):
     fast_path: Annotated[
         bool, Field(validation_alias=AliasChoices("fast_path", "packet_cache")), APPLIED
     ] = True
-    """Whether requests of known clients skip the parser; affects speed only."""
+    """Whether requests with a head like earlier ones skip the parser; affects speed only."""
     trusted_proxies: Annotated[tuple[Network, ...], APPLIED] = ()
-    """The proxies with a trusted ``X-Forwarded-For``: addresses, networks or ``unix:``."""
+    """The proxies whose ``X-Forwarded-For`` is trusted: addresses, networks or ``unix:``."""
     tls: TlsSettings | None = None
     """The certificate for HTTPS; without it, the service speaks plain HTTP."""
     drain: Annotated[DrainSettings, APPLIED] = DrainSettings()
     """How the service stops."""
     watch_config: Annotated[bool, APPLIED] = False
-    """Whether a change of this file, or of one named in it, reloads the configuration."""
+    """Whether the configuration is reloaded when this file, or a file named in it, changes."""
 
     @property
     def scheme(self) -> str:
@@ -148,7 +148,7 @@ class ServerSettings(Options):
         return self.listen or (Address(self.host, self.port),)
 
     def warning(self, addresses: Sequence[Address]) -> str | None:
-        """Return a warning of keys in plain text on the networks of these addresses."""
+        """Return a warning if keys cross a network in plain text to these addresses."""
         exposed = [each.host for each in addresses if not each.is_local]
         if not exposed or self.tls or {*self.trusted_proxies} - {UNIX}:
             return None
@@ -209,13 +209,13 @@ class KeySettings(Options):
     ) = None
     """The token itself; only with ``demo: true`` or when listening on loopback."""
     owner: str = ""
-    """The user of the key."""
+    """The person or service that uses the key."""
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
-    """The permissions of the key."""
+    """The operations that the key permits."""
     not_before: Moment | None = None
-    """The start of the key's validity."""
+    """The time from which the key is valid."""
     expires: Annotated[Moment | None, AfterValidator(check_order)] = None
-    """The end of the key's validity."""
+    """The time at which the key expires."""
     limits: KeyLimitSettings = KeyLimitSettings()
     """The limits of the key. Each replaces the general limit."""
 
@@ -242,14 +242,14 @@ class AuthSettings(Options):
     keys: tuple[KeySettings, ...] = ()
     """The API keys."""
     store: KeyStoreAddress | None = None
-    """The key store of ``tornado-idv keys``: a file, or ``postgresql://…``."""
+    """The key store that ``tornado-idv keys`` manages: a file, or ``postgresql://…``."""
 
 
 class IdentifierSettings(Options):
     """The valid forms of nicknames and card numbers."""
 
     nickname_pattern: Pattern = "[A-Za-z0-9_.-]{1,64}"
-    """The regular expression for a whole nickname. Non-ASCII text never matches."""
+    """The regular expression that a whole nickname must match; non-ASCII text never does."""
     nickname_case: Literal["preserve", "fold"] = "preserve"
     """Whether nicknames are case-sensitive (preserve) or compared in lower case (fold)."""
     card_length: tuple[CardDigits, CardDigits] = (1, 32)
@@ -267,7 +267,7 @@ class LoggingSettings(Options):
     """Logging."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The minimum level of logged lines."""
+    """The minimum level of log lines."""
     format: Literal["auto", "console", "json"] = "auto"
     """The format of a line; auto is console on a terminal and json elsewhere."""
     health_checks: Annotated[bool, APPLIED] = True
@@ -300,16 +300,16 @@ class Settings(Options):
     logging: LoggingSettings = LoggingSettings()
     """Logging."""
     demo: bool = False
-    """Whether this is a demonstration. Its file may contain plain tokens."""
+    """Whether this is a demonstration: the file may contain plain tokens."""
 
     @property
     def served(self) -> tuple[BackendOptions, ...]:
-        """The answering backends, in order."""
+        """The backends that answer, in order."""
         return tuple(each for each in self.backends if each.shadow is None)
 
     @property
     def shadows(self) -> tuple[BackendOptions, ...]:
-        """The backends without answers, only compared with the others."""
+        """The backends that never answer: they are only compared with the others."""
         return tuple(each for each in self.backends if each.shadow is not None)
 
     @field_validator("backends")

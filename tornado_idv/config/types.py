@@ -49,7 +49,7 @@ def is_host(text: str) -> bool:
 
 
 def accepted_by(accepts: Callable[[Any], object], message: str) -> AfterValidator:
-    """Return a validator without conversion: a rejected value is reported by ``message``."""
+    """Return a validator that changes no value; ``message`` is the error of a rejected one."""
 
     def check(value: Any) -> None:
         if not accepts(value):

@@ -1,4 +1,4 @@
-"""The contract of a plugin: one configured source of users."""
+"""The interface of a backend, one configured source of users; plugins implement it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BreakerOptions(Options):
     """The circuit breaker of a backend."""
 
     failures: Annotated[WholeNumber, Field(ge=1)] = 5
-    """The number of consecutive failures before the circuit opens."""
+    """The number of consecutive failures that opens the circuit."""
     open_for: Annotated[Duration, Field(gt=0)] = 5.0
     """How long the circuit is open at first, ± 20 %; it doubles after each failed probe."""
     open_max: Annotated[Duration, Field(gt=0)] = 60.0
@@ -44,11 +44,11 @@ class BreakerOptions(Options):
 
 
 class CanaryOptions(Options):
-    """A user expected to be found, for each protected kind of query.
+    """A user who must always be found, for each kind of query to protect.
 
-    Without this user "not found" is not believed: the source lost its users, or the rights to read
-    them. With ``plan`` or ``absent`` "found" is not believed either: conditions may read hidden or
-    misspelt members.
+    If this user is missing, "not found" is not trusted: the source may have lost its users, or the
+    right to read them. With ``plan`` or ``absent`` no answer is trusted then: conditions may read
+    members that are hidden or misspelt.
     """
 
     nickname: str | None = None
@@ -56,14 +56,14 @@ class CanaryOptions(Options):
     card_number: str | None = None
     """The card number; protects lookups by card number."""
     plan: Annotated[str, Field(min_length=1)] | None = None
-    """The expected plan of this user."""
+    """The plan that this user must have."""
     absent: str | None = None
-    """A disabled user expected to be "not found", as @nickname or the digits of a card."""
+    """A disabled user who must not be found, as @nickname or the digits of a card."""
     max_age: Duration = 5.0
-    """The maximum age of a canary's lookup at the end of a lookup without a user.
+    """How long before the end of a lookup the canary's own lookup may have begun.
 
-    With 0s the canary is looked up after each of them. The shortest time of several canaries
-    counts."""
+    This is for lookups that the canary must confirm. With 0s it is looked up after each of them.
+    With several canaries the shortest time counts."""
 
     @field_validator("nickname", "card_number", "absent")
     @classmethod
@@ -93,19 +93,19 @@ _Canary = Annotated[
 
 
 class ShadowOptions(Options):
-    """The comparison of a backend without traffic with those that answer.
+    """The comparison of a backend that never answers with those that do.
 
-    A sample of real lookups is repeated there, after their responses.
+    It gets a sample of the real lookups, after their responses.
     """
 
     sample: Percentage
-    """The percentage of compared lookups past the cache, such as 5%."""
+    """The percentage of lookups past the cache to compare, such as 5%."""
     hits: bool = False
     """Whether answers of the cache are compared, too. Each costs a lookup in the source."""
     rate: RateLimit = Rate(10, 1.0)
     """How many lookups each process compares at most; more are counted as skipped."""
     state: ConfigPath | None = None
-    """The file with the compared users, for ``tornado-idv migrate``."""
+    """The file that records the compared users, for ``tornado-idv migrate``."""
 
 
 class BackendOptions(Options):
@@ -122,25 +122,25 @@ class BackendOptions(Options):
     timeout: Annotated[Duration, Field(gt=0)] = 0.8
     """How long one lookup may take."""
     on_unavailable: Literal["fail", "continue"] = "fail"
-    """While this backend is unavailable, a lookup fails or continues with the next one.
+    """Whether a lookup fails or continues with the next backend while this one is unavailable.
 
-    With continue, a user unknown to all later backends still gets 503, never 404."""
+    With continue, a user unknown to all later backends is still answered 503, never 404."""
     match: Pattern | None = None
-    """A regular expression for the whole query, as @nickname or the digits of a card.
+    """A regular expression that the whole query must match: @nickname or the digits of a card.
 
     Other queries are not sent to this backend: they are "not known here"."""
     max_concurrent: Annotated[WholeNumber, Field(ge=1)] = 64
     """The maximum number of concurrent lookups.
 
-    Further ones wait for up to half of their remaining time. Then the backend is unavailable."""
+    Further ones wait for up to half of their remaining time, and then fail as unavailable."""
     breaker: BreakerOptions = BreakerOptions()
     """The circuit breaker of this backend."""
     cache_ttl: Duration | None = None
     """How long a user found here is served from the cache."""
     negative_ttl: Duration | None = None
-    """How long "not found" of this backend is served from the cache."""
+    """How long "not found" is served from the cache; the shortest time of all backends counts."""
     canary: _Canary | None = None
-    """A user, or a list of up to five, who confirm "not found" of this backend."""
+    """A user, or a list of up to five, who must be found for "not found" to be trusted."""
     shadow: ShadowOptions | None = None
     """Makes this backend a shadow: it never answers, and is compared with the others."""
     _folds_nicknames: bool = PrivateAttr(default=False)
@@ -161,7 +161,7 @@ class BackendOptions(Options):
     def folds_nicknames(self) -> bool:
         """Return whether ``identifiers.nickname_case`` is ``fold``.
 
-        The backend then gets nicknames in lower case. It also finds those stored in another case.
+        The backend then gets nicknames in lower case, and must find those stored in another case.
         """
         return self._folds_nicknames
 
@@ -200,7 +200,7 @@ class Backend(ABC, Generic[OptionsT]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query for this backend; it gets no others."""
+        """The kinds of query that this backend can answer; it gets no others."""
         return frozenset({ByNickname, ByCard})
 
     @property
@@ -221,18 +221,18 @@ class Backend(ABC, Generic[OptionsT]):
 
     @property
     def revision(self) -> str | None:
-        """Identity of the content, equal in all processes; ``None`` if unknown.
+        """Identity of the content that answers come from, equal in all processes.
 
-        After a restart with another identity, the answers from before are dropped. With ``None``
-        they are kept. It must not change before the call of `notify_changed`. Read as `user_count`.
+        With another identity after a restart, answers from before are dropped; with ``None`` they
+        are kept. It must not change before `notify_changed` was called. Read as `user_count`.
         """
         return None
 
     @property
     def servers(self) -> Collection[tuple[str, str]]:
-        """The servers in use: address and role of each, such as ``standby``.
+        """The servers that lookups use: the address and the role of each, such as ``standby``.
 
-        For a source with failover. Read as `user_count`.
+        For a source that may fail over. Read as `user_count`.
         """
         return ()
 
@@ -247,14 +247,14 @@ class Backend(ABC, Generic[OptionsT]):
         """Look a user up; ``None`` means "not known here" and nothing else.
 
         A `BackendResult` adds a shorter time to live, or forbids caching. Raises `Unavailable` if
-        the source cannot be reached now, and `Broken` for wrong data of the source. It need not
-        bound its time: the guard cancels it after ``timeout``.
+        the source cannot be reached now, and `Broken` if its data or response cannot be right. It
+        need not bound its time: the guard cancels it after ``timeout``.
         """
 
     async def find_canary(self, query: Query) -> User | BackendResult | None:
         """Look a canary up as `find` does, but past every cache on the way to the source.
 
-        A backend with servers in `BackendResult.server` names them here, too.
+        A backend that sets `BackendResult.server` must set it here, too.
         """
         return await self.find(query)
 
@@ -262,7 +262,7 @@ class Backend(ABC, Generic[OptionsT]):
         """Look a user up as `find` does, for ``tornado-idv lookup --steps``.
 
         A backend adds its steps to ``steps``, also before it raises. It must mask its own secrets
-        (`Masker`), but no values of ``${env:…}`` and ``${file:…}`` in the configuration.
+        (`Masker`); the command masks values of ``${env:…}`` and ``${file:…}``.
         """
         return await self.find(query)
 
@@ -277,7 +277,7 @@ class Backend(ABC, Generic[OptionsT]):
         """Drop the cached answers of this backend after a change of its data.
 
         With ``queries`` only the answers for these users are dropped, and every "not found":
-        report users with one change in one call. Must be called on the event loop.
+        report users that change together in one call. Must be called on the event loop.
         """
         if self._on_change is not None:
             self._on_change(*queries)
@@ -289,9 +289,9 @@ class Backend(ABC, Generic[OptionsT]):
     def notify_available(self, *, verified: bool = False) -> None:
         """Let the next lookup probe an open circuit breaker.
 
-        Called when the source responds again. With ``verified`` the backend has tried a lookup
-        with success: the circuit breaker closes, and earlier failures no longer degrade the
-        service. Must be called on the event loop.
+        For a backend that notices when its source responds again. With ``verified`` it has made
+        sure that lookups succeed: the circuit breaker closes, and earlier failures no longer
+        degrade the service. Must be called on the event loop.
         """
         if self._on_available is not None:
             self._on_available(verified)

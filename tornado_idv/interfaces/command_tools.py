@@ -9,7 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # it imports pydantic and msgspec, and `--help` is to start without them
+if TYPE_CHECKING:  # it imports pydantic and msgspec, and `--help` starts faster without them
     from tornado_idv.interfaces.backend import BackendOptions
 
 
@@ -24,7 +24,7 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class CommandTools:
-    """Common parts of all commands: those of plugins behave like ours.
+    """Common parts of all commands, so that those of plugins behave like ours.
 
     ``config_option`` and ``json_option`` are decorators. They add the parameters ``config_path``
     and ``as_json``. ``read_backends`` returns the options of the backends in a configuration
@@ -41,7 +41,7 @@ class CommandTools:
 def printable(line: str) -> str:
     """Escape control characters: a terminal cannot show them in a line, or would obey them.
 
-    Line breaks are escaped, too: no value can look like a separate line.
+    Line breaks are escaped, too, so no value can look like a separate line.
     """
     shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
     return shown.encode("utf-8", "backslashreplace").decode()

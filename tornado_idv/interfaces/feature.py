@@ -23,24 +23,24 @@ class Feature:
     """Settings by their section of the configuration, such as ``server``: the place of a model with
     these fields."""
     routes: str | None = None
-    """The place of a function. It returns the `Route`s for some `Settings`. Its second argument are
-    the routes of the core and of earlier features."""
+    """The place of a function that returns the `Route`s for some `Settings`. Its second argument is
+    the list of the routes of the core and of earlier features."""
     admin_routes: str | None = None
     """The place of an asynchronous context manager, open while the admin listener is open. Its
-    arguments are the `Operations` and the settings of the application. It yields handlers by path.
-    They may replace handlers of the core."""
+    arguments are the `Operations` and the settings of the application. It yields handlers by path,
+    some of which may replace handlers of the core."""
     events: str | None = None
-    """The place of a function. It returns the `Listener` of an environment."""
+    """The place of a function that returns the `Listener` of an environment."""
     part: str | None = None
-    """The place of a function. It returns the `Part` of a `Running` service, or ``None`` for
-    settings without this feature."""
+    """The place of a function that returns the `Part` of a `Running` service, or ``None`` if its
+    settings do not use the feature."""
     status: str | None = None
-    """The place of a function. It returns the members of ``/status.json`` for a `Report`."""
+    """The place of a function that returns the members of ``/status.json`` for a `Report`."""
     metrics: str | None = None
-    """The place of a function. It returns the metrics for a `Report`."""
+    """The place of a function that returns the metrics for a `Report`."""
     users_changed: str | None = None
-    """The place of a function, called before and after ``tornado-idv users import`` changes users.
-    Its argument are the `BackendOptions`. It may refuse the change by `StartError`."""
+    """The place of a function, called before and after ``tornado-idv users import`` changes users,
+    with the `BackendOptions` of their backend. It may refuse the change by `StartError`."""
     announce: str | None = None
-    """The place of a function. It returns lines for the operator about a `ServiceInfo` with
+    """The place of a function that returns lines for the operator about a `ServiceInfo` with
     some `Settings`; both are its arguments."""

@@ -26,7 +26,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True)
 class Kinds:
-    """Classes of a plugin by their names in the configuration.
+    """Classes of a plugin, by the names that select them in the configuration.
 
     Each is a class, or the place of one, imported on first use: ``"package.module:Class"``.
     """
@@ -55,10 +55,10 @@ def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | 
     """Look a user up. This hook dispatches each lookup past the cache.
 
     A configured backend implements it by its guard. A plugin's implementation is ``async def``. It
-    is awaited last, for users unknown to all backends. By ``deadline`` (seconds of the event loop's
-    clock) it returns the found `Answer`, or ``None`` for "not known here". An `Answer` without a
-    user is the same, with a limited time in the cache. It raises `Unavailable` or `Broken` if the
-    result cannot be determined.
+    is awaited after all backends, even with ``tryfirst``, if none of them found the user. By
+    ``deadline`` (seconds of the event loop's clock) it returns the found `Answer`, or ``None`` for
+    "not known here". An `Answer` without a user means the same, and limits how long that is cached.
+    It raises `Unavailable` or `Broken` if the result cannot be determined.
     """
 
 
@@ -66,7 +66,8 @@ def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | 
 def idv_lookup_finished(query: Query, outcome: Answer | LookupFailed, cached: bool) -> None:  # noqa: FBT001
     """Called once for every lookup past the cache, and for every ``cached`` answer.
 
-    Concurrent callers with one query share a lookup. The call comes after their answers; after a
-    failed lookup these may have been stale ones. A failure from ``cache.failure_memo`` is no
-    lookup. An exception of an observer is logged, and never fails a lookup.
+    Concurrent callers with one query share a lookup. It is called after they got their answers;
+    after a failed lookup these may have been stale. A failure that is repeated from
+    ``cache.failure_memo`` is no lookup. An exception of an observer is logged, and never fails a
+    lookup.
     """

@@ -32,10 +32,10 @@ class Purge(NamedTuple):
 
 
 class SharedResult(NamedTuple):
-    """The stored answer to a query or ``None``, and the present generation.
+    """The stored answer to a query or ``None``, and the current generation.
 
     The generation changes with each purge. An answer stored with an earlier generation is never
-    returned after a purge of it. The value has a meaning for its cache alone.
+    returned if the purge names it. Only the cache that returned a generation can interpret it.
     """
 
     generation: str
@@ -61,7 +61,7 @@ class SharedCache(ABC, Generic[OptionsT]):
         self._on_purge: Callable[[Purge], None] | None = None
 
     async def open(self) -> None:
-        """Prepare for lookups. An unreachable cache does not prevent the start."""
+        """Prepare for lookups. It must not fail because the cache cannot be reached now."""
 
     @abstractmethod
     async def get(self, scope: str, query: Query) -> SharedResult:
@@ -75,7 +75,7 @@ class SharedCache(ABC, Generic[OptionsT]):
     async def purge(self, purge: Purge) -> None:
         """Begin a new generation, and make every other process call `purged`.
 
-        After an exception it is called again: with the same object, or with a larger one.
+        After an exception it is called again: with the same object, or with one that names more.
         """
 
     async def close(self) -> None:

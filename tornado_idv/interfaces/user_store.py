@@ -19,9 +19,9 @@ StoredRow = tuple[object, ...]
 class UserTransaction(ABC):
     """A change of users. `commit` makes all of it visible; without it nothing is changed.
 
-    Other writers wait for its end. Fields are nickname, card_number, plan and, except for lists
-    without it, profile_url; other columns are not written. `delete`, `update` and `insert` return
-    the number of rows.
+    Other writers wait for its end. Fields are nickname, card_number, plan and, for a list with this
+    column, profile_url; other columns are not written. `delete`, `update` and `insert` return the
+    number of rows.
     """
 
     has_profile_url: bool
@@ -37,7 +37,7 @@ class UserTransaction(ABC):
 
     @abstractmethod
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
-        """Set the fields of the rows with these keys. Other tables may refer to the rows."""
+        """Set the fields of the rows with these keys; other tables may refer to these keys."""
 
     @abstractmethod
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
@@ -47,7 +47,7 @@ class UserTransaction(ABC):
     def commit(self) -> None:
         """Make the changes visible.
 
-        Raises `Unavailable` with an explanation if the result could not be determined.
+        Raises `Unavailable` if it could not be determined whether they are; its reason says so.
         """
 
 
@@ -55,11 +55,11 @@ class UserStore(ABC):
     """The users of one configured source. Each method opens it.
 
     All methods block. They raise `Unavailable` if the source cannot be reached now, and `Broken`
-    for wrong data.
+    for data that cannot be served.
     """
 
     max_removed: str = "2%"
-    """The largest share of the users removed by one import."""
+    """The largest share of the users that an import may remove."""
 
     @staticmethod
     def ignore_signals() -> None:
@@ -85,5 +85,5 @@ class UserStore(ABC):
     def transaction(self, *, in_place: bool) -> AbstractContextManager[UserTransaction]:
         """Begin a change of users. Without a commit the end of the block undoes it.
 
-        With ``in_place`` the source itself is changed. Without it, it may be replaced.
+        With ``in_place`` the source itself is changed. Otherwise it may be replaced as a whole.
         """
