@@ -16,9 +16,10 @@ _MOUNT = Path("/sys/fs/cgroup")
 
 
 def worker_count(workers: int | Literal["auto"]) -> int:
-    """Return the number of workers for a setting; raises `SettingError`.
+    """Return the number of workers for a setting.
 
-    Several need Linux: only there connections are distributed over the sockets of processes.
+    Raises `SettingError` for several workers on a system other than Linux: only Linux distributes
+    connections over the sockets of several processes.
     """
     if sys.platform == "linux":
         return usable_cpus() if workers == "auto" else workers

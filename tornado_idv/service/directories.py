@@ -105,7 +105,7 @@ class Directories:
 
         Opens new backends; raises `StartError` if one cannot be opened.
         """
-        # A file of unchanged options may name another source now.
+        # A secret in a file may select another source now, although the options are equal.
         same_source = {name for name, _ in self._sources & _sources(settings)}
         before = self._settings
         same = before is not None and _of_lookups(before) == _of_lookups(settings)
@@ -172,7 +172,10 @@ class Directories:
     async def _close_replaced(
         self, directory: Directory, after: Directory, max_wait: float
     ) -> None:
-        """Close the removed backends after the end of the running lookups."""
+        """Close backends that are no longer in use, once running lookups have ended.
+
+        Waits at most ``max_wait`` seconds for those.
+        """
         # Directories before this one may use its backends, too.
         ended = asyncio.gather(*(each.join() for each in self._replaced))
         ends: list[asyncio.Future[Any]] = [ended, self._closing]
@@ -183,19 +186,19 @@ class Directories:
             if guard.backend not in in_use:
                 await close_backend(guard.backend)
                 guard.backend.on_change(lambda *_: None)  # it refers to the directory
-        # `tune_gc` excludes the first directory of a process from collections.
+        # `tune_gc` excludes the first directory of a process from collections: free its answers.
         directory.cache.apply(Purge())
         del self._replaced[directory]
 
 
 def _of_lookups(settings: Settings) -> tuple[object, ...]:
-    """Return the settings of a directory."""
+    """Return the settings that a directory depends on."""
     timeout = settings.server.request_timeout
     return *of_users(settings), settings.served, settings.cache.of_answers(), timeout
 
 
 def scope_of(settings: Settings) -> bytes:
-    """Return a digest of all settings with an influence on answers and their time to live."""
+    """Return a digest of all settings that affect answers and their time to live."""
     # Some backends look users up by profile URL.
     cache, sites = settings.cache.of_answers(), settings.profile_sites
     return identity_of(cache, settings.identifiers, settings.served, sites)
@@ -206,12 +209,12 @@ def _sources(settings: Settings) -> set[tuple[str, bytes]]:
 
 
 def of_users(settings: Settings) -> tuple[object, ...]:
-    """Return the settings for the validity of users and for their responses."""
+    """Return the settings that decide which users are valid, and how responses show them."""
     return settings.profile_sites, settings.identifiers
 
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
-    """Return the backends with unchanged found users: no earlier backend has changed."""
+    """Return the backends whose found users stay valid: no earlier backend has changed."""
     others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
     limits = [each.cache.of_answers() | others for each in (before, after)]
     if limits[0] != limits[1] or of_users(before) != of_users(after):

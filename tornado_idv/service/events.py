@@ -16,7 +16,7 @@ Event = Literal["ready", "reloading", "stopping", "alive"]
 class Listener(Protocol):
     """Receives events.
 
-    ``interval`` is the time between two ``alive`` in seconds; ``None`` for none.
+    ``interval`` is the number of seconds between two ``alive`` events, ``None`` for none of them.
     """
 
     interval: float | None

@@ -1,6 +1,6 @@
 """The keys of a running service, from `config.yaml` and from the key store.
 
-Every process follows the store; the supervisor has no part in it.
+Every process follows the store on its own; the supervisor has no part in it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tornado_idv.service.part import Prepared
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
 _LATE = 0.75
-"""The maximum time of a read of the store, in seconds. After it, keys are undetermined."""
+"""Seconds: when a read of the store takes longer, unknown keys become undetermined."""
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of when keys were last used."""
 _STOP_TIMEOUT = 2.0
-"""The maximum wait for the store at a stop, in seconds."""
+"""How long a stop waits for the store, in seconds."""
 
 
 class Keys:
-    """All keys in ``ring``, and the follower of the configured key store, ``store``."""
+    """All keys, in ``ring``; ``store`` follows the key store, and is ``None`` without one."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.ring = KeyRing([])
@@ -122,7 +122,7 @@ class Keys:
             await asyncio.wait(self._leaving)
 
     def _mark_incomplete(self) -> None:
-        """Leave keys undetermined until the store has been read."""
+        """Leave unknown keys undetermined until the store has been read."""
         self.ring.is_complete = False
 
     async def _poll(self, store: StoreFollower) -> None:

@@ -17,7 +17,7 @@ class Limiters:
     failed_auth: FailedAuthLimiter
 
     def configure(self, limits: LimitSettings) -> None:
-        """Apply the settings. The counts of unchanged limits stay."""
+        """Apply the settings. The counts of unchanged limits are kept."""
         misses = limits.misses
         self.keys.configure(
             limits.requests,
@@ -28,7 +28,7 @@ class Limiters:
 
 
 def make_limiters(limits: LimitSettings) -> Limiters:
-    """Return unused limits."""
+    """Return the limits, with nothing counted yet."""
     limiters = Limiters(KeyLimiter(), FailedAuthLimiter(None))
     limiters.configure(limits)
     return limiters

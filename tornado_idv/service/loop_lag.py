@@ -1,4 +1,4 @@
-"""The lag of the event loop: long after a blocking call."""
+"""The lag of the event loop: how late its timers are. It is long after a blocking call."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tornado_idv.metrics.counters import Counters
 _log = logging.getLogger(__name__)
 _INTERVAL = 0.1
 _LIMIT = 1.0
-"""The lag of a blocked loop, in seconds."""
+"""Seconds of lag above which the loop counts as blocked."""
 
 
 @contextmanager
 def measured_lag(counters: Counters) -> Iterator[None]:
-    """Measure the delay of timers in the running loop, and log a blocked one.
+    """Measure how late the timers of the running loop are; log when the loop was blocked.
 
-    Enter it in each process, after a fork.
+    Each process enters it, after the fork.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle

@@ -35,7 +35,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The common objects of all parts of a service; ``settings`` are those of its start."""
+    """The objects that all parts of a service use; ``settings`` are those of its start."""
 
     settings: Settings
     manager: pluggy.PluginManager
@@ -43,7 +43,7 @@ class Running:
 
 
 class Part:
-    """A part of a running service; by default it does nothing. Reports contain its ``name``."""
+    """A part of a running service; by default it does nothing. Reports name it by ``name``."""
 
     name: str
 
@@ -53,7 +53,7 @@ class Part:
         yield
 
     def log_before(self, log: RequestLog | None) -> RequestLog | None:
-        """Return a log of requests in front of ``log``; by default ``log`` itself."""
+        """Return a log of requests that passes them on to ``log``; by default ``log`` itself."""
         return log
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
@@ -61,9 +61,9 @@ class Part:
         return None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:  # noqa: ARG002
-        """Prepare for these settings, of which ``directory`` is about to be in force.
+        """Prepare for these settings and their ``directory``.
 
-        It may be the one in force now. Raises `StartError`.
+        It may be the current directory. Raises `StartError`.
         """
         return Prepared(lambda: None)
 
@@ -73,7 +73,7 @@ class Part:
         yield
 
     def report(self) -> PartReport | None:
-        """Return the state of the part, ``None`` without its settings."""
+        """Return the state of the part, ``None`` if it is not configured."""
         return None
 
     async def purged(self) -> bool:

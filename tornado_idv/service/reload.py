@@ -30,7 +30,7 @@ from tornado_idv.service.sockets import SocketFiles
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 PREPARE_TIMEOUT = 120.0
-"""The maximum time to open backends in a reload, in seconds."""
+"""Seconds that a reload may take to open backends, and to read the file before that."""
 _WATCH_INTERVAL = 1.0
 STOPPING = "the service is stopping"
 
@@ -74,7 +74,7 @@ class Watch:
     def poll(self) -> bool:
         """Return whether to read the file.
 
-        A changed file is read when it is the same in two polls: it may still be written.
+        A changed file must be the same in two polls: before that it may be incomplete.
         """
         read = {**self._read, **self._named}
         before, self._seen = self._seen, {each: FileSignature.find(each) for each in read}
@@ -107,7 +107,7 @@ class Reloader:
         self._stopped = False
 
     def start(self, trigger: str, **audited: str | None) -> asyncio.Task[ReloadResult]:
-        """Start a reload after the running one, or join one before its reading.
+        """Start a reload after the running one, or join one that has not read the file yet.
 
         The audit log gets the arguments; ``trigger`` is the cause.
         """
@@ -135,12 +135,12 @@ class Reloader:
                 await self.poll()
 
     async def poll(self) -> None:
-        """Reload if the file has changed since it was read, and rests."""
+        """Reload if the file has changed since it was read, and is complete."""
         if await self._in_thread(self._watch.poll):
             await self.reload("watch")
 
     def stop(self) -> None:
-        """Cancel the running reload, without a change, and refuse all later ones."""
+        """Cancel the running reload, which then changes nothing, and refuse all later ones."""
         self._stopped = True
         for task in self._tasks:
             task.cancel()
@@ -171,7 +171,7 @@ class Reloader:
 
 
 def failure(error: Exception) -> ReloadResult:
-    """Return the result of a reload with this error."""
+    """Return the result of a reload that failed with this error."""
     problems: tuple[str, ...] = (f"unhandled exception: {type(error).__name__}",)
     code = FAILED
     match error:
@@ -207,10 +207,10 @@ def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
 def applicable(
     in_force: ModelT, settings: ModelT, prefix: str = ""
 ) -> tuple[ModelT, tuple[str, ...]]:
-    """Return the settings for a reload, and the names of changed ones with the need of a restart.
+    """Return the settings as a reload applies them, and the names of changes that need a restart.
 
-    The latter keep their values ``in_force``, those of the start. A new certificate is applied;
-    TLS on or off needs a restart.
+    Settings that need a restart keep their values ``in_force``, those of the start. A new
+    certificate is applied; to turn TLS on or off needs a restart.
     """
     values: dict[str, object] = {}
     names: list[str] = []
@@ -229,7 +229,7 @@ def applicable(
 
 @dataclass
 class Configuration:
-    """A file and its settings, the plugins, and the rate limits with their common counts.
+    """A file and its settings, the plugins, and the rate limits that all processes share.
 
     Processes with another ``generation`` have another configuration.
     """
@@ -243,7 +243,7 @@ class Configuration:
     sockets: SocketFiles = field(default_factory=SocketFiles)
 
     def use(self, content: str) -> ReloadResult:
-        """Start later processes with another, valid content of the file."""
+        """Start processes from now on with another content of the file, unless it is invalid."""
         file = replace(self.file, content=content.encode(), named={})
         try:
             settings = file.load(self.kinds, os.environ)

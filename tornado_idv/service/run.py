@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 _GC_THRESHOLD = 20_000
 KILLED_BY = 128
-"""The offset of a signal's number in the exit code of a process, as in a shell."""
+"""Added to the number of the signal for the exit code of a process, as a shell does."""
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -55,7 +55,7 @@ def run(
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()
                 log_start(settings, service)
-                logs.writer.flush()  # after all warnings
+                logs.writer.flush()  # so that all warnings appear before the announcement
                 announce(service)
                 events.send("ready")
                 with measured_lag(service.operations.counters):
@@ -84,8 +84,8 @@ class Signals:
     """Handles SIGTERM, SIGINT and SIGHUP, from creation until the loop is closed.
 
     During the start the first SIGTERM or SIGINT cancels ``task``; from `ready` on it sets
-    ``stop``. The second one calls ``abort`` with its number, in every phase: nothing that may hang
-    is involved. SIGHUP is handled from `ready` on.
+    ``stop``. The second one calls ``abort`` with its number, in every phase: it must not depend on
+    anything that may hang. SIGHUP is handled from `ready` on.
     """
 
     def __init__(self, task: asyncio.Task[Any] | None, abort: Callable[[int], object]) -> None:
@@ -115,7 +115,7 @@ def tune_gc() -> None:
     """Exclude long-lived objects from garbage collection, and make collections less frequent.
 
     By default the youngest generation is collected every few requests, and sometimes all
-    generations. A full collection delays one request.
+    generations. A full collection delays the request that triggers it.
     """
     gc.collect()
     gc.freeze()
@@ -138,7 +138,7 @@ def abort(logs: LogOutput, number: int) -> None:
 
 
 async def _report_alive(events: Events) -> None:
-    """Send keep-alives to listeners with an interval."""
+    """Send keep-alives as often as a listener needs them."""
     while events.interval is not None:
         events.send("alive")
         await asyncio.sleep(events.interval)

@@ -45,7 +45,7 @@ from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.lookups import ApiContext
 
 _MIN_DRAIN = 0.1
-"""The time to stop a service without requests in flight, in seconds."""
+"""Seconds: the least time for a drain, so that an idle service stops cleanly with ``0s``, too."""
 # Imported before the fork: workers share their memory.
 _PARTS: list[Callable[[Running], Part | None]]
 _PARTS = [resolve_name(each.part) for each in FEATURES if each.part]
@@ -55,7 +55,7 @@ _COLLECT_AFTER = 10.0
 
 @dataclass
 class ServiceInfo:
-    """A listening service from the view of its operator.
+    """A listening service, as its operator sees it.
 
     ``addresses`` have the real ports; Unix sockets are last. ``admin_url`` is the base URL of the
     admin listener or ``None``. ``key_count`` is the number of keys at the start, including invalid
@@ -80,7 +80,7 @@ class ServiceInfo:
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """The objects of all configurations; ``parts`` are those of features, by name."""
+    """The objects that outlast a configuration; ``parts`` are those of features, by name."""
 
     ring: KeyRing
     limiters: Limiters
@@ -93,8 +93,8 @@ class SharedParts:
 class Service(ServiceInfo):
     """A service that listens, can be drained and reconfigured.
 
-    ``settings`` are those in force: after a reload, settings with the need of a restart still have
-    their values of the start (see `applicable`). ``reloader`` is that of a service in one process.
+    ``settings`` are those in force: after a reload, settings that need a restart still have the
+    values of the start (see `applicable`). Only a service in one process has a ``reloader``.
     """
 
     settings: Settings
@@ -106,16 +106,16 @@ class Service(ServiceInfo):
     reloader: Reloader = field(init=False)
 
     async def prepare(self, settings: Settings) -> Prepared:
-        """Open the resources of these settings, and change nothing.
+        """Open everything that these settings need, and change nothing yet.
 
-        Settings with the need of a restart keep their values. With unchanged settings, backends,
-        key store and directory stay the same. Open connections stay open. A request in flight
-        completes in the configuration of its start. Raises `StartError` for a resource that cannot
-        be opened.
+        Settings that need a restart keep their values. Backends, key store and directory stay the
+        same if their settings do. Open connections stay open. A request in flight completes in the
+        configuration that it was dispatched in. Raises `StartError` for a resource that cannot be
+        opened.
         """
         has_tls = settings.server.tls is not None
         settings, _ = applicable(self.settings, settings)
-        # Without TLS from the next start on, the files of the certificate may be gone already.
+        # If the file has no `tls` any more, which needs a restart, the certificate may be gone.
         tls = tls_context(settings.server.tls) if settings.server.tls and has_tls else None
         changes = [await self.keys.prepare(settings.auth)]
         async with AsyncExitStack() as undo:
@@ -146,7 +146,7 @@ class Service(ServiceInfo):
     async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
 
-        The service stops being ready. With ``delay`` it still accepts new connections for
+        The service is not ready from now on. With ``delay`` it still accepts new connections for
         ``server.drain.delay`` seconds: a load balancer needs time to notice the stop. Then requests
         in flight have ``server.drain.timeout`` seconds.
         """
@@ -166,7 +166,7 @@ class Service(ServiceInfo):
 def make_http(
     settings: Settings, directory: Directory, shared: SharedParts, *, stopping: bool = False
 ) -> Serving:
-    """Return an application with lookups in ``directory``, and its limits.
+    """Return an application that looks users up in ``directory``, and its limits.
 
     Each configuration has its own known heads. While ``stopping``, the health check fails and each
     connection is closed after a response.
@@ -184,7 +184,7 @@ def make_http(
         stopping=stopping,
     )
     routes = all_routes(settings)
-    # A route in place of a lookup must see each request.
+    # A feature's route in place of one of ours must see each request, so nothing may skip it.
     is_fast = server.fast_path and not stopping and all(each in routes for each in OWN_ROUTES)
     known_heads = KnownHeads(api, server.max_body) if is_fast else None
     app = make_api(
@@ -284,8 +284,8 @@ async def public_listener(
 ) -> AsyncIterator[Service]:
     """The public listener, on the sockets of one worker; raises as `service_of_one_process`.
 
-    ``sockets`` is entered after everything else is open. ``common`` are the limits of all
-    processes of a service with workers.
+    ``sockets`` is entered after everything else is open. ``common`` are the rate limits that
+    several processes share.
     """
     counters = Counters()
     running = Running(settings, manager, counters)

@@ -65,8 +65,8 @@ def public_sockets(
 def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[socket.socket]:
     """Return listening sockets of an address; raises `StartError` with ``advice`` at its end.
 
-    With ``reuse_port``, more sockets may be bound to the same address. All users with access to the
-    folder of a Unix socket may connect, as to a port: clients have keys.
+    With ``reuse_port``, more sockets may be bound to the same address. All local users with access
+    to the folder of a Unix socket may connect, as to a port: clients need keys.
     """
     try:
         if address.path is None:
@@ -79,10 +79,10 @@ def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[soc
 
 
 def bind_each(advice: str, address: Address, count: int) -> list[list[socket.socket]]:
-    """Return ``count`` times sockets on one address. Each gets a share of the connections.
+    """Return ``count`` lists of sockets on one address. Each gets a share of the connections.
 
-    A Unix socket is the same each time. Raises `StartError`, also for an address of another
-    process: with ``SO_REUSEPORT`` the system would permit a second socket there.
+    A Unix socket is the same in all lists. Raises `StartError`, also if another process listens
+    there: with ``SO_REUSEPORT`` alone the system might permit both.
     """
     probe = bind(advice, address)
     if count == 1 or address.path is not None:
@@ -110,7 +110,7 @@ def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
     """Close a Unix socket, and remove its file, unless a successor has put its own there."""
     sock.close()
     with suppress(OSError):
-        _require_unused(path)  # it may have the inode of a removed file
+        _require_unused(path)  # a successor's file may have got the inode of ours, once removed
         if own.is_same_file(FileSignature.of(path)):
             path.unlink()
 
@@ -118,7 +118,7 @@ def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
 class SocketFiles:
     """Checks the files of Unix sockets: clients need them. Without files ``report`` is ``None``.
 
-    The sockets must be open: no other file gets the inode of an open one.
+    The sockets must be open: until they are closed, no other file gets their inodes.
     """
 
     def __init__(self, addresses: Iterable[Address] = ()) -> None:
