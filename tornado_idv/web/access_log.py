@@ -32,11 +32,11 @@ _MAX_LINES = 500
 """The maximum number of collected lines. Rendering them blocks the event loop for 0.3 ms
 (CPython 3.11)."""
 _SECRET = secrets.token_bytes(32)
-"""Made before any fork: a user has the same hash in the lines of all workers."""
+"""Made before any fork, so that a user has the same hash in the lines of all workers."""
 
 
 class LoggedRequest(RequestContext, frozen=True, gc=False):
-    """The request in counters and log.
+    """A request, for the counters and the log.
 
     ``client`` is its address, ``key`` the id of the key, and ``subject`` the name of the requested
     user by `RequestLog.subject_of`.
@@ -75,10 +75,10 @@ class RequestLog(Protocol):
     """Record of requests; `AccessLog` is one."""
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the name of the requested user in a line or ``None``."""
+        """Return the name of the requested user in a line; ``None`` omits it."""
 
     def add(self, record: AccessRecord) -> None:
-        """Log a response just sent."""
+        """Log a response."""
 
 
 class AccessLog(RequestLog):
@@ -173,10 +173,10 @@ def record_response(
 
 
 def make_subject_of(ids: Ids) -> SubjectOf | None:
-    """Return the naming of queries in the log: none, a hash of the text, or the text.
+    """Return a function that names a user in the log: by a hash of the query, or by its text.
 
-    The key of the hash is random for each start of the service: nicknames and card numbers cannot
-    be found by hashes of guesses.
+    ``None`` names no user. The key of the hash is random for each start of the service: nicknames
+    and card numbers can be guessed, but must not be found by hashing guesses.
     """
     if ids == "none":
         return None

@@ -89,7 +89,7 @@ def make_api(
 
 
 def make_reject(access_log: RequestLog | None, counters: Counters | None = None) -> Reject:
-    """Return the renderer of rejections before a handler runs. It logs and counts, too."""
+    """Return a function that renders, logs and counts rejections before a handler runs."""
     counted = counters or Counters()
 
     def reject(status: HTTPStatus, client_address: str) -> bytes:

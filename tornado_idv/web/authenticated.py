@@ -1,4 +1,4 @@
-"""Handlers of clients with a key: its scope, its limits, and its public data."""
+"""Handlers of clients with a key: its scope, its limits, and what a client may know of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
     def accepted_key(self, scope: Scope | None = None) -> ApiKey:
         """Return the client's key; raise `ApiException` if it lacks ``scope``.
 
-        Without a valid key, raise `InvalidKey`, or `ApiException` over the limit of failures.
+        Without a valid key, raise `InvalidKey`, or `ApiException` over the limit ``failed_auth``.
         """
         try:
             key = self.authenticate(self.api.keys)
@@ -45,7 +45,10 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
         return key
 
     def limits_within(self, key: ApiKey, lookups: int = 1) -> KeyLimits | None:
-        """Charge lookups to the limits of a key and return them; raises `ApiException`."""
+        """Charge lookups to the limits of a key; return these, or ``None`` without limits.
+
+        Raises `ApiException` over a limit.
+        """
         limits = self.api.key_limiter.of(key)
         exceeded = limits.acquire(lookups) if limits else None
         if exceeded is not None:

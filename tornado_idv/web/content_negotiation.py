@@ -10,15 +10,15 @@ from tornado_idv.web.errors import ApiError, ApiException
 
 _JSON = "application/json"
 _MAX_LENGTH = 1024
-"""The maximum length of a parsed header: mimeparse takes quadratic time for quoted parameters,
-0.3 s for a header of 16 KiB."""
+"""The maximum length of a header that is parsed: mimeparse takes quadratic time for quoted
+parameters, 0.3 s for a header of 16 KiB."""
 
 
 def check_media_types(headers: Mapping[str, str]) -> None:
     """Raise `ApiException` if the body is declared as no JSON, or JSON is not accepted.
 
-    An absent or empty header means JSON; so does an unparsable ``Accept``. A header of more than
-    1,024 characters is unparsable.
+    An absent or empty header means JSON; so does an ``Accept`` that cannot be parsed. A header of
+    more than 1,024 characters cannot be parsed.
     """
     content_type = headers.get("Content-Type")
     if content_type not in (None, _JSON) and not _is_json(content_type.strip()):

@@ -1,4 +1,4 @@
-"""Every response without a user, as the one error record."""
+"""Every error response, as the one error record."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class ApiError(enum.Enum):
 class ApiException(HTTPError):
     """Ends a request with an error record.
 
-    ``reason`` is for the log. The client gets the `REASONS` alone. ``fields`` are more header
-    lines, each with its line break.
+    ``reason`` is for the log; the client gets it, too, if the error is in `REASONS`. ``fields`` are
+    more header lines, each with its line break.
     """
 
     def __init__(self, error: ApiError, fields: str = "", reason: str | None = None) -> None:
@@ -71,7 +71,7 @@ REASONS: Mapping[ApiError, Mapping[str, str]] = {
     },
     ApiError.FORMAT: InvalidFormat.REASONS,
 }
-"""Causes of errors: tokens of ``X-Error-Reason``, and their meaning."""
+"""The causes of errors that have several: tokens of ``X-Error-Reason``, and their meaning."""
 
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {

@@ -57,7 +57,7 @@ class ApiHandler(JsonHandler):
     """Counts and logs its response."""
 
     route: ClassVar[str] = "none"
-    """The name of this route in logs: the path itself may contain a user."""
+    """The name of this route in logs: the path itself may contain a nickname or card number."""
 
     key_id: str | None = None
     """The id of the client's key, once it is known; it may be expired or not valid yet."""
@@ -92,7 +92,7 @@ class ApiHandler(JsonHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         super().write_error(status_code, **kwargs)
-        # Tornado passes no exception for the cancelled task of this request.
+        # Tornado passes no exception if the task of this request was cancelled.
         error = kwargs["exc_info"][1] if "exc_info" in kwargs else CancelledError()
         self.respond(result_of_error(error))
 
@@ -104,7 +104,7 @@ class ApiHandler(JsonHandler):
         self.finish(result.body)
 
     def set_fields(self, lines: str) -> None:
-        """Set header fields, from lines with line breaks."""
+        """Set header fields from lines, each with its line break."""
         for line in lines.splitlines():
             name, _, value = line.partition(": ")
             self.set_header(name, value)
@@ -148,7 +148,7 @@ class NoSuchRouteHandler(ApiHandler):
 
 
 class HealthHandler(ApiHandler):
-    """Readiness for new requests, until the service stops. Backends have no influence."""
+    """Reports readiness for new requests until the service stops, whatever its backends do."""
 
     route = "health"
 

@@ -13,7 +13,7 @@ from tornado_idv.model import User
 from tornado_idv.web.errors import ApiError
 
 _ABSENT = object()
-_quoted = encode_basestring  # the function of an encoder with ensure_ascii=False
+_quoted = encode_basestring  # as in an encoder with ensure_ascii=False
 
 
 def parse_field(body: bytes, name: str) -> str:
@@ -25,8 +25,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Return the one JSON object in ``body``.
 
     Strict UTF-8 and RFC 8259; no member twice, no NaN, no byte order mark. Unknown members are
-    ignored with any value. So numbers stay text: an integer of 5,000 digits is an error to Python.
-    Raises `InvalidFormat`.
+    ignored, whatever their value. So numbers stay text: Python refuses to convert an integer of
+    5,000 digits. Raises `InvalidFormat`.
     """
     try:
         record = strict_json.loads(body, keep_numbers=True)

@@ -52,7 +52,7 @@ IDENTIFY_CARD = Operation("identify/card", "identify:card", "card_number", Ident
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """The objects used by lookups."""
+    """The objects that the handlers and the fast path use."""
 
     directory: Directory
     identifiers: Identifiers
@@ -65,14 +65,14 @@ class ApiContext:
     stopping: bool = False
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the name of the requested user in the log or ``None``."""
+        """Return the name of the requested user in the log; ``None`` omits it."""
         return self.access_log.subject_of(query) if self.access_log is not None else None
 
 
 PAST_CACHE = "X-IDV-Past-Cache"
-"""The header field of requests past the cache."""
+"""The header field of a request that must be answered past the cache."""
 _MAX_RETRY_AFTER = 3600.0
-"""Seconds; a backend of a plugin may ask for more."""
+"""Seconds; a plugin's backend may ask for more, or for infinity."""
 
 
 class PendingLookup(Struct, frozen=True, eq=False):
@@ -157,7 +157,7 @@ def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
 
 
 def result_of_error(error: BaseException, cache: CacheResult | None = None) -> Result:
-    """Return the response to a request ended by an exception."""
+    """Return the response to a request that ended with an exception."""
     api_error, backend, reason = error_for(error), None, None
     fields = api_error.fields
     if isinstance(error, ApiException):
@@ -175,7 +175,7 @@ def result_of_error(error: BaseException, cache: CacheResult | None = None) -> R
 
 
 def log_unexpected(error: BaseException, request_id: str) -> None:
-    """Log the exception of a defect; its response is `ApiError.INTERNAL`."""
+    """Log an exception that is a defect; its response is `ApiError.INTERNAL`."""
     if not isinstance(error, IdvError | HTTPError):
         # Not in the message: repeated errors are folded by it.
         extra = {"request_id": request_id}

@@ -30,7 +30,7 @@ class Result(Struct, frozen=True, gc=False):
     """The response to a request; ``fields`` are header lines, each with its line break.
 
     The others are for counters and log: the ``code`` of the error record, the ``reason`` of the
-    error for the operator, and the answering or failed ``backend``.
+    error for the operator, and the ``backend`` that answered or failed.
     """
 
     status: int

@@ -1,1 +1,1 @@
-"""The fast path: requests of known clients, past the handlers."""
+"""The fast path: requests with a known head, past the handlers."""

@@ -2,7 +2,7 @@
 
 A client's software fixes the order and the spelling of header fields. Their values vary: ids of
 requests and traces, addresses, tokens. A template is learned from a head accepted by the handlers.
-It matches only heads with the same treatment there.
+It matches only heads that the handlers would treat in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tornado_idv.units import Rate
 from tornado_idv.web.response import REQUEST_ID
 
 SIGNIFICANT = ("content-type", "content-encoding", "accept", "connection")
-"""Header fields with an influence on the response: their values are parts of the template."""
+"""Header fields that may affect the response: their values are parts of the template."""
 CARRIED = (
     "authorization",
     "content-length",
@@ -32,13 +32,13 @@ CARRIED = (
     "traceparent",
     "tracestate",
 )
-"""Header fields with a value read for each request. All other fields are inert: any valid value
+"""Header fields whose value is read for each request. All other fields are inert: any valid value
 matches, for ``Host`` any usual one."""
 _NEVER = (
     *("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"),
     "x-idv-past-cache",
 )
-"""Header fields of requests left to the handlers."""
+"""Requests with one of these header fields are left to the handlers."""
 
 MAX_HEAD = 16 * 1024
 _MAX_FIELDS = 40
@@ -50,12 +50,12 @@ _COMPILING = Limit("templates", Rate(32, 4.0))
 """The rate of compilations for one key: 32 in a burst, then 8 a second. Each takes up to a
 millisecond."""
 _MAX_SEEN = 10_000
-"""The maximum number of shapes seen once."""
+"""The maximum number of shapes counted until they are learned."""
 
 _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
 _VALID = rb"[ \t]*+(?:%b[ \t]*+|" + _VALUE + rb")"
-"""Pattern of an optional valid value: for others its groups are ``None``."""
+"""Pattern of any value. Its groups are ``None`` for an invalid one."""
 _ID = _VALID % b"(%b+)" % REQUEST_ID.encode()
 _ANY = re.compile(_VALUE)
 _PATTERNS = {
@@ -77,9 +77,9 @@ _Meaning = TypeVar("_Meaning")
 class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     """A compiled template: ``start``, the request line, and the pattern of the header fields.
 
-    The groups of its pattern are numbered, 0 for an absent field. ``traceparent`` is the first of
-    two groups. They, ``request_id`` and ``echoed``, the client's ``X-IDV-Request-ID``, are ``None``
-    for invalid values. ``meaning`` is the result of the handlers, opaque here.
+    ``token`` to ``tracestate`` are groups of its pattern, 0 for an absent field. ``traceparent`` is
+    the first of two groups; ``echoed`` is that of the client's ``X-IDV-Request-ID``. An invalid
+    value leaves these groups and ``request_id`` unmatched. ``meaning`` is opaque here.
     """
 
     start: bytes
@@ -115,7 +115,7 @@ def shape_of(data: bytes | bytearray) -> int | None:
 
 
 def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Meaning] | None:
-    """Return the template of an accepted head, ``None`` for a head without one."""
+    """Return the template of an accepted head, ``None`` if it can have none."""
     start = head.data.find(b"\r\n") + 2
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
     if is_absolute or any(name in head.headers for name in _NEVER):
@@ -171,7 +171,7 @@ class HeadTemplates(Generic[_Meaning]):
         return len(self._by_shape)
 
     def find(self, data: bytes | bytearray) -> HeadTemplate[_Meaning] | None:
-        """Return the candidate template for the head in ``data``."""
+        """Return the template that the head in ``data`` may match."""
         shape = shape_of(data) if self._by_shape else None
         template = self._by_shape.get(shape) if shape is not None else None
         if shape is not None and template is not None:
@@ -179,7 +179,7 @@ class HeadTemplates(Generic[_Meaning]):
         return template
 
     def learn(self, head: RequestHead, key_id: str, meaning: _Meaning) -> None:
-        """Learn from an accepted head at its second time."""
+        """Learn from an accepted head whose shape has come before."""
         shape = shape_of(head.data)
         if shape is None or shape in self._by_shape:
             return

@@ -6,7 +6,8 @@ done here as well: the limits are charged, observers are called, the response is
 request id, the access log gets its line. Requests with an invalid key, over a limit or with an
 invalid body are left to the handlers.
 
-A body is kept from its second time on: guesses are rarely repeated, and so evict nothing.
+A body is kept only once its answer comes from the cache: guesses are rarely repeated, and so evict
+nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tornado_idv.web.response import ECHOED, Result, build_response, new_request
 
 _MAX_BODY = 1024
 _MAX_BODIES = 20_000
-"""The maximum number of bodies of one operation; each takes 0.4 KiB, at most 1.6 KiB."""
+"""The maximum number of bodies of one operation; each takes usually 0.4 KiB, at most 1.6 KiB."""
 
 
 class _KnownQuery(Struct, frozen=True, gc=False):
@@ -120,7 +121,7 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
     def respond(self, data: bytes, sink: ResponseSink) -> bytes | PendingResponse | None:
         """Return the response to the request with these bytes, or begin its lookup.
 
-        ``None`` leaves the request to the handlers, without a trace here.
+        ``None`` leaves the request to the handlers; nothing was charged, counted or logged then.
         """
         started_at = monotonic()
         heads, template, match = self.heads, self.template, self.match
@@ -179,9 +180,9 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
 
 
 class PendingResponse(Struct, eq=False):
-    """The response to a known request with a running lookup; in place of its `Exchange`.
+    """The response to a known request whose lookup runs, in place of its `Exchange`.
 
-    ``fields`` are the header lines independent of the result.
+    ``fields`` are the header lines that do not depend on the result.
     """
 
     api: ApiContext
