@@ -9,8 +9,8 @@ from tornado_idv.http.errors import HttpError
 
 _MAX_LINE = 256
 _MAX_FRAMING = 16 * 1024
-"""Maximum bytes of chunk sizes and extensions per body, without line ends. A body of one-byte
-chunks has one per byte: any chunks are permitted up to the default ``server.max_body``."""
+"""Maximum bytes of chunk sizes and extensions per body, without line ends. One-byte chunks have one
+such byte per byte, so a body of up to the default ``server.max_body`` may come in any chunks."""
 _MAX_TRAILERS = 1024
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")

@@ -30,7 +30,7 @@ from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.serving import KnownRequest, Match, Pending, ServerContext
 
 _MAX_UNSENT = 16 * 1024
-"""Bytes of buffered responses to a client. With more, its next request waits."""
+"""Bytes of responses buffered for a client. While there are more, its next request waits."""
 _LINGER_TIMEOUT = 1.0
 """Seconds for a client to continue sending after the last response. A connection closed with unread
 input is reset, and the reset may overtake the response (RFC 9112, section 9.6). In a drain also the
@@ -40,8 +40,7 @@ time for a first request."""
 class Connection(asyncio.Protocol, ResponseSink):
     """Reads requests one after the other. Pipelined ones wait in the parser.
 
-    ``deadline`` is the time of `on_timeout`, by the loop's clock; ``state`` is the state of the
-    connection.
+    ``deadline`` is the time for `on_timeout`, by the loop's clock.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -175,7 +174,7 @@ class Connection(asyncio.Protocol, ResponseSink):
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
 
     def update_serving(self) -> None:
-        """Apply the present `Serving` of the server to the next request.
+        """Apply the current `Serving` of the server to the next request.
 
         A request in flight completes in its own application.
         """
@@ -208,7 +207,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     # Called by the fair queue.
 
     def resume(self) -> None:
-        """Start the next complete request."""
+        """Start the next request if it is complete."""
         if self.state in NOT_READING:
             return
         self.state = READING
@@ -238,7 +237,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._bound_read_ahead()
 
     def _serve_buffered(self) -> bool:
-        """Serve the next buffered request with a known head; wait for its body."""
+        """Serve the next buffered request, or wait for its body; false if its head is unknown."""
         buffer = self._parser.buffer
         match = None if self._eof or self._parser.head is not None else self._match
         known = match(buffer) if match is not None else None
@@ -253,7 +252,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _respond(self, known: KnownRequest, data: bytes) -> bool:
-        """Respond to a request with a known head, or leave it to the application."""
+        """Respond to a request with a known head; false leaves it to the application."""
         response = known.respond(data, self)
         if response is None:
             return False
@@ -275,9 +274,9 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _start_next(self) -> None:
-        """Start the next request, in turn. Requests of a known client on the fast path go first.
+        """Start the next request: on the fast path of an authenticated client now, else in turn.
 
-        Bytes without a request are handled immediately: they cost little.
+        An incomplete or malformed head is handled immediately: it costs little.
         """
         if not self._parser.has_head:
             self.resume()
@@ -293,7 +292,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         queue.enqueue(self.resume, rejected=self._authenticated is False)
 
     def _next_request(self) -> None:
-        """Continue after a response: with buffered bytes, or with the next ones."""
+        """Continue after a response, with buffered bytes or with the next that arrive."""
         if self._eof and self.state is IDLE:
             self._linger_close()
             return

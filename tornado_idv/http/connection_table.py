@@ -22,8 +22,8 @@ class State(Enum):
                    +--> QUEUED -+<-+            all but the fast path, or pipelined
         every state -> CLOSING -> CLOSED
 
-    Two further conditions occur in every state: the client does not read (`pause_writing`), and
-    the client has ended its requests (`eof_received`).
+    Two conditions are independent of the state: the client does not read (`pause_writing`), and
+    the client sends no more (`eof_received`).
     """
 
     IDLE = auto()
@@ -43,9 +43,9 @@ class State(Enum):
 IDLE, READING, QUEUED, RESPONDING, CLOSING, CLOSED = State
 
 NOT_RECEIVING = (CLOSING, CLOSED)
-"""The states with discarded input."""
+"""The states in which input is discarded."""
 NOT_READING = (RESPONDING, CLOSING, CLOSED)
-"""The states without the start of a request."""
+"""The states in which no request is started."""
 
 
 _RESERVED_DESCRIPTORS = 192
@@ -59,7 +59,7 @@ class HttpLimits:
 
     ``keep_alive_timeout`` is the time between two requests, by default ``idle_timeout``. With
     ``replace_idle``, a connection above ``max_connections`` replaces the oldest one without a
-    complete request. Without such a one it is rejected. ``warning`` is logged with the maximum.
+    complete request; if there is none, it is rejected. ``warning`` is logged with the maximum.
     """
 
     max_body: int = 16 * 1024
@@ -71,7 +71,7 @@ class HttpLimits:
     warning: str = "server.max_connections reached (%d): new connections get 503"
 
     def within_descriptors(self) -> HttpLimits:
-        """Return these limits, with ``max_connections`` within ``RLIMIT_NOFILE``."""
+        """Return these limits, with ``max_connections`` lowered to fit ``RLIMIT_NOFILE``."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY:
             return self
@@ -82,7 +82,7 @@ class HttpLimits:
 _log = logging.getLogger(__name__)
 
 _MAX_REJECTED = 64
-"""The maximum number of rejected connections with a descriptor. Clients close them."""
+"""Rejected connections that may wait for their clients to close them: each holds a descriptor."""
 _SWEEP_INTERVAL = 0.1
 """Seconds between two looks at a connection's deadline: cheaper than a timer for each."""
 _EXPIRE_BATCH = 2
@@ -102,7 +102,7 @@ class TimedConnection(Protocol):
         """The deadline has passed."""
 
     def update_serving(self) -> None:
-        """Apply the present `Serving` of the server to the next request."""
+        """Apply the current `Serving` of the server to the next request."""
 
     def drain(self) -> None:
         """Close after the current request."""
@@ -112,7 +112,7 @@ class TimedConnection(Protocol):
 
 
 class ConnectionTable:
-    """Counts connections up to ``max_connections``, and calls them at their deadlines."""
+    """Counts connections up to ``max_connections``, and times out those past their deadline."""
 
     def __init__(self, loop: AbstractEventLoop, limits: HttpLimits) -> None:
         self._loop = loop
@@ -141,7 +141,7 @@ class ConnectionTable:
         return not is_full or idle is not None
 
     def update(self, limits: HttpLimits) -> None:
-        """Change the limits, and make each connection use the present `Serving`."""
+        """Change the limits, and make each connection use the current `Serving`."""
         self._limits = limits
         for connection in self._connections:
             connection.update_serving()
@@ -187,7 +187,7 @@ class ConnectionTable:
         return None
 
     def _sweep(self) -> None:
-        """Call some of the connections past their deadlines, and schedule the next sweep."""
+        """Time out some of the connections past their deadline, and schedule the next sweep."""
         now = self._loop.time()
         if not self._expired:
             self._expired = [each for each in reversed(self._connections) if each.deadline <= now]

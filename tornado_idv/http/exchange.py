@@ -56,7 +56,7 @@ class ResponseSink(Protocol):
     """Interface of a connection for its exchange."""
 
     def send(self, data: bytes) -> Future[None]:
-        """Write bytes. Tornado expects a future; it is done."""
+        """Write bytes; return a completed future, which Tornado expects."""
 
     def on_response_complete(self, *, keep_alive: bool) -> None:
         """Continue with the next request, or close the connection."""

@@ -1,9 +1,9 @@
-"""Fair queues: the number of waiting requests started in one event-loop iteration.
+"""Fair queues limit how many waiting requests start in one event-loop iteration.
 
 A thousand clients may pipeline, or send batches or invalid requests. Without a bound each iteration
-is then as long as a thousand requests, and a new client waits for several iterations. So pipelined
-requests of authenticated clients, and their requests past the fast path, start for
-`AUTHENTICATED_BUDGET` seconds. The rest starts in later iterations.
+is then as long as a thousand requests, and a new client waits for several iterations. So requests
+of authenticated clients that are pipelined, or that the fast path does not answer, start for
+`AUTHENTICATED_BUDGET` seconds. The rest start in later iterations.
 
 Requests of connections without a valid key start one per iteration, and one more for each
 millisecond of the iteration. A rejected request takes about 0.2 ms, most of it in a later
@@ -31,11 +31,11 @@ from collections.abc import Callable, Iterator
 AUTHENTICATED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
-"""The maximum duration of an iteration in seconds. A suspended process may seem slower."""
+"""Seconds of an iteration that count at most: it seems longer after the process was suspended."""
 
 
 Resume = Callable[[], object]
-"""The method of a connection for the start of its next request."""
+"""The method of a connection that starts its next request."""
 _Waiters = OrderedDict[Resume, None]
 
 
@@ -64,7 +64,7 @@ class FairQueue:
         self._scheduled_at = 0.0
 
     def enqueue(self, resume: Resume, *, rejected: bool = False) -> None:
-        """Call ``resume`` once, after all of its class. A waiting one keeps its position.
+        """Call ``resume`` once, after all of its class; if it waits already, it keeps its position.
 
         Its class must not change while it waits.
         """

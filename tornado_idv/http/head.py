@@ -1,7 +1,7 @@
 """Parse a request head: llhttp reads it, and ambiguous framing is rejected.
 
-Two readers must not see the end of a request in different places (RFC 9112, section 11.2). Such
-requests are rejected, including those accepted by llhttp.
+A request is rejected if two readers could see its end in different places (RFC 9112, section 11.2),
+even if llhttp accepts it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         start_line,
         headers,
         length,
-        # Without framing, a body of the client must not be read as a request.
+        # Without framing, bytes that the client sent as a body must not be read as a request.
         keep_alive=_keep_alive(start_line, headers)
         and (has_framing or start_line.method not in _METHODS_WITH_BODY),
         expects_continue="Expect" in headers and start_line.version == "HTTP/1.1" and length != 0,
@@ -138,7 +138,7 @@ def _content_length(
 ) -> int | None:
     """Return the body's length, ``None`` for a chunked one (RFC 9112, 6.3, and stricter).
 
-    llhttp has rejected an invalid length, two lengths, and a length with chunks.
+    llhttp has rejected an invalid length, two lengths, and a length together with chunks.
     """
     if any(name in headers for name in _SMUGGLING_NAMES):
         raise HttpError(HTTPStatus.BAD_REQUEST)

@@ -19,10 +19,10 @@ class RequestParser:
         self.head: RequestHead | None = None
         """The head of the request in progress, until its body is read."""
         self.buffer = bytearray()
-        """Bytes after the last complete request."""
+        """Received bytes that are not part of a request returned before, or of `head`."""
         self.max_body = max_body
         self._head_size = 0  # of the next head, once its end was found
-        self._searched = 0  # searched bytes of the buffer
+        self._searched = 0  # bytes of the buffer already searched for that end
         self._chunks: ChunkedBody | None = None
 
     @property

@@ -16,16 +16,17 @@ from tornado_idv.http.serving import ServerContext, Serving
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 
 _BACKLOG = 4096
-"""The backlog, as in systemd: connections wait there during a restart."""
+"""Connections that may wait to be accepted, as many as in systemd's sockets during a restart."""
 _ACCEPTS_PER_ITERATION = 8
-"""Duplicates of each socket. uvloop accepts one connection per socket and event-loop iteration:
-under load, new clients would wait in the backlog for seconds. A duplicate costs microseconds."""
+"""Listeners per socket, on duplicates of it. uvloop accepts one connection per listener and
+event-loop iteration: under load, new clients would wait in the backlog for seconds. A duplicate
+costs microseconds."""
 _SEND_BUFFER = 64 * 1024
 """Bytes of responses in the kernel's buffer of a connection. Its default is megabytes: a client
-without reads would fill it with ten thousand responses."""
+that never reads would fill it with ten thousand responses."""
 _RECEIVE_BUFFER = 16 * 1024
-"""Bytes of requests in the kernel's buffer of a connection, at least one body. One read returns up
-to 1.5 times as many (Linux 6): a client can send so much past a limit."""
+"""Bytes of requests in the kernel's buffer of a connection; more if bodies may be larger. One read
+returns up to 1.5 times as many (Linux 6): a client can send that much past a limit."""
 _MAX_HANDSHAKES = 1000
 """The maximum number of TLS handshakes in progress."""
 _HANDSHAKE_TIMEOUT = 3.0
@@ -107,13 +108,13 @@ class HttpServer:
         return self._connections.states()
 
     def connections_limit(self) -> int:
-        """Return the maximum number of connections. Further ones are rejected."""
+        """Return the number of connections above which new ones are rejected."""
         return self._context.serving.limits.max_connections
 
     async def drain(self) -> None:
         """Stop accepting; return when every request was answered and every client is gone."""
         self._stop_accepting()
-        await asyncio.sleep(0)  # accepted ones become connections
+        await asyncio.sleep(0)  # accepted sockets become connections in the next iteration
         handshakes = [each.finish() for each in self._acceptors]
         await asyncio.gather(self._connections.drain(), *handshakes)
         await self._connections.drain()  # those of the handshakes

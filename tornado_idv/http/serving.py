@@ -1,4 +1,4 @@
-"""An application with its limits, and the common objects of all connections."""
+"""An application with its limits, and the objects that all connections share."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Serving:
     """An application and its limits.
 
     ``reject`` renders and logs rejections before the application; ``fast_path`` answers known
-    requests without the application. With ``keep_alive`` connections stay open after a response, as
-    permitted by the client.
+    requests without the application. With ``keep_alive`` a connection stays open after a response
+    if the client permits it.
     """
 
     app: HTTPServerConnectionDelegate
@@ -75,18 +75,18 @@ class Serving:
 
 @dataclass(slots=True)
 class ServerContext:
-    """The present `Serving`, and the common parts of all connections."""
+    """The current `Serving`, and the parts that all connections share."""
 
     serving: Serving
     loop: AbstractEventLoop
     connections: ConnectionTable
     authenticated: FairQueue
-    """Authenticated clients with a pipelined request, or with one past the fast path."""
+    """Authenticated clients with a request that is pipelined, or not answered on the fast path."""
     unauthenticated: FairQueue
     written: Future[None]
     """A completed future: Tornado's handlers do not wait for the client to read."""
 
     def leave_queues(self, resume: Resume) -> None:
-        """Remove a connection from all queues."""
+        """Remove a connection from the queue it may wait in."""
         self.authenticated.cancel(resume)
         self.unauthenticated.cancel(resume)

@@ -1,7 +1,7 @@
 """Accept TLS connections, with bounds on the handshakes in progress.
 
-asyncio's own server creates a protocol only after the handshake. Clients without a handshake would
-hold uncounted descriptors.
+asyncio's own server creates a protocol only after the handshake. A client that never begins one
+would hold a descriptor that nothing counts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class TlsAcceptor:
     """Turns connections on a non-blocking listening socket into TLS connections.
 
     ``connect`` makes the protocol of a connection after its handshake. ``has_room`` gets the number
-    of pending handshakes and returns whether there may be one more. Without room the oldest one is
-    aborted: a regular client needs milliseconds. A handshake is aborted after ``timeout`` seconds,
-    too.
+    of pending handshakes and returns whether there may be one more. If not, the oldest one is
+    aborted: a regular client needs milliseconds. A handshake is also aborted after ``timeout``
+    seconds.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The client's address behind proxies: the trusted part of ``X-Forwarded-For``.
 
 Any client can send this header. Each proxy appends the address of its client. So the header is read
-from its end, through the entries of trusted proxies.
+from its end, as far as the proxies that wrote the entries are trusted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Hop(NamedTuple):
 
 
 class TrustedProxies:
-    """The proxies with trusted ``X-Forwarded-For`` entries.
+    """The proxies whose ``X-Forwarded-For`` entries are trusted.
 
     ``networks`` are addresses, or networks like ``10.0.0.0/8``; an IPv4-mapped IPv6 address
     counts as the IPv4 address. `UNIX` is the address of all clients of Unix sockets. In a header it
@@ -49,8 +49,8 @@ class TrustedProxies:
         """Return the address of the client behind ``peer``, the other end of the connection.
 
         ``forwarded_for`` is the value of ``X-Forwarded-For``, several lines joined with commas.
-        The client is the last hop other than a trusted proxy. An invalid entry ends the chain: its
-        writer counts as the client.
+        The client is the last hop that is not a trusted proxy. An invalid entry ends the chain: the
+        proxy that wrote it counts as the client.
         """
         hop = self._unix if peer == UNIX else self._hop(peer) or _Hop(peer, trusted=False)
         entries = forwarded_for.rsplit(",", _MAX_ENTRIES)[-_MAX_ENTRIES:]
@@ -73,7 +73,7 @@ def normalize_address(text: str) -> str:
     """Return the address of a connection's other end for the log.
 
     An IPv4-mapped IPv6 address becomes IPv4, and a zone is removed. The result is empty without an
-    address, as for a disconnected client.
+    address, as for a client that has disconnected.
     """
     return str(_parse_address(text.partition("%")[0]) or "")
 
