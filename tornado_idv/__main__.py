@@ -1,4 +1,4 @@
-"""``python -m tornado_idv``: the ``tornado-idv`` command for a shell without it on its path."""
+"""``python -m tornado_idv``: the ``tornado-idv`` command, where it is not on the path."""
 
 from tornado_idv.cli import main
 

@@ -26,7 +26,7 @@ class DaemonThread:
         A call continues after its future was cancelled.
         """
         done: Future[Any] = Future()
-        done.set_running_or_notify_cancel()  # the end of its caller does not cancel it
+        done.set_running_or_notify_cancel()  # from now on it cannot be cancelled
         earlier, ended = self._ended, Event()
         self._ended = ended
 

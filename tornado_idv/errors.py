@@ -19,7 +19,7 @@ class IdvError(Exception):
 class InvalidFormat(IdvError):
     """The input is in no valid format, so it identifies no user.
 
-    ``reason`` is a token for clients and logs, one of `REASONS` with their messages.
+    ``reason`` is a token for clients and logs, a key of `REASONS`, which has the messages.
     """
 
     REASONS: ClassVar[Mapping[str, str]] = {
@@ -51,11 +51,11 @@ class LookupFailed(IdvError):
     """A lookup ended without an answer; never raised directly.
 
     ``reason`` is one phrase for the operator. ``backend`` is the name of the configured backend,
-    set by its guard. With ``continues`` the chain may continue with the next backend, by
-    ``on_unavailable: continue``. Without ``counts_against_breaker`` the backend's circuit breaker
-    ignores it, since another attempt costs nothing; health checks and metrics count it in any case.
-    ``retry_after`` is in seconds, for ``Retry-After`` of the response. A ``memoized`` failure is
-    returned to other callers for ``cache.failure_memo``.
+    set by its guard. With ``continues`` the chain continues with the next backend, as
+    ``on_unavailable: continue`` demands. Without ``counts_against_breaker`` the backend's circuit
+    breaker ignores it: the backend is not down, or another attempt costs nothing. Health checks and
+    metrics count it in any case. ``retry_after`` is in seconds, for ``Retry-After`` of the
+    response. A ``memoized`` failure is returned to other callers for ``cache.failure_memo``.
     """
 
     retry_after: float = 1.0
@@ -79,7 +79,7 @@ class LookupFailed(IdvError):
         self.continues = False
 
     def copy(self) -> LookupFailed:
-        """Return the same failure for another raise: handlers may add to an error."""
+        """Return the same failure, to be raised again: each ``raise`` adds to an exception."""
         same = type(self).__new__(type(self), self.reason)  # a plugin's may have another __init__
         vars(same).update(vars(self))
         return same
@@ -93,11 +93,11 @@ class Unavailable(LookupFailed):
 
 
 class Untrusted(Unavailable):
-    """The backend does not find the user, and does not find its canary either."""
+    """The canaries of the backend do not confirm its answer."""
 
 
 class Broken(LookupFailed):
-    """The backend returned wrong data, or rejected our credentials."""
+    """The backend failed, and waiting does not help: wrong data, wrong credentials, a defect."""
 
     retry_after = 60.0  # an operator has to act
 
@@ -142,18 +142,18 @@ class MissingKeyStoreError(KeyStoreError):
 
 
 class UncertainChangeError(KeyStoreError):
-    """A change of the key store with an uncertain result: it may or may not be committed."""
+    """A change of the key store that may or may not be committed, or effective."""
 
 
 class StartError(IdvError):
-    """The service cannot start. The message has advice for the operator."""
+    """The service cannot start. The message contains advice for the operator."""
 
 
 class DegradedStartError(StartError):
-    """A backend needs an action of the operator for its lookups, but no restart after it.
+    """A backend cannot look users up until an operator acts; then it recovers without a restart.
 
-    It is open. The service starts degraded: a service manager would restart it in a loop. A reload
-    keeps the old configuration.
+    It is open. The service starts degraded: otherwise a service manager would restart it in a loop.
+    A reload keeps the old configuration.
     """
 
 
@@ -162,7 +162,7 @@ class MissingConfigError(StartError):
 
 
 class SettingError(StartError):
-    """A setting contradicts its target; ``steps`` are its path in the configuration."""
+    """A setting contradicts what it refers to; ``steps`` are its path in the configuration."""
 
     def __init__(self, message: str, *steps: int | str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Small files of the operator: reads them, notices their changes, follows a secret.
+"""Small files that an operator names: reads them, notices their changes, follows a secret.
 
 Only regular files are read. Opening a FIFO would wait for its writer, and a device such as
 ``/dev/zero`` has no end.
@@ -30,7 +30,7 @@ MAX_SIZE = 1024**2
 def opened_file(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading.
 
-    For anything else raises `OSError`. Its ``strerror`` is a phrase for the operator.
+    Raises `OSError` for anything else, with a phrase for the operator in ``strerror``.
     """
     added = os.O_NONBLOCK | os.O_NOCTTY
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | added)) as file:
@@ -93,10 +93,10 @@ def read_text(path: Path) -> str:
 
 
 class FileSignature(NamedTuple):
-    """The status of a file. It changes with every write and replacement.
+    """The part of a file's status that changes when the file is written or replaced.
 
-    Times are in nanoseconds. ``ctime_ns`` also changes with new permissions, and for a copy with
-    equal size and modification time. If that matters, compare the content.
+    Times are in nanoseconds. ``ctime_ns`` also changes with new permissions, and differs for a copy
+    with the same size and modification time. If that matters, compare the content.
     """
 
     device: int
@@ -115,7 +115,7 @@ class FileSignature(NamedTuple):
 
     @classmethod
     def find(cls, path: Path) -> FileSignature | None:
-        """Return the signature as `of` does; ``None`` without a readable file."""
+        """Return the signature as `of` does; ``None`` if the file is missing or out of reach."""
         try:
             return cls.of(path)
         except OSError:
@@ -130,9 +130,9 @@ class FileSignature(NamedTuple):
 class FileSecret(SecretStr):
     """A secret that follows its file.
 
-    A missing, empty or binary file does not change the secret: a write may be in progress. A text
-    with another ``fixed_part`` needs a reload. The file is checked at most once a second; ``timer``
-    gives seconds.
+    A missing, empty or binary file does not change the secret: a write may be in progress. Nor does
+    a text with another ``fixed_part``, before a reload. The file is checked at most once a second;
+    ``timer`` gives seconds.
     """
 
     check_interval: ClassVar[float] = 1.0

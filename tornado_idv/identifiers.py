@@ -40,7 +40,7 @@ _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
 def fold_case(nickname: str) -> str:
-    """Return an ASCII nickname in lower case. Others have no valid form and are not changed.
+    """Return an ASCII nickname in lower case. Others are never valid, and are not changed.
 
     ``str.lower`` would turn the Kelvin sign, a non-ASCII character, into a "k".
     """
@@ -97,9 +97,9 @@ class ProfileSite:
 class Identifiers:
     """The valid forms of queries.
 
-    ``sites`` are the profile sites; answers use the first. ``is_nickname`` must accept a nickname.
-    With ``nickname_case="fold"`` it gets lower case. ``card_length`` is the minimum and maximum
-    number of digits of a card number.
+    ``sites`` are the profile sites; answers use the first. ``is_nickname`` must accept a nickname;
+    with ``nickname_case="fold"`` it gets the nickname in lower case. ``card_length`` is the minimum
+    and maximum number of digits of a card number.
     """
 
     sites: Sequence[ProfileSite]
@@ -178,7 +178,7 @@ class Identifiers:
         return user.nickname, user.card_number, user.plan, self.profile_url(user)
 
     def _reason(self, text: str) -> str:
-        """Return the reason why ``text``, without ``@`` at its start, is no profile URL."""
+        """Return why ``text``, which does not begin with ``@``, is no profile URL."""
         scheme, mark, rest = text.partition("://")
         if not mark:
             return "nickname_without_at" if self._nickname(text) else "not_an_identifier"

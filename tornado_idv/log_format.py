@@ -38,7 +38,7 @@ def json_lines(records: Sequence[Record]) -> str:
     """Return each record as one JSON object, in ASCII."""
     try:
         lines = _encoder.encode_lines(records)
-    except UnicodeEncodeError:  # a lone surrogate, as in a file name outside of UTF-8
+    except UnicodeEncodeError:  # a lone surrogate, as in a file name that is not UTF-8
         return "".join(map(_ascii_json, records))
     return lines.decode() if lines.isascii() else "".join(map(_ascii_json, records))
 
@@ -54,7 +54,7 @@ def _ascii_json(record: Record) -> str:
 def text_lines(records: Sequence[Record]) -> str:
     """Return each record as time, level, event and the other fields.
 
-    Further lines of an event are indented: none looks like a separate record. The names of this
+    Further lines of an event are indented, so none looks like a separate record. The names of this
     service's loggers are omitted.
     """
     return "".join(_text_line(record, "{:<9}") for record in records)
@@ -66,7 +66,7 @@ def colored_lines(records: Sequence[Record]) -> str:
 
 
 def for_journal(text: str, level: str) -> str:
-    """Return text for standard error. For journald each line begins with its priority.
+    """Return text for standard error. If journald reads it, each line begins with its priority.
 
     See sd-daemon(3).
     """

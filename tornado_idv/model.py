@@ -1,9 +1,9 @@
 """The records of a lookup: `User`, `Query`, `BackendResult`, `Answer` and `Step`.
 
-Their reprs omit nicknames and card numbers: none reaches a log through a traceback. They are
-msgspec structs: each lookup creates several, and a frozen dataclass takes about 1 µs longer
+Their reprs omit nicknames and card numbers, so that none reaches a log through a traceback. They
+are msgspec structs: each lookup creates several, and a frozen dataclass takes about 1 µs longer
 (CPython 3.11). They contain no containers, so the garbage collector need not track them
-(``gc=False``), not even a full cache of them.
+(``gc=False``), even when a cache is full of them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class _Record(Struct, frozen=True, gc=False):
 class User(_Record, frozen=True):
     """A user as stored by a backend.
 
-    ``nickname`` is without ``@``. Without ``profile_url`` it is derived from the first profile site
-    and the nickname.
+    ``nickname`` is without ``@``. If ``profile_url`` is ``None``, it is derived from the first
+    profile site and the nickname.
     """
 
     plan: str
@@ -63,12 +63,12 @@ Query = ByNickname | ByCard
 
 
 class BackendResult(_Record, frozen=True):
-    """Result of a backend, with its time in the cache.
+    """Result of a backend, and how long it may be cached.
 
     ``user`` is ``None`` for "not known here". ``ttl``, in seconds, can only shorten the configured
     time; ``None`` does not change it. With ``storable=False`` the result is not cached at all, not
-    even as a stale answer. ``server`` identifies the server of the result. The canary of one server
-    does not confirm "not known here" of another.
+    even as a stale answer. ``server`` identifies the server of the result, if a backend has several
+    that may differ: the canary of one server does not confirm "not known here" of another.
     """
 
     user: User | None
@@ -93,10 +93,10 @@ class SharedAnswer(_Record, frozen=True):
 class Answer(_Record, frozen=True):
     """The result of a lookup: *found* with a user, *not found* without one.
 
-    ``backend`` is the name of the backend with the user; ``None`` for "not known here" from all
-    backends. ``since`` is the time of the lookup, in seconds of the cache's timer. ``body`` is the
-    response body. A ``stale`` answer has expired, and is served during a failure of the backends.
-    A ``coalesced`` one comes from a running lookup of another caller, a ``shared`` one from the
+    ``backend`` is the name of the backend that found the user, ``None`` for *not found*. ``since``
+    is the time of the lookup, in seconds of the cache's timer. ``body`` is the response body. A
+    ``stale`` answer has expired, and is served because the backends are unavailable. A
+    ``coalesced`` one comes from a lookup that another caller started, a ``shared`` one from the
     shared cache.
     """
 
@@ -111,10 +111,10 @@ class Answer(_Record, frozen=True):
     storable: bool = True
     """Whether it may be cached at all."""
     degraded: bool = False
-    """Whether an earlier backend was skipped as unavailable."""
+    """Whether an earlier backend, which may know the user, was skipped as unavailable."""
     shared: bool = False
     server: str | None = None
-    """The server of the backend; not kept in a cache."""
+    """The server of the backend that answered; not kept in a cache."""
 
     @property
     def found(self) -> bool:
@@ -124,9 +124,9 @@ class Answer(_Record, frozen=True):
 class Step(Struct, frozen=True):
     """A step of a lookup, for the operator: a request, a response, the result of an expression.
 
-    ``result`` is JSON or bytes; of others the ``repr`` is shown. ``expression`` is the source
-    of the result, and ``missing`` are the members it reads without finding them. A terminal shows
-    ``shown`` characters of a result without an expression.
+    ``result`` is JSON or bytes; of others the ``repr`` is shown. ``expression`` gave the result,
+    and ``missing`` are the members that it reads but did not find. A terminal shows ``shown``
+    characters of a result without an expression.
     """
 
     name: str

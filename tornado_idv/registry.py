@@ -50,7 +50,7 @@ def plugin_manager(
 
 
 def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> None:
-    """Load an installed plugin; raises `ValueError` with its name, also without a hook."""
+    """Load an installed plugin; raises `ValueError` with its name, also if it has no hook."""
     package = entry_point.dist.name if entry_point.dist else "unknown package"
     plugin = f'{package}: entry point {entry_point.name} = "{entry_point.value}"'
     if manager.has_plugin(entry_point.name):
@@ -112,7 +112,7 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
 
 
 def load_class(offered: type[T] | str) -> type[T]:
-    """Return a class of a plugin, imported now for a place.
+    """Return a class of a plugin; import it now if only its place is known.
 
     An import of all classes would double the time to start. Raises `StartError`.
     """
@@ -163,7 +163,7 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
     """Open a backend; raises `IdvError`. An unexpected exception becomes a `StartError`.
 
     With ``may_be_degraded`` a `DegradedStartError` is logged, and the backend stays open. Logs the
-    kinds of query without a canary.
+    kinds of query that its canaries do not protect.
     """
     try:
         await backend.open()
@@ -178,7 +178,7 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
         _log.debug("backend %s failed to open:\n%s", backend.name, format_traceback(error))
         raise StartError(f"backend {backend.name} failed to open: {_cause(error)}") from None
     canaries = backend.options.canaries
-    # The first field of a query has the name of the protecting member of a canary.
+    # The first field of a query has the name of the member of a canary that protects it.
     for member in sorted(kind.__struct_fields__[0] for kind in backend.serves) if canaries else ():
         if not any(getattr(each, member) for each in canaries):
             text = 'backend %s: its canary has no %s, so "not found" by that is not protected'
@@ -188,7 +188,7 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
 def _cause(error: Exception) -> str:
     """Describe an exception of a plugin, without its message: it may contain a secret.
 
-    For a failed call, such as with wrong arguments, the message of Python is included.
+    If the call itself fails, such as for wrong arguments, return the message: it is Python's own.
     """
     *_, where = traceback.extract_tb(error.__traceback__)
     if where.filename == __file__:

@@ -13,9 +13,9 @@ FAILED = "reload_failed"
 class ReloadResult:
     """Result of a reload, ``at`` a Unix time.
 
-    After success, ``needs_restart`` are the changed settings without effect before a restart. After
-    a failure the old configuration stays effective: ``code`` is `INVALID` or `FAILED`, and
-    ``problems`` are the reasons.
+    After success, ``needs_restart`` are the settings that differ from those of the start, and take
+    effect after a restart. After a failure the old configuration stays effective: ``code`` is
+    `INVALID` or `FAILED`, and ``problems`` are the reasons.
     """
 
     at: float = field(default_factory=time.time)

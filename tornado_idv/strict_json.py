@@ -26,11 +26,11 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
     """Return the value of the one JSON document; bytes are strict UTF-8 without a BOM.
 
     Arrays and objects may be nested ``max_depth`` deep. With ``keep_numbers``, numbers are
-    returned as `Number`; otherwise as ``int`` or ``float``. Then a number too large for a
-    ``float``, or with more digits than Python converts, is an error. Strings may hold a lone
+    returned as `Number`; otherwise as ``int`` or ``float``, and a number that is too large for a
+    ``float``, or has more digits than Python converts, is an error. Strings may contain a lone
     surrogate, since JSON can escape it; see `is_unicode`.
 
-    Raises `ValueError`. Its text and attributes may hold parts of the document.
+    Raises `ValueError`. Its text and attributes may contain parts of the document.
     """
     text = document if isinstance(document, str) else document.decode("utf-8")
     text = text.strip(" \t\n\r")

@@ -1,4 +1,4 @@
-"""The request of a running lookup: its id, and its trace as in W3C Trace Context.
+"""The request that a lookup runs for: its id, and its trace as in W3C Trace Context.
 
 https://www.w3.org/TR/trace-context/
 """
@@ -16,13 +16,13 @@ TRACEPARENT = "(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-(
 _TRACEPARENT = re.compile(TRACEPARENT)
 _TRACESTATE = re.compile("[ -~]{1,512}")
 _KNOWN_FLAGS = 0x03
-"""The known flags: sampled, and random trace id. Others must be sent as zero."""
+"""The flags sampled and random trace id; others must be sent as zero."""
 
 
 class Trace(Struct, frozen=True, gc=False):
     """The trace of a caller's request: fields of its ``traceparent``.
 
-    ``state`` is its ``tracestate``; empty without a valid one.
+    ``state`` is its ``tracestate``; empty if it had no valid one.
     """
 
     id: str
@@ -36,14 +36,14 @@ class Trace(Struct, frozen=True, gc=False):
 
 
 class RequestContext(Struct, frozen=True, gc=False):
-    """The request of a running lookup; ``trace`` is ``None`` without a valid one."""
+    """The request that a lookup runs for; ``trace`` is ``None`` if it had no valid one."""
 
     request_id: str
     trace: Trace | None
 
 
 current_request: ContextVar[RequestContext | None] = ContextVar("current_request", default=None)
-"""The request behind the running lookup; ``None`` for a refresh and for commands.
+"""The request that started the running lookup; ``None`` for a refresh and for commands.
 
 Others may wait for the same lookup, and its answer is cached for all: it must not depend on this.
 """
@@ -56,5 +56,5 @@ def parse_trace(traceparent: str, tracestate: str = "") -> Trace | None:
 
 
 def valid_state(tracestate: str) -> str:
-    """Return a valid ``tracestate``, or nothing."""
+    """Return a ``tracestate`` if it is valid, else an empty text."""
     return tracestate if _TRACESTATE.fullmatch(tracestate) else ""

@@ -1,8 +1,8 @@
 """Loads YAML as text, with the line and column of every value.
 
-Scalars keep their spelling: ``0012``, ``no`` and ``1e5`` are text. Constructs with a hidden meaning
-are errors: anchors, aliases, merge keys, tags and duplicate keys. This module knows nothing of the
-purpose of a file.
+Scalars keep their spelling: ``0012``, ``no`` and ``1e5`` are text. Constructs that let a file mean
+something else than it shows are errors: anchors, aliases, merge keys, tags and duplicate keys. This
+module does not know the purpose of a file.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Mark(NamedTuple):
 
 
 class Text(str):
-    """A scalar in its spelling, and its position."""
+    """A scalar as it is written, and its position."""
 
     __slots__ = ("mark",)
     mark: Mark
 
 
 class FileText(Text):
-    """A scalar with the whole text of another file."""
+    """A scalar that is the whole text of another file."""
 
     __slots__ = ("path",)
     path: Path
