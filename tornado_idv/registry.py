@@ -87,7 +87,7 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
     except Exception as error:
         cause = str(error) if isinstance(error, ImportError) else _cause(error)
         raise StartError(f"a plugin cannot be loaded: {cause}") from error
-    for offered in reversed(all_offered):
+    for offered in reversed(all_offered):  # pluggy calls the last plugin first
         for what, classes in found.items():
             more = getattr(offered, what, None)
             if not (

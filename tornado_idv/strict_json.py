@@ -33,8 +33,8 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
     Raises `ValueError`. Its text and attributes may contain parts of the document.
     """
     text = document if isinstance(document, str) else document.decode("utf-8")
-    text = text.strip(" \t\n\r")
-    if len(text) > max_depth:
+    text = text.strip(" \t\n\r")  # the white space of JSON; `raw_decode` skips none
+    if len(text) > max_depth:  # a shorter text cannot be nested deeper
         _check_depth(text, max_depth)
     decoder = _NUMBER_KEEPER if keep_numbers else _DECODER
     try:

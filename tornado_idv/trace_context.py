@@ -31,7 +31,7 @@ class Trace(Struct, frozen=True, gc=False):
 
     def child(self) -> str:
         """Return the ``traceparent`` of an outgoing request in this trace, with a new span id."""
-        span_id = secrets.randbits(64) or 1
+        span_id = secrets.randbits(64) or 1  # zero is invalid
         return f"00-{self.id}-{span_id:016x}-{int(self.flags, 16) & _KNOWN_FLAGS:02x}"
 
 

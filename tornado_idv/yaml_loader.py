@@ -117,13 +117,13 @@ class _Reader:
 
     def document(self) -> Any:
         try:
-            next(self._events)
-            if isinstance(next(self._events), yaml.StreamEndEvent):
+            next(self._events)  # the start of the stream
+            if isinstance(next(self._events), yaml.StreamEndEvent):  # no document starts
                 empty = Mapping()
                 empty.mark = Mark(1, 1)
                 return empty
             root = self._value(next(self._events), 1)
-            next(self._events)
+            next(self._events)  # the end of the document
             end = next(self._events)
         except yaml.MarkedYAMLError as error:
             place = error.problem_mark or error.context_mark

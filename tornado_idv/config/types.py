@@ -18,6 +18,7 @@ from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.options import Duration, Size, WholeNumber, checked_by, text_schema
 
 _LABEL = "[A-Za-z0-9_-]{1,63}"
+# At most 253 characters, as in DNS; underscores, as in names of containers.
 _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
 _MAX_BODY = 1024**2
 _MAX_WORKERS = 256

@@ -78,6 +78,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def data_received(self, data: bytes) -> None:
         if self.state is IDLE and not self._blocked:
             known = self._match(data) if self._match is not None else None
+            # As nearly always, one whole request: it need not be copied into the parser.
             if known is not None and known.size == len(data) and self._respond(known, data):
                 return
         elif self.state in NOT_RECEIVING:
@@ -101,7 +102,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         half_open = self._peer.protocol == "http"
         self._start_next()
         if self.state is QUEUED or (self._blocked and self.state is not CLOSING):
-            return half_open
+            return half_open  # buffered requests are still answered
         if self._exchange is None:
             self.state = CLOSING
             return False
@@ -139,6 +140,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def on_response_complete(self, *, keep_alive: bool) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
+            # The fast path responds to valid keys alone.
             self._authenticated = not isinstance(exchange, Exchange) or exchange.authenticated
         if self.state not in NOT_RECEIVING:
             self._end_response(keep_alive=keep_alive)

@@ -190,6 +190,7 @@ class ConnectionTable:
         """Time out some of the connections past their deadline, and schedule the next sweep."""
         now = self._loop.time()
         if not self._expired:
+            # Reversed, so that `pop` takes the oldest first.
             self._expired = [each for each in reversed(self._connections) if each.deadline <= now]
         try:
             for _ in range(min(_EXPIRE_BATCH, len(self._expired))):

@@ -16,7 +16,8 @@ from tornado_idv.http.serving import ServerContext, Serving
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 
 _BACKLOG = 4096
-"""Connections that may wait to be accepted, as many as in systemd's sockets during a restart."""
+"""Connections that may wait to be accepted, as many as for systemd's sockets, which also keep them
+during a restart."""
 _ACCEPTS_PER_ITERATION = 8
 """Listeners per socket, on duplicates of it. uvloop accepts one connection per listener and
 event-loop iteration: under load, new clients would wait in the backlog for seconds. A duplicate

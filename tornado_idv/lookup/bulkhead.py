@@ -56,7 +56,7 @@ class Bulkhead:
         loop = asyncio.get_running_loop()
         permit: _Permit = loop.create_future()
         if first:
-            self._queue.appendleft((inf, permit))
+            self._queue.appendleft((inf, permit))  # it never counts as late
         else:
             self._queue.append(((loop.time() + deadline) / 2, permit))
         self._deadlines.add(permit, deadline)
@@ -68,6 +68,7 @@ class Bulkhead:
             raise
         finally:
             self._deadlines.discard(permit)
+            # `release` compares the time of the first one, and `can_queue` counts all.
             while self._queue and self._queue[0][1].done():
                 self._queue.popleft()
 

@@ -140,6 +140,7 @@ class AnswerCache:
         before, now = self._found.find(query.text), self.timer()
         if before is None or before.epoch.expired or before.stale_until < now + seconds:
             epoch = self._epochs[answer.backend]
+            # Fresh until now: `get` never returns it.
             self._found[query.text] = Entry(answer, epoch, now, now, now + seconds, now)
 
     def found_entries(self) -> Iterator[tuple[str, Entry]]:

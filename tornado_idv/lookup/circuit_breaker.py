@@ -87,7 +87,7 @@ class CircuitBreaker:
             self._probing = False
             self._period = min(self._period * 2, self._options.open_max)
         elif self._open_until is not None:
-            return False
+            return False  # the call began before the circuit opened
         self.failures += 1
         if permit is Permit.REGULAR and self.failures < self._options.failures:
             return False

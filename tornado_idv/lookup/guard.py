@@ -162,7 +162,7 @@ class Guard:
         if self._match is not None and not self._match(query.text) and not canary:
             return _EXCLUDED
         started = self._timer()
-        outcome = "client disconnected"
+        outcome = "client disconnected"  # unless it ends otherwise below
         result: CallResult = "cancelled"
         try:
             answer = await self._find(query, deadline, canary=canary)
@@ -222,7 +222,8 @@ class Guard:
         if not self._bulkhead.try_acquire():
             if not self._bulkhead.can_queue:
                 raise NotCalled("max_concurrent reached, and its queue is full")
-            # The other half is for the call, or for the next backend.
+            # The other half is for the call, or for the next backend. Canaries go first: other
+            # lookups wait for their results.
             until = (asyncio.get_running_loop().time() + deadline) / 2
             if not await self._bulkhead.acquire(until, first=query in self._canary_queries):
                 raise NotCalled("max_concurrent reached, and timed out in its queue")

@@ -91,6 +91,7 @@ class SingleFlight:
         async with self._refresh_slots:
             if self._find(query) is None:
                 limits = self._cache.limits
+                # A shared answer with less time left would be due for a refresh, too.
                 call = self._start(query, limits.ttl * (1 - limits.refresh_ahead))
                 await asyncio.wait([call.task], timeout=self._timeout)
 
@@ -147,6 +148,7 @@ class SingleFlight:
             result = "ok" if isinstance(outcome, Answer) else "failed"
             self._cache.counters.refreshes[result] += 1
         for i, waiter in enumerate(call.waiters):
+            # The first caller has started the lookup, except that of a refresh.
             if isinstance(outcome, Answer) and (i > 0 or call.min_ttl is not None):
                 self._settle(waiter, query, replace(outcome, coalesced=True))
             else:

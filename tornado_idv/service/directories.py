@@ -215,6 +215,7 @@ def of_users(settings: Settings) -> tuple[object, ...]:
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
     """Return the backends whose found users stay valid: no earlier backend has changed."""
+    # These settings do not affect found users.
     others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
     limits = [each.cache.of_answers() | others for each in (before, after)]
     if limits[0] != limits[1] or of_users(before) != of_users(after):

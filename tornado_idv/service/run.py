@@ -62,7 +62,7 @@ def run(
                     await signals.stop.wait()
                     events.send("stopping")
                     _log.info("stopping: no new connections, finishing the requests in flight")
-                    service.reloader.stop()
+                    service.reloader.stop()  # a reload would replace the application of the drain
                     drained = await service.drain()
                 if not drained:
                     _log.warning("stopped with requests unanswered after the drain timeout")

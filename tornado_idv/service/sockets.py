@@ -84,9 +84,10 @@ def bind_each(advice: str, address: Address, count: int) -> list[list[socket.soc
     A Unix socket is the same in all lists. Raises `StartError`, also if another process listens
     there: with ``SO_REUSEPORT`` alone the system might permit both.
     """
-    probe = bind(advice, address)
+    probe = bind(advice, address)  # without SO_REUSEPORT
     if count == 1 or address.path is not None:
         return [probe] * count
+    # For port 0 all of them need the same free port.
     address = replace(address, port=Address.of(probe[0]).port)
     for each in probe:
         each.close()

@@ -158,7 +158,7 @@ def record_response(
             request.method,
             request.route,
             result.status,
-            int(seconds * 100_000 + 0.5) / 100,
+            int(seconds * 100_000 + 0.5) / 100,  # milliseconds, rounded to two decimals
             request.client,
             request.key,
             request.request_id,

@@ -44,7 +44,7 @@ class LookupHandler(AuthenticatedHandler):
         result = answer(self.api, query, limits, context)
         if isinstance(result, Result):
             return result
-        with suppress(Exception):
+        with suppress(Exception):  # `result` makes it a response
             await result.future
         return result.result()
 

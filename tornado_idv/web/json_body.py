@@ -41,7 +41,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
 def text_member(record: dict[str, Any], name: str) -> str:
     """Return the text of member ``name``; raises `InvalidFormat`."""
     value = record.get(name, _ABSENT)
-    if type(value) is not str:
+    if type(value) is not str:  # a `Number` is an instance of str, too
         raise InvalidFormat("member_missing" if value is _ABSENT else "member_not_a_string")
     return value
 

@@ -111,7 +111,7 @@ def start_lookup(
     api: ApiContext, query: Query, limits: KeyLimits | None, context: RequestContext
 ) -> PendingLookup:
     """Start a lookup past the cache for the request of ``context``."""
-    token = current_request.set(context)
+    token = current_request.set(context)  # the task of the lookup starts with a copy
     try:
         future = api.directory.start(query)
     finally:
@@ -127,7 +127,7 @@ async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | Non
     end = (await api.directory.explain(query)).end
     if isinstance(end, LookupFailed):
         raise end
-    if end.found and limits is not None:
+    if end.found and limits is not None:  # `_result_of` charges for the others
         limits.charge_miss()
     return _result_of(end, limits, "miss")
 
