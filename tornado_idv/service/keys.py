@@ -28,7 +28,8 @@ from tornado_idv.service.part import Prepared
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
 _LATE = 0.75
-"""Seconds: when a read of the store takes longer, unknown keys become undetermined."""
+"""Seconds: when a read of the store takes longer, keys that are not valid are undetermined. With
+the interval that is one second: by then a new key is accepted, or not called invalid."""
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of when keys were last used."""
 _STOP_TIMEOUT = 2.0
@@ -122,7 +123,7 @@ class Keys:
             await asyncio.wait(self._leaving)
 
     def _mark_incomplete(self) -> None:
-        """Leave unknown keys undetermined until the store has been read."""
+        """Leave keys that are not valid undetermined until the store has been read."""
         self.ring.is_complete = False
 
     async def _poll(self, store: StoreFollower) -> None:
