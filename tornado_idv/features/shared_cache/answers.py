@@ -27,7 +27,7 @@ class SharedAnswers:
     accepts: Callable[[User], bool]
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
-        """Return the shared answer if it stays fresh for ``min_ttl`` seconds, else a new answer.
+        """Return the shared answer with at least ``min_ttl`` seconds left, else a new one.
 
         A stale shared answer is kept in the cache, in case the backends fail.
         """
@@ -61,7 +61,7 @@ class SharedAnswers:
     def _use(
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
     ) -> Answer | None:
-        """Return the answer if it stays fresh for ``min_ttl`` seconds. Keep a stale one."""
+        """Return an answer with at least ``min_ttl`` seconds left. Keep a stale one."""
         if shared is None:
             return None
         user = shared.user

@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 
 def announce(_settings: object, service: ServiceInfo) -> Iterator[str]:
-    """Yield the URL of the page, if there is an admin listener."""
+    """Yield the URL of the page. It needs an admin listener."""
     if service.admin_url is not None:
         yield f"Status page: {service.admin_url}/status"
