@@ -8,7 +8,7 @@
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, curl, jq, PostgreSQL, Samba, Go, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
 # make check  lint, types, layers, sizes, sentences, and the site of the documentation in build/site
-# make docs   renew the page of all commands
+# make docs   renew what is generated: the page of all commands, config.schema.json, openapi.json
 # make man    write man pages into build/man
 # make dist   build wheel, source archive and SBOM in dist/, reproducibly
 # make lock   renew requirements.lock and deploy/docker/build.lock
@@ -104,6 +104,8 @@ check: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+	$(BIN)/tornado-idv schema > config.schema.json
+	$(BIN)/tornado-idv openapi > openapi.json
 
 # From the files of the commit, with their modes; the same for everybody.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)

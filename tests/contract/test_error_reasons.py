@@ -71,7 +71,9 @@ def test_reason_names_the_mistake(either: Client, path: str, reason: str, body: 
 
 def test_every_reason_is_tried() -> None:
     tried = {reason for _, reason, _ in REQUESTS}
-    assert tried | {"identifier_header"} == set(InvalidFormat.REASONS)  # web/test_verify.py has it
+    assert tried | {"identifier_header"} == set(
+        InvalidFormat.REASONS
+    )  # features/verify/test_verify.py has it
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,14 @@ class Directory:
             for guard in self.guards:
                 if guard.backend in before:
                     guard.share_state_of(before[guard.backend])
-        self._plugins = _observers(manager)
+        of_plugins = _observers(manager)
+        self._observers: dict[str, tuple[Sequence[Observer], Sequence[Observer]]] = {}
         look_up: LookUp = lambda query, _: chain.find(query)  # noqa: E731
         for each in reversed(layers):
             look_up = partial(each.look_up, proceed=look_up)
         self._single_flight = SingleFlight(cache, look_up, timeout, self._on_outcome)
         cache.on_late_hit = self._single_flight.start_refresh
-        self.observe((), ())
+        self.observe("plugins", of_plugins, of_plugins)
 
     async def find(self, query: Query) -> Answer:
         """Return the answer to a query; raises `Unavailable` or `Broken` if there is none.
@@ -137,12 +138,16 @@ class Directory:
         while tasks := [each.task for each in self.canaries if each.task]:
             await asyncio.wait(tasks)
 
-    def observe(self, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
+    def observe(self, owner: str, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
         """Call ``lookups`` after each lookup past the cache, and ``hits`` after each cache hit.
 
-        The plugins are called in both cases.
+        They replace earlier ones of this ``owner``.
         """
-        self._of_lookups, self._of_hits = [*self._plugins, *lookups], [*self._plugins, *hits]
+        self._observers[owner] = lookups, hits
+        self._of_lookups = [
+            each for of_lookups, _ in self._observers.values() for each in of_lookups
+        ]
+        self._of_hits = [each for _, of_hits in self._observers.values() for each in of_hits]
 
     def purge(self, purge: Purge) -> None:
         """Purge cached answers here, and in the layers behind the cache."""
