@@ -29,7 +29,7 @@ SIZES = {
     "features/double": 658,
     "features/keys_transfer": 273,
     "features/reconcile": 835,
-    "features/shadow": 1073,
+    "features/shadow": 1_076,  # + 3: comparisons that are dropped during a write count
     "features/shared_cache": 462,
     "features/snapshot": 542,
     "features/status_page": 306,
@@ -45,7 +45,7 @@ SIZES = {
     "plugins/idv_yaml": 424,
     "soak": 3_720,
     "product": 36_000,  # + 300 for comments that answer "why", and two sentences in place of one
-    "tests": 73_400,
+    "tests": 73_700,  # + 500: bugs that were seeded and not found have tests
     # In hundredths of a line.
     "tests per line of product": 206,
     # Words of Markdown outside of tests and examples.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +15,11 @@ from typing import Any
 
 import pytest
 
+from support.fakes.clock_and_backends import LoopClock
+from support.http.http_server import until
 from support.http.threaded_server import serving_in_thread
+from support.processes.process import eventually
+from support.processes.reloads import Gated, ReloadHarness, Response, config, post, reloadable
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
@@ -37,9 +44,11 @@ ITEMS = [
     {"input": "@alice", "other": [1]},
 ]
 NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
-HALF = "max_concurrent: 8, confirm_not_found: false, timeout: 20s"
+FORWARD = "[x-request-id, traceparent]"
+HALF = f"max_concurrent: 8, confirm_not_found: false, timeout: 20s, forward: {FORWARD}"
 DOWN = "{name: down, kind: upstream, base_url: 'http://127.0.0.1:1', breaker: {failures: 100}}"
 USERS = "{name: users, kind: yaml, path: users.yaml}"
+CANARY = "{name: users, kind: yaml, path: users.yaml, canary: {%s}}"
 
 
 @pytest.fixture
@@ -78,9 +87,17 @@ def test_results_are_the_bytes_of_single_lookups_in_order(client: Client) -> Non
         assert reply.headers["content-type"] == "application/json"
 
 
-def test_items_without_the_scope_of_the_key_are_undetermined(client: Client) -> None:
-    record = json.loads(batch(client, ITEMS[:2], CARDS_ONLY_KEY).body)
-    assert [each.get("code") for each in record["results"]] == ["insufficient_scope", None]
+@pytest.mark.parametrize(
+    ("scope", "codes"),
+    [("card", ["insufficient_scope", None]), ("url", [None, "insufficient_scope"])],
+)
+def test_items_without_the_scope_of_the_key_are_undetermined(
+    folder: Path, scope: str, codes: list[str | None]
+) -> None:
+    config = CONFIG.replace("identify:card", f"identify:{scope}")
+    with serving(f"{config}  - {USERS}\n", folder) as service:
+        record = json.loads(batch(Client(service.port), ITEMS[:2], CARDS_ONLY_KEY).body)
+    assert [each.get("code") for each in record["results"]] == codes
     assert record["summary"] == {"found": 1, "not_found": 0, "invalid": 0, "undetermined": 1}
 
 
@@ -120,27 +137,51 @@ def test_batch_is_refused_as_a_single_lookup(
 
 
 def test_only_what_is_not_known_is_undetermined(folder: Path) -> None:
-    """Users of the first backend are found, and all later responses say that another failed."""
+    """Users of the first backend are found, and for 10 minutes that another failed is reported."""
     with serving(f"{CONFIG}  - {USERS}\n  - {DOWN}\n", folder) as service:
         client = Client(service.port)
         before = json.loads(batch(client, [{"input": "@alice"}]).body)
         record = json.loads(batch(client, [{"input": "@alice"}, {"input": "@bob"}] * 50).body)
-        after = json.loads(batch(client, [{"input": "@alice"}]).body)
+        after = [json.loads(batch(client, [{"input": "@alice"}]).body)]
+        for ago in (590, 610):
+            service.shared.counters.backends["down"].last_error_at = time.time() - ago
+            after.append(json.loads(batch(client, [{"input": "@alice"}]).body))
     assert [each["status"] for each in record["results"]] == ["ok", "error"] * 50
     assert {each.get("code") for each in record["results"]} == {None, "backend_unavailable"}
     assert record["summary"] == {"found": 50, "not_found": 0, "invalid": 0, "undetermined": 50}
-    assert [each["degraded"] for each in (before, record, after)] == [False, True, True]
+    degraded = [each["degraded"] for each in (before, record, *after)]
+    assert degraded == [False, True, True, True, False]
 
 
 def test_nothing_is_not_found_while_a_canary_is_missing(folder: Path) -> None:
-    users = USERS.replace("}", ", canary: {nickname: '@canary'}}")
+    users = CANARY % "nickname: '@canary'"
     with serving(f"{CONFIG}  - {users}\n", folder) as service:
         client = Client(service.port)
         records = [json.loads(batch(client, ITEMS).body) for _ in range(2)]
     for record in records:
         codes = [each.get("code") for each in record["results"]]
         assert codes[:5] == [None, None, None, "backend_unavailable", "not_found"]  # no card of it
-        assert record["degraded"] is True
+
+
+@pytest.mark.parametrize(
+    ("backends", "fails"),
+    [
+        ([CANARY % "nickname: '@canary', card_number: '4000123412341234'"], False),
+        ([CANARY % "nickname: '@alice', card_number: '49'"], False),
+        ([DOWN.replace("}}", "}, on_unavailable: continue}"), USERS], True),
+    ],
+    ids=["nickname of the canary", "card of the canary", "first of two backends"],
+)
+def test_found_users_do_not_hide_that_others_may_be_missing(
+    folder: Path, backends: list[str], *, fails: bool
+) -> None:
+    """Without a lookup that ends by "not found", and by this cause alone."""
+    lines = [f"  - {each}\n" for each in backends]
+    with serving("".join([CONFIG, *lines]), folder) as service:
+        client = Client(service.port)
+        eventually(lambda: json.loads(batch(client, ITEMS[:2]).body)["degraded"])
+        failed = [each.last_error_at > 0 for each in service.shared.counters.backends.values()]
+    assert any(failed) is fails
 
 
 def test_limits_count_items(folder: Path) -> None:
@@ -172,6 +213,33 @@ def test_misses_count_items_and_equal_ones_too(folder: Path) -> None:
     assert replies == [200, 429, 200, 429, 200, 429]
 
 
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{}", {}, 429),
+        (b'{"items": [{"input": "@nobody"}]}', {}, 429),  # from the cache, but for the first
+        (b"{}", {"Content-Type": "text/plain"}, 200),
+    ],
+)
+def test_batch_that_finds_nobody_is_a_miss(
+    folder: Path, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    config = f"limits: {{misses: 3/hour}}\n{CONFIG}  - {USERS}\n"
+    with serving(config, folder) as service:
+        client = Client(service.port)
+        for _ in range(3):
+            client.post(BATCH, body, headers)
+        assert client.by_input("@alice").status == status
+
+
+def test_each_item_counts_in_the_metrics_of_the_cache(folder: Path) -> None:
+    with serving(f"{CONFIG}  - {USERS}\n", folder) as service:
+        for _ in range(2):
+            batch(Client(service.port), ITEMS)
+        counted = service.shared.counters.cache_lookups
+    assert {name: counted[name] for name in ("miss", "hit")} == {"miss": 6, "hit": 6}
+
+
 def test_other_methods_are_refused(client: Client) -> None:
     for method in ("GET", "DELETE"):
         one, many = (
@@ -181,13 +249,14 @@ def test_other_methods_are_refused(client: Client) -> None:
 
 
 @contextmanager
-def counting_upstream(at_once: int) -> Iterator[tuple[int, list[int]]]:
+def counting_upstream(at_once: int) -> Iterator[tuple[int, list[int], set[str]]]:
     """A service without users that responds to so many requests at a time.
 
-    Yields its port, and the numbers of requests that were waiting when each arrived.
+    Yields its port, the numbers of requests that were waiting when each arrived, and their ids.
     """
     barrier, waiting, lock = threading.Barrier(at_once, timeout=20), 0, threading.Lock()
     numbers: list[int] = []
+    ids: set[str] = set()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -198,6 +267,7 @@ def counting_upstream(at_once: int) -> Iterator[tuple[int, list[int]]]:
             with lock:
                 waiting += 1
                 numbers.append(waiting)
+                ids.add(f"{self.headers['X-Request-ID']} {self.headers['traceparent'][3:35]}")
             barrier.wait()
             with lock:
                 waiting -= 1
@@ -212,14 +282,67 @@ def counting_upstream(at_once: int) -> Iterator[tuple[int, list[int]]]:
             """Print nothing."""
 
     with serving_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield server.server_address[1], numbers
+        yield server.server_address[1], numbers, ids
 
 
 def test_equal_items_are_looked_up_once_and_batches_take_half_of_a_backend(folder: Path) -> None:
-    with counting_upstream(at_once=4) as (port, numbers):
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    with counting_upstream(at_once=4) as (port, numbers, ids):
         backend = f"{{name: up, kind: upstream, base_url: 'http://127.0.0.1:{port}', {HALF}}}"
         with serving(f"{CONFIG}  - {backend}\n", folder) as service:
             items = [{"input": f"@u{i % 40}"} for i in range(100)]
-            record = json.loads(batch(Client(service.port), items).body)
+            headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
+            body = json.dumps({"items": items}).encode()
+            reply = Client(service.port).post(BATCH, body, headers)
+            record = json.loads(reply.body)
     assert record["summary"]["not_found"] == 100
     assert (len(numbers), max(numbers)) == (40, 4)
+    assert ids == {f"{reply.headers['x-request-id']} {trace_id}"}
+
+
+async def ask(harness: ReloadHarness, *names: str) -> Response:
+    body = json.dumps({"items": [{"input": each} for each in names]}).encode()
+    head = post("", path=BATCH).partition(b"Content-Length")[0]
+    async with harness.connected() as client:
+        client.writer.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+        return await client.read()
+
+
+async def test_batches_at_the_same_time_find_no_more_than_the_limit_of_misses(
+    tmp_path: Path,
+) -> None:
+    async with reloadable(tmp_path, config(more="limits: {misses: 3/hour}")) as harness:
+        (users,) = Gated.made
+        users.gate.clear()
+        asking = [asyncio.create_task(ask(harness, *each)) for each in (("@A", "@B"), ("@C", "@D"))]
+        await until(lambda: users.asked == 4)
+        users.gate.set()
+        assert sorted(each.status for each in await asyncio.gather(*asking)) == [200, 429]
+
+
+async def test_time_of_a_request_bounds_waiting_and_lookups_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a lookup that fails after it is no error of the service."""
+    users = "{name: users, kind: gated, max_concurrent: 2, timeout: 60s}"
+    async with reloadable(tmp_path, config(users, server="request_timeout: 5s")) as harness:
+        clock, (backend,) = LoopClock(), Gated.made
+        clock.stop()
+        backend.gate.clear()
+        asking = [asyncio.create_task(ask(harness, "@a", "@b"))]
+        await backend.begun.wait()
+        asking.append(asyncio.create_task(ask(harness, "@c")))
+        backend.begun.clear()
+        await clock.advance(4)
+        backend.gate.set()
+        backend.gate.clear()
+        await backend.begun.wait()  # @b has waited for the slot of @a
+        await clock.advance(1.5)
+        found = [each for reply in asking for each in (await reply).record["results"]]
+        late = "backend_unavailable"
+        assert [each.get("code") for each in found] == [None, late, late]
+        backend.down = True
+        backend.gate.set()
+        await until(lambda: not harness.service.directories.current.guards[0].in_flight)
+        gc.collect()
+    assert "never retrieved" not in caplog.text
