@@ -221,7 +221,7 @@ def test_misses_count_items_and_equal_ones_too(folder: Path) -> None:
         (b"{}", {"Content-Type": "text/plain"}, 200),
     ],
 )
-def test_batch_that_finds_nobody_is_a_miss(
+def test_batch_that_finds_no_user_is_a_miss(
     folder: Path, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     config = f"limits: {{misses: 3/hour}}\n{CONFIG}  - {USERS}\n"
@@ -329,20 +329,25 @@ async def test_time_of_a_request_bounds_waiting_and_lookups_together(
         clock, (backend,) = LoopClock(), Gated.made
         clock.stop()
         backend.gate.clear()
-        asking = [asyncio.create_task(ask(harness, "@a", "@b"))]
+        asking = asyncio.create_task(ask(harness, "@a", "@b"))
         await backend.begun.wait()
-        asking.append(asyncio.create_task(ask(harness, "@c")))
         backend.begun.clear()
         await clock.advance(4)
         backend.gate.set()
         backend.gate.clear()
         await backend.begun.wait()  # @b has waited for the slot of @a
         await clock.advance(1.5)
-        found = [each for reply in asking for each in (await reply).record["results"]]
-        late = "backend_unavailable"
-        assert [each.get("code") for each in found] == [None, late, late]
+        results = (await asking).record["results"]
+        assert [each.get("code") for each in results] == [None, "backend_unavailable"]
         backend.down = True
         backend.gate.set()
         await until(lambda: not harness.service.directories.current.guards[0].in_flight)
         gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+async def test_batch_whose_lookups_cannot_begin_in_time_is_undetermined(tmp_path: Path) -> None:
+    async with reloadable(tmp_path, config(server="request_timeout: 100ms")) as harness:
+        while harness.service.directories.current.batch_slots.try_acquire():
+            pass
+        assert (await ask(harness, "@a", "@b")).record["summary"]["undetermined"] == 2
