@@ -34,13 +34,19 @@ USER = json.loads(found().partition(b"\r\n\r\n")[2])
 
 
 async def find_many(
-    kind: Kind, url: str, identifiers: Iterable[str], key: str = KEY, *, cards: bool = False
+    kind: Kind,
+    url: str,
+    identifiers: Iterable[str],
+    key: str = KEY,
+    *,
+    cards: bool = False,
+    **options: Any,
 ) -> list[Result]:
     method = "find_many_cards" if cards else "find_many"
     if kind == "synchronous":
-        with Client(url, key, deadline=10.0) as client:
+        with Client(url, key, deadline=10.0, **options) as client:
             return await asyncio.to_thread(lambda: list(getattr(client, method)(identifiers)))
-    async with AsyncClient(url, key, deadline=10.0) as asynchronous:
+    async with AsyncClient(url, key, deadline=10.0, **options) as asynchronous:
         return [each async for each in getattr(asynchronous, method)(identifiers)]
 
 
@@ -108,17 +114,18 @@ async def test_identifier_that_is_too_long_is_invalid_alone(
     assert [each.degraded for each in results if not each.error] == [False] * 3
 
 
-@pytest.mark.parametrize(("limit", "count"), [("40/second", 90), ("1/second", 2)])
-async def test_rate_limit_below_a_batch_makes_it_smaller(
-    kind: Kind, tmp_path: Path, limit: str, count: int
+@pytest.mark.parametrize(
+    ("more", "server"), [("limits: {requests: 40/second}\n", ""), ("", "max_body: 1KiB, ")]
+)
+async def test_limit_of_the_service_below_a_batch_makes_it_smaller(
+    kind: Kind, tmp_path: Path, more: str, server: str
 ) -> None:
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    config = (
-        f"limits: {{requests: {limit}}}\n{CONFIG}  - {{name: u, kind: yaml, path: users.yaml}}\n"
-    )
+    config = f"{more}{CONFIG}  - {{name: u, kind: yaml, path: users.yaml}}\n"
+    config = config.replace("server: {", f"server: {{{server}")
     with serving_config(config, tmp_path) as service:
-        results = await find_many(kind, service.url, ["@alice"] * count)
-    assert kinds(results) == ["found"] * count
+        results = await find_many(kind, service.url, ["@alice"] * 90)
+    assert kinds(results) == ["found"] * 90
     assert {each.degraded for each in results} == {False}
 
 
@@ -126,15 +133,6 @@ async def test_item_that_is_not_text_spoils_no_other(kind: Kind, tmp_path: Path)
     with serving_yaml(tmp_path) as service:
         results = await find_many(kind, service.url, ["@alice", "\ud800", "@bob"])
     assert kinds(results) == ["found", InvalidFormat, "gone"]
-
-
-async def test_smaller_body_limit_makes_batches_smaller(kind: Kind, tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    config = f"{CONFIG}  - {{name: u, kind: yaml, path: users.yaml}}\n"
-    config = config.replace("server: {", "server: {max_body: 1KiB, ")
-    with serving_config(config, tmp_path) as service:
-        results = await find_many(kind, service.url, ["@alice", "@bob"] * 100)
-    assert kinds(results) == ["found", "gone"] * 100
 
 
 async def test_iterator_is_left_early_and_error_of_the_source_is_raised(
@@ -195,16 +193,72 @@ async def test_degraded_is_on_each_result(kind: Kind, value: object, degraded: b
     assert [each.degraded for each in results] == [degraded, degraded]
 
 
-async def test_batch_is_sent_again_while_there_is_time(kind: Kind) -> None:
-    async with serving(Said(UNAVAILABLE), Said(batch(GONE))) as server:
-        assert kinds(await find_many(kind, server.address, ["@bob"])) == ["gone"]
-    assert kinds(await find_many(kind, f"http://127.0.0.1:{free_port()}", ["@bob"])) == [
-        Undetermined
-    ]
+LIMITED = "rate_limited", 'RateLimit-Policy: "requests";q=2;w=60', "Retry-After: 3"
+A_DAY = "Retry-After: Fri, 27 Nov 2026 12:00:00 GMT"
+LONG = {**USER, "profile_url": "x" * 70_000}
 
 
-async def test_limit_that_is_used_up_is_an_error_of_each(kind: Kind) -> None:
-    fields = "Retry-After: 3600", 'RateLimit-Policy: "misses";q=60;w=3600'
-    async with serving(Said(error(429, "rate_limited", *fields))) as server:
-        results = await find_many(kind, server.address, ["@alice", "@bob"])
-    assert kinds(results) == [RateLimited, RateLimited]
+@pytest.mark.parametrize(
+    ("answers", "sizes", "pauses", "results"),
+    [
+        ([UNAVAILABLE, batch(GONE)], [1, 1], [1.0], ["gone"]),
+        ([error(503, "busy", A_DAY)] * 2 + [batch(GONE)], [1, 1, 1], [0.1, 0.2], ["gone"]),
+        ([http(429, b"slow down"), batch(GONE)], [1, 1], [0.1], ["gone"]),
+        ([error(429, "rate_limited", "Retry-After: 3600")], [2], [], [RateLimited] * 2),
+        ([error(429, *LIMITED), batch(GONE, GONE)], [2, 2], [3.0], ["gone"] * 2),
+        (
+            [error(429, *LIMITED), batch(GONE, GONE), batch(GONE)],
+            [3, 2, 1],
+            [],
+            ["gone"] * 3,
+        ),
+        (
+            [error(429, "another", *LIMITED[1:]), batch(GONE, GONE, GONE)],
+            [3, 3],
+            [3.0],
+            ["gone"] * 3,
+        ),
+        (
+            [http(413), batch(GONE, GONE), batch(GONE, GONE), batch(GONE)],
+            [5, 2, 2, 1],
+            [],
+            ["gone"] * 5,
+        ),
+        ([http(413)], [1], [], [InvalidFormat]),
+        ([batch(LONG)], [1], [], ["found"]),
+        ([error(422, "invalid_format"), batch(GONE), batch(GONE)], [2, 1, 1], [], ["gone"] * 2),
+        ([error(403, "insufficient_scope")], [2], [], [MissingScope] * 2),
+    ],
+)
+async def test_number_size_and_times_of_requests(
+    kind: Kind, answers: list[bytes], sizes: list[int], pauses: list[float], results: list[Any]
+) -> None:
+    """A batch that is refused as too large is sent in parts at once, any other one later."""
+    waited: list[float] = []
+    now = 0.0
+
+    def sleep(seconds: float) -> Any:
+        nonlocal now
+        waited.append(seconds)
+        now += seconds
+        return asyncio.sleep(0) if kind == "asynchronous" else None
+
+    identifiers = ["@alice"] * len(results)
+    options = {"clock": lambda: now, "sleep": sleep, "chance": lambda: 0.0}
+    async with serving(*answers) as server:
+        found = await find_many(kind, server.address, identifiers, **options)
+    assert kinds(found) == results
+    assert [each.count(b'"input"') for each in server.requests] == sizes
+    assert waited == pauses
+
+
+async def test_service_that_cannot_be_reached_is_an_error_of_each(kind: Kind) -> None:
+    results = await find_many(kind, f"http://127.0.0.1:{free_port()}", ["@bob"])
+    assert kinds(results) == [Undetermined]
+
+
+async def test_batches_stay_as_small_as_the_service_accepts(kind: Kind) -> None:
+    answers = [http(413), *[batch(*[GONE] * 50)] * 3]
+    async with serving(*answers) as server:
+        await find_many(kind, server.address, ["@bob"] * 150)
+    assert [each.count(b'"input"') for each in server.requests] == [100, 50, 50, 50]
