@@ -63,6 +63,11 @@ FOUND = {
         {"data": RECORD, "included": [{"plan": "Free"}]},
         ALICE,
     ),
+    "outside of many records": (
+        {**ECHO, "plan": "$root.plan"},
+        {"items": [record(login="bob", card="8"), RECORD], "plan": "Free"},
+        ALICE,
+    ),
     "text that is no root": ({"plan": {"path": "no || '$root'"}}, RECORD, "0012"),
     "echo of many": (
         {"select": "items", "match": "echo"},

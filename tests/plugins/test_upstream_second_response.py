@@ -54,8 +54,8 @@ UNCHECKED = {
 class Late:
     """An upstream that is behind by one response on each connection that is kept.
 
-    The second response to its first request is ``stray``, or the same again. ``echoes`` is the
-    header that it sends back.
+    The second response to its first request is ``stray``, or the same again. ``echoes`` are the
+    headers that it sends back.
     """
 
     def __init__(self, stray: bytes = b"", echoes: str = "") -> None:
@@ -80,7 +80,7 @@ class Late:
             if any(asked.endswith(b"%b%b" % (name.encode(), end))
                    for name in (nickname, each["card_number"]) for end in (b"", b'"}'))
         ]  # fmt: skip
-        echoed = [f"{self.echoes}: {header(request, self.echoes)}"] if self.echoes else []
+        echoed = [f"{each}: {header(request, each)}" for each in self.echoes.split()]
         if b"/search" in request:
             return chunked(json.dumps({"found": wanted}).encode())
         if wanted:
@@ -176,6 +176,7 @@ class Calm(Late):
         ("", {}, 2),
         ("X-Correlation", {"echo_header": "X-Correlation"}, 1),
         ("X-Other", {"echo_header": "X-Correlation"}, 2),
+        ("X-Correlation X-Correlation", {"echo_header": "X-Correlation"}, 2),
         ("", {"confirm_not_found": False}, 1),
     ],
 )

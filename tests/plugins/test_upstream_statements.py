@@ -226,6 +226,7 @@ def test_message_of_an_error_is_bounded_and_printable() -> None:
 def test_message_of_any_error_is_logged_without_values() -> None:
     said = "permission denied for table users"
     assert reason({"error": said}, select="data", error="error").endswith(f"record: {said}")
+    assert reason({"e": "no such user: ALICE"}, broken_when="e", error="e").endswith("user: …")
     mail = "for bob@people.example, 4000123412341234: key s3cret or pNq3x-4Zt6w8Yq1Lm0aB is invalid"
     masked = reason({"e": mail}, secrets=["s3c", "s3cret"], broken_when="e", error="e")
     assert masked.endswith(": for …, …: key … or … is invalid")
