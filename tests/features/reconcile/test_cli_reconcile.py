@@ -15,8 +15,15 @@ from click.testing import Result
 from support.processes.forked_commands import BROKEN, CLOSED, start
 from support.processes.process import Invoke
 from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from tornado_idv.client import (
+    ClientError,
+    InvalidKey,
+    MissingScope,
+    Undetermined,
+    Unexpected,
+    User,
+)
 from tornado_idv.client import Result as FoundResult
-from tornado_idv.client import Undetermined, User
 from tornado_idv.double import IdentityService
 from tornado_idv.features.reconcile.run import service_time
 from tornado_idv.features.reconcile.state import locked
@@ -205,7 +212,8 @@ def test_state_of_another_list_or_no_state(
     result = reconcile(other, "--max-gone", "100%")
     assert (result.exit_code, "another list" in result.output) == (1, True)
     assert reconcile("@a1\n", "--column", "x", name="accounts.txt").exit_code == 1
-    for text in ("", "{}", "[]", '{"version": 9, "column": "nickname", "gone": {}, "sample": []}'):
+    state = '{"version": 1, "column": "nickname", "gone": %s, "sample": []}'
+    for text in ("", "{}", "[]", state.replace("1", "9") % "{}", state % "[]"):
         (tmp_path / "gone.json").write_text(text, encoding="utf-8")
         result = reconcile(first)
         assert (result.exit_code, "no state of reconcile" in result.output) == (1, True)
@@ -242,6 +250,7 @@ def test_formats_keep_rows_as_they_are(
     ("name", "accounts", "line", "message"),
     [
         ("a.csv", "nickname,x\n@a,1\n@b\n", 3, "1 fields, and the header has 2"),
+        ("a.csv", "nickname,x\n@a,1\nMax, @b,1\n", 3, "3 fields, and the header has 2"),
         ("a.csv", 'nickname,x\n"@a" b,1\n', 2, "not CSV"),
         ("a.csv", 'nickname,x\n@a,"open\n', 2, "not CSV"),
         ("a.csv", "nickname,nickname\n", 1, "the header must have nickname once"),
@@ -313,13 +322,6 @@ def test_no_file_is_written_if_one_cannot_be(
     assert written == {"accounts.csv", "key"}
 
 
-def test_nothing_determined_is_no_list_whatever_is_permitted(
-    reconcile: Callable[..., Result], double: IdentityService
-) -> None:
-    double.fail(status=503)
-    assert reconcile(HEADER + BOB, "--max-undetermined", "100%").exit_code == 3
-
-
 @pytest.mark.parametrize("since", ["2999-01-01T00:00:00Z", "x", "0001-01-01T00:00:00", 5])
 def test_absence_from_the_future_begins_again_and_another_state_is_refused(
     reconcile: Callable[..., Result], tmp_path: Path, since: object
@@ -330,6 +332,7 @@ def test_absence_from_the_future_begins_again_and_another_state_is_refused(
     (tmp_path / "gone.json").write_text(json.dumps(state), encoding="utf-8")
     result = reconcile(HEADER + BOB)
     assert result.exit_code == (0 if str(since).startswith("2999") else 1)
+    assert "2999" not in (tmp_path / "gone.json").read_text(encoding="utf-8")
     assert rows(tmp_path) == ""
 
 
@@ -386,6 +389,8 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
         (BOB * 9 + INVALID, ("--max-invalid", "10", "--max-gone", "9"), 0, ""),
         ("1,4.00012E+15,\n", ("--by", "card"), 1, "a spreadsheet has rounded card numbers"),
         ("1,4001,\n2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "are leading zeros lost?"),
+        ("1,4001,\n2,7777,\n", ("--by", "card", "--max-gone", "0"), 1, "if that is right"),
+        ("2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "if that is right"),
     ],
 )
 def test_bounds_are_of_the_accounts_that_they_are_about(
@@ -442,7 +447,12 @@ def test_undetermined_accounts_are_asked_again(
 
 @pytest.mark.parametrize(
     ("meanwhile", "code", "listed"),
-    [("nothing", 0, BOB + CAROL), ("bob is back", 0, CAROL), ("an outage", 3, None)],
+    [
+        ("nothing", 0, BOB + CAROL),
+        ("bob is back", 0, CAROL),
+        ("an outage", 3, None),
+        ("the canary is gone", 1, None),
+    ],
 )
 def test_users_are_looked_up_once_more_before_their_accounts_are_listed(
     reconcile: Callable[..., Result],
@@ -462,26 +472,62 @@ def test_users_are_looked_up_once_more_before_their_accounts_are_listed(
             double.add(User("Free", "4002", "@bob"))
         elif meanwhile == "an outage":
             double.fail(status=503)
+        elif meanwhile == "the canary is gone":
+            double.reset()
+            double.add(User("Free", "4001", "@alice"))
 
     monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pause)
     accounts = HEADER + BOB + ALICE + CAROL
-    result = reconcile(accounts, "--grace", "0s", "--confirm-after", "40s")
+    must_exist = ("--must-exist", "@canary") if "canary" in meanwhile else ()
+    result = reconcile(accounts, "--grace", "0s", "--confirm-after", "40s", *must_exist)
     assert (result.exit_code, pauses) == (code, [40.0])
-    assert (rows(tmp_path) if code == 0 else None) == listed
-    gone = {"nothing": 2, "bob is back": 1}.get(meanwhile, 0)
+    assert (rows(tmp_path) if (tmp_path / "gone.csv").exists() else None) == listed
+    gone = {"an outage": 0, "bob is back": 1}.get(meanwhile, 2)
     assert counts(result).get("gone", 0) == gone
 
 
-def test_run_ends_where_nothing_is_determined_for_long(
-    reconcile: Callable[..., Result], double: IdentityService, monkeypatch: pytest.MonkeyPatch
+GONE = (None, False)  # no error, and no degraded service
+BUSY = (Undetermined("status 503", 503), None)
+STRANGE = (Unexpected("not of this service"), None)
+REVOKED = (InvalidKey("the key is not valid"), None)
+UNSCOPED = (MissingScope("the key lacks the scope"), None)
+
+
+@pytest.mark.parametrize(
+    ("results", "rounds", "code", "text"),
+    [
+        ([GONE, GONE], 0, 0, ""),
+        ([BUSY] * 999 + [GONE] + [BUSY] * 999, 2, 0, ""),
+        ([BUSY] * 1000, 1, 3, "1,000 accounts in a row"),
+        ([BUSY], 0, 3, "1 of 1 accounts could not be determined"),
+        ([GONE, STRANGE, GONE], 0, 0, ""),
+        ([STRANGE, GONE], 0, 3, "not of this service"),
+        ([GONE, REVOKED, GONE], 0, 3, "the key is not valid"),
+        ([GONE, UNSCOPED, GONE], 0, 3, "the key lacks the scope"),
+        ([(None, True), GONE], 0, 3, "failed within the last ten minutes"),
+        ([GONE, (None, None)], 0, 3, "older than version 1.0"),
+    ],
+)
+def test_results_that_end_a_run(
+    reconcile: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    results: list[tuple[ClientError | None, bool | None]],
+    rounds: int,
+    code: int,
+    text: str,
 ) -> None:
+    def find_many(_: object, identifiers: Iterable[str]) -> Iterator[FoundResult]:
+        for each, (error, degraded) in zip(identifiers, results, strict=True):
+            yield FoundResult(each, None, error, degraded)
+
     pauses: list[float] = []
     monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pauses.append)
-    double.fail(status=503)
-    accounts = "".join(f"{number},@u{number},\n" for number in range(3000))
-    result = reconcile(HEADER + accounts)
-    assert (result.exit_code, "1,000 accounts in a row" in result.output) == (3, True)
-    assert pauses == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    monkeypatch.setattr("tornado_idv.client.Client.find_many", find_many)
+    accounts = "".join(f"{number},@u{number},\n" for number in range(len(results)))
+    result = reconcile(HEADER + accounts, "--max-undetermined", "100%", "--grace", "0s")
+    assert (result.exit_code, text in result.output) == (code, True)
+    assert pauses == [*range(1, 10)] * rounds  # one after each 100 in a row
 
 
 def test_service_that_is_degraded_gets_no_list(invoke: Invoke, tmp_path: Path) -> None:
@@ -499,30 +545,6 @@ def test_service_that_is_degraded_gets_no_list(invoke: Invoke, tmp_path: Path) -
         results.append(invoke("reconcile", tmp_path / "accounts", *options))
     assert [each.exit_code for each in results] == [0, 3]
     assert "failed within the last ten minutes" in results[1].output
-
-
-@pytest.mark.parametrize(
-    ("degraded", "code", "text"),
-    [
-        ((False, False), 0, ""),
-        ((True, False), 3, "failed within the last ten minutes"),
-        ((False, None), 3, "older than version 1.0"),
-    ],
-)
-def test_every_response_counts_for_whether_the_service_is_degraded(
-    reconcile: Callable[..., Result],
-    monkeypatch: pytest.MonkeyPatch,
-    degraded: tuple[bool | None, ...],
-    code: int,
-    text: str,
-) -> None:
-    def find_many(_: object, identifiers: Iterable[str]) -> Iterator[FoundResult]:
-        for each, value in zip(identifiers, degraded, strict=True):
-            yield FoundResult(each, None, degraded=value)
-
-    monkeypatch.setattr("tornado_idv.client.Client.find_many", find_many)
-    result = reconcile(HEADER + BOB + CAROL, "--grace", "0s")
-    assert (result.exit_code, text in result.output) == (code, True)
 
 
 def test_list_is_written_to_standard_output(
