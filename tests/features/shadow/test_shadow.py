@@ -136,6 +136,20 @@ async def test_not_found_of_a_source_with_a_problem_is_not_believed() -> None:
     assert await Compared(directory(Stale(ALICE)), new(ALICE)).results() == {"match": 1}
 
 
+@pytest.mark.parametrize("asked", [0, 1], ids=["before", "after"])
+async def test_problem_before_or_after_a_lookup_is_one_of_the_lookup(asked: int) -> None:
+    class Changing(FakeBackend):
+        @property
+        def problem(self) -> str | None:
+            return "no users yet" if self.source.asked == asked else None
+
+    compared = Compared(directory(Changing(None)), new(None, shadow={"hits": True}))
+    await asyncio.sleep(0)
+    compared.shadow.offer(QUERY, Answer(None), cached=True)
+    await compared.end()
+    assert compared.counts == {"unverified": 1}
+
+
 async def test_problem_of_a_backend_that_is_not_asked_does_not_matter() -> None:
     class Stale(CardsOnly):
         problem = "a rejected edit"

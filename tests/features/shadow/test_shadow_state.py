@@ -117,37 +117,51 @@ async def test_read_only_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.M
     await state.close()
 
 
-async def test_comparisons_that_cannot_be_written_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("before", "during", "fails", "written"),
+    [
+        (100, 0, False, [(100, True), (0, True)]),
+        (101, 0, False, [(100, False), (0, True)]),
+        (101, 0, True, [(100, False), (100, False), (0, True)]),
+        (50, 50, True, [(50, True), (100, True), (0, True)]),
+        (50, 51, True, [(50, True), (100, False), (0, True)]),
+        (1, 100, False, [(1, True), (100, True), (0, True)]),
+        (1, 101, False, [(1, True), (100, False), (0, True)]),
+        (101, 101, False, [(100, False), (100, False), (0, True)]),
+    ],
+)
+async def test_dropped_comparisons_are_reported_to_the_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    before: int,
+    during: int,
+    fails: bool,
+    written: list[tuple[int, bool]],
 ) -> None:
-    """Also together with those that came while a write was about to fail."""
+    """Comparisons that wait are bounded: ``before`` the first write, and ``during`` it."""
     monkeypatch.setattr(shadow_state, "_MAX_WAITING", 100)
-    path = tmp_path / "shadow.db"
-    writing, held = Event(), Event()
+    monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
+    state = ShadowState(tmp_path / "shadow.db", "new")
+    calls: list[tuple[int, bool]] = []
 
-    def failing(*_: object, **__: object) -> None:
-        writing.set()
-        held.wait()
-        raise StartError("the disk is full")
+    def record(count: int) -> None:
+        for _ in range(count):
+            state.record(ByNickname("alice"), Comparison("match", (), ALICE), 1.0)
 
-    def record(first: int) -> None:
-        for number in range(first, first + 250):
-            user = User("Free", str(number), f"user{number}")
-            state.record(ByNickname(user.nickname), Comparison("match", (), user), 1.0)
+    def write(_: object, waiting: list[object], *__: object, **options: Any) -> None:
+        calls.append((len(waiting), options["is_complete"]))
+        if len(calls) == 1:
+            record(during)
+            if fails:
+                raise StartError("the disk is full")
 
-    with monkeypatch.context() as patch:
-        ShadowFile(path, "new").write([], 0.5)
-        patch.setattr(ShadowFile, "write", failing)
-        state = started(path)
-        record(0)
-        await until(writing.is_set)
-        record(1000)
-        held.set()
-        await until(lambda: state.problem)
-    await until(lambda: state.problem is None)
+    monkeypatch.setattr(ShadowFile, "write", write)
+    record(before)
+    state.start()
+    await until(lambda: len(calls) >= len(written))
     await state.close()
-    contents = ShadowFile(path, "new").read()
-    assert (contents.totals, contents.since) == ({"match": 100}, 1.0)  # they begin again
+    assert calls[: len(written)] == written
 
 
 async def test_unexpected_error_is_a_problem_without_values(

@@ -53,7 +53,8 @@ class ShadowState:
         self._clock = clock
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
-        self._is_complete = True
+        self._dropped = self._noticed = 0
+        """Number of comparisons that were dropped, and of those that a write has reported."""
         self._wake = asyncio.Event()
         self._problem_of_shadow: Callable[[], str | None] = lambda: None
         self._task: asyncio.Task[None] | None = None
@@ -71,7 +72,7 @@ class ShadowState:
 
         ``began`` is its start in Unix time.
         """
-        self._is_complete = self._is_complete and len(self._waiting) < _MAX_WAITING
+        self._dropped += len(self._waiting) >= _MAX_WAITING
         self._waiting.append(Recorded(query, comparison, began))
         if comparison.result != "match":
             self._wake.set()
@@ -112,17 +113,19 @@ class ShadowState:
         # Also without comparisons: the file has the time of the last write.
         waiting = [*self._waiting]
         self._waiting.clear()
-        problem, is_complete = None, self._is_complete
+        problem, dropped = None, self._dropped
+        is_complete = dropped == self._noticed
         write = partial(self._file.write, waiting, self._clock(), is_complete=is_complete)
         try:
             write = partial(write, problem=self._problem_of_shadow())
             await self._thread(lambda scope: write(scope=sealed(scope)), self.scope)
-            # An incomplete write has discarded the old comparisons, so the file is complete again.
-            self._is_complete = self._is_complete or not is_complete
+            # The write has discarded the old comparisons if some were dropped before it, but not
+            # those that were dropped while it ran.
+            self._noticed = dropped
         except Exception as error:  # noqa: BLE001 - no error of the file may end this task
             problem = str(error) if isinstance(error, StartError) else format_traceback(error)
             waiting += self._waiting
-            self._is_complete = self._is_complete and len(waiting) <= _MAX_WAITING
+            self._dropped += max(0, len(waiting) - _MAX_WAITING)
             self._waiting = deque(waiting, _MAX_WAITING)
         if problem != self.problem:
             level = logging.ERROR if problem else logging.INFO
