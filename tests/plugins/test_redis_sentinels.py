@@ -124,33 +124,6 @@ async def test_no_lookup_fails_by_a_failover_on_request_but_those_on_the_way(
             assert backend.servers == [(group.address, "primary")]
 
 
-async def test_lookups_go_on_while_no_sentinel_responds(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And neither that nor their restart closes a connection."""
-    caplog.set_level(logging.INFO)
-    with watched(ALICE, sentinels=3) as group:
-        async with opened(group, tmp_path, timeout="500ms") as backend:
-            assert await outcome(backend) == "found"
-            accepted = group.primary.accepted
-            for sentinel in group.sentinels:
-                sentinel.pause()
-
-            async def has_logged(text: str) -> bool:
-                assert await outcome(backend) == "found"
-                return text in caplog.text
-
-            await until_true(
-                lambda: has_logged("0 of 3 Sentinels name a primary of members; the current")
-            )
-            for sentinel in group.sentinels:
-                sentinel.stop()
-                sentinel.start()
-            await until_true(lambda: has_logged("3 of 3 Sentinels name"))
-            assert group.primary.accepted - accepted < 30
-            assert "is now" not in caplog.text
-
-
 async def test_no_server_is_asked_that_is_a_primary_no_more(tmp_path: Path) -> None:
     with watched(ALICE) as group:
         async with opened(group, tmp_path) as backend:

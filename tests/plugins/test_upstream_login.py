@@ -20,7 +20,7 @@ from idv_upstream.transport.credentials import Credential
 from support.fakes.clock_and_backends import Ticker
 from support.http.scripted_server import Said, Scripted, header, http, serving
 from support.http.upstream_transport import ask, failure_of, opened
-from tornado_idv import Broken, LookupFailed
+from tornado_idv import Broken, LookupFailed, Unavailable
 from tornado_idv.files import FileSecret
 
 GOOD = http(200, b"{}")
@@ -74,13 +74,14 @@ async def behind_login(
 
 async def test_login_is_sent_as_it_is_configured() -> None:
     """Once for all requests."""
-    options = {"headers": {"X-App": "app"}, "header": "X-Parse-Session-Token"}
+    headers = {"X-App": "app", "content-type": "application/json; v=2"}
+    options = {"headers": headers, "header": "X-Parse-Session-Token"}
     async with behind_login(logged_in(status=201), **options) as case:
         await asyncio.gather(*(ask(case.made) for _ in range(9)))
         (request,) = case.issuer.requests
     head, _, body = request.partition(b"\r\n\r\n")
     assert head.startswith(b"POST /auth HTTP/1.1\r\n")
-    assert header(request, "Content-Type") == "application/json"
+    assert header(request, "Content-Type") == headers["content-type"]
     assert header(request, "X-App") == "app"
     assert json.loads(body) == {"email": "idv", "password": "canary"}
     assert case.shown("X-Parse-Session-Token") == ["t1"] * 9
@@ -103,6 +104,8 @@ async def test_login_is_sent_as_it_is_configured() -> None:
         (jwt(exp=int(later(minutes=15).timestamp()), id="x"), None, 870),
         (jwt(exp="soon"), None, 270),
         ("a.b.c", None, 270),
+        ("a.YWJj.c", None, 270),
+        ("t1", "2026-11-26T14:10:00+02:00", 570),
         ("r:a1b2c3", None, 270),
     ],
 )
@@ -196,6 +199,23 @@ async def test_refused_login_is_tried_again_ever_less_often(
     assert [after - before for before, after in pairwise(times)] == pauses
 
 
+async def test_login_that_does_not_respond_is_unavailable() -> None:
+    async with (
+        serving(Said()) as issuer,
+        opened("http://x", auth=login(issuer.address), timeout=0.05) as made,
+    ):
+        failure = await failure_of(made)
+    assert (type(failure), failure.reason) == (Unavailable, "login: timed out")
+
+
+async def test_rejection_of_an_earlier_token_does_not_end_the_present_one() -> None:
+    async with behind_login(logged_in("t2")) as case:
+        await ask(case.made)
+        assert case.made._tokens.invalidate("t1")
+        await ask(case.made)
+    assert len(case.issuer.requests) == 1
+
+
 async def test_another_password_is_tried_as_often_as_a_first_one(tmp_path: Path) -> None:
     path, ticker = tmp_path / "password", Ticker()
     path.write_text("old")
@@ -239,6 +259,8 @@ async def test_changed_password_is_tried_at_once(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"url": "/auth"}, "not the URL of a token server"),
+        ({"url": "http://x/\u00e4"}, "not the URL of a token server"),
+        ({"url": "http://x/\x7f"}, "not the URL of a token server"),
         ({"token": "data."}, "login.token"),
         ({"json": None}, "login.json"),
         ({"header": "X Y"}, "login.header"),

@@ -109,9 +109,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
         size = 0
         for each in identifiers:
             item = Item(member, each)
-            if batch and (
-                len(batch) >= max(1, self._max_items) or size + len(item.body) > _MAX_REQUEST
-            ):
+            if batch and (len(batch) >= self._max_items or size + len(item.body) > _MAX_REQUEST):
                 yield batch
                 batch, size = [], 0
             batch.append(item)
