@@ -24,7 +24,9 @@ from support.databases.key_stores import (
     record,
 )
 from support.databases.key_stores import read as read_store
+from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import InvalidKey
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys import follower, store
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
@@ -33,6 +35,7 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest
+from tornado_idv.service.keys import Keys
 from tornado_idv.units import Rate
 
 
@@ -370,3 +373,17 @@ def test_keys_that_a_restore_makes_valid_again_are_logged(
         store.revoke("shop", CREATED)
     assert followed.poll()
     assert caplog.messages == []
+
+
+async def test_reload_leaves_keys_undetermined_while_the_store_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    make_store(tmp_path / "keys.db", "shop")
+    keys, settings = Keys(Kinds()), AuthSettings.model_construct(store=tmp_path / "keys.db")
+    (await keys.prepare(settings)).commit()
+    assert keys.ring.is_complete
+    assert keys.store is not None
+    keys.store.error = "cannot be read"
+    (await keys.prepare(settings)).commit()
+    assert not keys.ring.is_complete
+    await keys.close()

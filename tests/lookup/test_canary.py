@@ -408,14 +408,17 @@ async def test_lookup_of_the_canary_ends_with_the_backend() -> None:
     assert asking.in_flight == 0
 
 
-async def test_reload_keeps_what_is_known_of_the_canary() -> None:
-    users = Users(BIRD, canary=BY_NICKNAME)
+@pytest.mark.parametrize("known", [[BIRD], []], ids=["found", "lost"])
+@pytest.mark.parametrize("query", [ABSENT, ABSENT_CARD])
+async def test_reload_keeps_what_is_known_of_the_canary(query: Query, known: list[User]) -> None:
+    users = Users(*known, canary=BOTH)
     before, after = guard(users), guard(users)
-    assert await is_believed(before)
+    assert await is_believed(before, query) is bool(known)
     after.share_state_of(before)
+    assert after.canaries[type(query)].problem == before.canaries[type(query)].problem
     users.asked.clear()
-    assert await is_believed(after)
-    assert users.asked == ["@nobody"]
+    assert await is_believed(after, query) is bool(known)
+    assert not known or users.asked == [query.text]
 
 
 async def test_loss_and_return_are_logged_once_without_card_numbers(

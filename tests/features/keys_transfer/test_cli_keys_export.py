@@ -266,6 +266,7 @@ def test_key_of_another_system_keeps_its_time_and_its_token(invoke: Invoke, tmp_
     assert invoke("keys", "import", file, "--store", path, "--update").exit_code == 0
     (token,) = read(path)["shop"].tokens
     assert (token.digest, read(path)["shop"].created) == (digest("b"), before["shop"].created)
+    assert token.created > before["shop"].created  # it is new, and so the last one of the key
 
 
 def test_key_of_the_configuration_is_refused(move: Move, old: Path, tmp_path: Path) -> None:
