@@ -23,7 +23,16 @@ from support.http.clients import (
     error,
     found,
 )
-from support.http.scripted_server import REQUEST_ID, Said, a_request, header, http, reset, serving
+from support.http.scripted_server import (
+    REQUEST_ID,
+    Said,
+    Then,
+    a_request,
+    header,
+    http,
+    reset,
+    serving,
+)
 from tornado_idv.client import (
     AsyncClient,
     Client,
@@ -124,7 +133,8 @@ async def test_last_response_of_a_connection_may_come_in_parts(kind: Kind) -> No
 
 
 @both
-async def test_kept_connections_are_all_closed(kind: Kind) -> None:
+@pytest.mark.parametrize("then", ["reset", "close"])
+async def test_kept_connections_are_all_closed(kind: Kind, then: Then) -> None:
     """As after a restart behind a firewall: a second kept connection would fail as well."""
     async with serving(found()) as server, calling(kind, server.address) as call:
         server.gate.clear()
@@ -132,7 +142,7 @@ async def test_kept_connections_are_all_closed(kind: Kind) -> None:
         await server.asked(3)
         server.gate.set()
         await asyncio.gather(*lookups)
-        server.say(Said(b"", "reset"), found())
+        server.say(Said(b"", then), found())
         assert len(server.connections) == 3
         assert await call("find", "@alice") == ALICE
         assert len(server.connections) == 4

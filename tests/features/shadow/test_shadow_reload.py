@@ -35,12 +35,17 @@ async def opened(name: str = "new") -> Gated:
     return newest(name)
 
 
+def shadows_of(harness: ReloadHarness) -> ShadowsPart:
+    (part,) = (each for each in harness.service.directories.parts if isinstance(each, ShadowsPart))
+    return part
+
+
 async def counts(harness: ReloadHarness, total: int, name: str = "new") -> dict[str, int]:
-    """Return the results of comparisons, once there are so many."""
+    """Return the results of comparisons, once there are so many and all have ended."""
     counted = harness.service.operations.counters.counts[f"shadow {name}"]
     await until(lambda: sum(counted.values()) >= total)
-    for _ in range(10):  # one more would be wrong
-        await asyncio.sleep(0)
+    for each in shadows_of(harness).shadows:
+        await asyncio.gather(*each._tasks)
     return {word: count for word, count in counted.items() if count}
 
 
@@ -141,8 +146,7 @@ async def test_canary_of_a_shadow_is_looked_up_without_traffic(tmp_path: Path) -
     canary = RIGHT.replace("kind", "canary: {nickname: '@new-bird'}, kind")
     async with reloadable(tmp_path, config(OLD, canary)) as harness:
         shadow = await opened()
-        parts = harness.service.directories.parts
-        (part,) = (each for each in parts if isinstance(each, ShadowsPart))
+        part = shadows_of(harness)
         await until(lambda: part.shadows[0].guard is not None)
         async with background(keep_checking(part._canaries)):
             await shadow.begun.wait()
@@ -260,7 +264,8 @@ async def test_removed_shadow_or_another_source_begins_again(
 
         await compared("@alice")
         assert (await harness.reload(config(OLD, kept.replace("100%", "99.9%")))).code is None
-        await until(lambda: newest("new").is_open)
+        await until(lambda: len(Gated.made) == 3 and newest("new").is_open)
+        await asyncio.gather(*shadows_of(harness)._closing)
         assert file.read().matches == 1
         assert (await harness.reload(config(OLD))).code is None
         await until(lambda: file.read().matches == 0)

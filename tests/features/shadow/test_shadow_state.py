@@ -83,15 +83,22 @@ async def test_removed_file_is_made_again(tmp_path: Path) -> None:
 
 
 async def test_failure_is_logged_once_and_nothing_is_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    path = tmp_path / "no-folder" / "shadow.db"
+    path, attempts, write = tmp_path / "no-folder" / "shadow.db", [], ShadowFile.write
+
+    def counted(self: ShadowFile, *arguments: Any, **options: Any) -> None:
+        attempts.append(arguments)
+        write(self, *arguments, **options)
+
+    monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
+    monkeypatch.setattr(ShadowFile, "write", counted)
     state = started(path)
     await until(lambda: state.problem)
     assert state.problem == f"{path}: cannot be used: No such file or directory"
     state.record(ByNickname("alice"), MISSING, 1.0)
-    await asyncio.sleep(0.1)
+    await until(lambda: len(attempts) > 3)
     path.parent.mkdir()
     await until(lambda: state.problem is None)
     await state.close()
@@ -185,11 +192,11 @@ async def test_unexpected_error_is_a_problem_without_values(
 async def test_file_that_hangs_delays_neither_lookups_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Event()
-    monkeypatch.setattr(ShadowFile, "write", lambda *_: held.wait())
+    writing, held = Event(), Event()
+    monkeypatch.setattr(ShadowFile, "write", lambda *_, **__: writing.set() or held.wait())
     monkeypatch.setattr(shadow_state, "_CLOSE_TIMEOUT", 0.05)
     state = started(tmp_path / "shadow.db")
-    await asyncio.sleep(0.05)
+    await until(writing.is_set)
     began = time.monotonic()
     state.record(ByNickname("alice"), MISSING, 1.0)
     await state.close()
