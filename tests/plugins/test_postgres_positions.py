@@ -101,6 +101,15 @@ def test_standby_is_compared_with_what_another_one_has_received(harness: Harness
     assert {harness.look_up(100, 100, **other).reason for _ in range(3)} == {MAY_BE_BEHIND}
 
 
+def test_standby_that_receives_late_does_not_lower_what_others_need(harness: Harness) -> None:
+    """Two respond in turn, and the second one has received less for longer than max_lag."""
+    late = {"server": "tuesday", "receiver": "9"}
+    harness.settle(200)
+    for _ in range(10):
+        assert harness.look_up(200, 200).reason is None
+        assert harness.look_up(150, 150, **late).reason == MAY_BE_BEHIND
+
+
 @pytest.mark.parametrize(
     ("required", "replayed"), [("0/64", 100), ("0/2018", 8192), ("1/28", 1 << 32), ("0/2019", 8217)]
 )
