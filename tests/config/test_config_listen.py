@@ -39,7 +39,8 @@ def test_addresses_are_read_in_their_order(load_text: Load, tmp_path: Path) -> N
 
 def test_without_it_host_and_port_are_the_address(load_text: Load) -> None:
     text = GOOD + "server: {host: '::', port: 81}"
-    assert load_text(text).server.addresses == (Address("::", 81),)
+    (address,) = load_text(text).server.addresses
+    assert (address, address.url("http")) == (Address("::", 81), "http://[::1]:81")
 
 
 @pytest.mark.parametrize(

@@ -394,8 +394,9 @@ def test_trace_of_the_client_is_logged(
 ) -> None:
     harness = make_harness(fast_path=fast_path)
     traces = [f"{number:032x}" for number in range(1, 6)]
-    for trace in traces:
-        harness.ask(ask_for("alice", f"traceparent: 00-{trace}-00f067aa0ba902b7-01".encode()))
+    for number, trace in enumerate(traces):  # misses and hits
+        name = "alice" if number % 2 else f"alice{number}"
+        harness.ask(ask_for(name, f"traceparent: 00-{trace}-00f067aa0ba902b7-01".encode()))
     harness.ask(ask_for("alice", b"traceparent: 00-1-1-01"))
     harness.ask(ask_for("alice"))
     assert re.findall(r'"trace_id":"([^"]*)"', "".join(harness.access())) == traces

@@ -184,6 +184,8 @@ def short_timeout() -> Iterator[None]:
         ([], 200, b'"ok"'),
         ([PlayedWorker({"result": True}), PlayedWorker(None)], 200, b'"ok"'),
         ([PlayedWorker({"result": True}), PlayedWorker(phase="ended")], 200, b'"ok"'),
+        ([PlayedWorker({"error": "KeyError"}, phase="draining")], 503, b"worker 1 (pid 11)"),
+        ([PlayedWorker({"error": "KeyError"}, phase="starting")], 503, b"worker 1 (pid 11)"),
         (
             [PlayedWorker({"result": True}), PlayedWorker()],
             503,
@@ -191,7 +193,7 @@ def short_timeout() -> Iterator[None]:
         ),
         ([PlayedWorker({"error": "KeyError"})], 503, b"worker 1 (pid 11): KeyError"),
     ],
-    ids=["no worker", "one ends", "one has ended", "one does not reply", "one fails"],
+    ids=["no worker", "one ends", "one has ended", "draining", "starting", "no reply", "one fails"],
 )
 async def test_purge_is_done_only_if_every_worker_has_done_it(
     tmp_path: Path, workers: list[PlayedWorker], status: int, text: bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 
 import pytest
 
@@ -46,6 +47,17 @@ async def test_worker_cannot_start_where_there_are_no_unix_sockets(
 async def test_process_of_another_user_is_not_responded_to(monkeypatch: pytest.MonkeyPatch) -> None:
     async with control_socket(echo) as address, connected(address) as connection:
         monkeypatch.setattr(os, "geteuid", lambda: 1 + os.getuid())
+        connection.send(text="canary")
+        assert await connection.receive() is None
+
+
+async def test_process_of_another_pid_namespace_is_not_responded_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel shows its id as 0."""
+    async with control_socket(echo) as address, connected(address) as connection:
+        shown = struct.pack("3i", 0, os.geteuid(), 0)
+        monkeypatch.setattr(struct, "unpack", lambda form, _: struct.Struct(form).unpack(shown))
         connection.send(text="canary")
         assert await connection.receive() is None
 
