@@ -51,7 +51,7 @@ SIZES = {
     # Words of Markdown outside of tests and examples.
     # + 1,300 for a README in each feature; + 2,800 for those who take the code up: reasons, reading
     # order, features, plugins, guarding tests.
-    "words of documents": 57_550,
+    "words of documents": 57_850,  # + 400: places that two first readers missed
 }
 """At most. A commit that raises a number gives its reason here, as a comment."""
 
