@@ -1,6 +1,7 @@
-"""Any feature can be taken out: its folder, and its line in the list.
+"""Any feature can be taken out: its folder, its tests, and its line in the list.
 
-import-linter sees that nothing else imports it.
+`make test-features` runs this: for each feature the checks of `make check`, the demo of README,
+and the tests of the contract, in a copy of the tree without it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,17 @@ from tornado_idv.client import Client, InvalidKey
 from tornado_idv.features import FEATURES
 
 ROOT = Path(__file__).parents[1]
+COPIED = (
+    *("tornado_idv", "plugins", "tests", "soak", "benchmarks", "docs/generate.py"),
+    *("config.yaml", "deploy/demo", "openapi.json", "pyproject.toml"),
+)
+CHECKS = {
+    "lint": ["ruff", "check", "."],
+    "types": ["mypy"],
+    "layers": ["importlinter.cli", "lint"],
+    "contract": ["pytest", "-q", "-p", "no:cacheprovider", "tests/contract"],
+}
+"""Modules of Python, with their arguments."""
 SETTINGS = {
     "docs": "server: {docs: true}",
     "shadow": "backends: [{name: b, kind: yaml, path: users.yaml, shadow: {sample: 1%}}]",
@@ -29,41 +41,59 @@ SETTINGS = {
     "snapshot": "cache: {snapshot: answers}",
     "verify": "server: {verify: true}",
 }
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """Return an environment in which Python has the packages of this tree."""
+    return {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'plugins'}"}
 
 
 def run(tree: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run Python with the packages of this tree."""
     return subprocess.run(
-        [sys.executable, "-P", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": f"{tree}:{tree / 'plugins'}"},
+        [sys.executable, "-P", "-m", *map(str, arguments)],
+        env=environment(tree),
         cwd=tree,
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=110,
     )
 
 
-@pytest.fixture
-def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy of the product without a feature."""
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for folder in ("tornado_idv", "plugins"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
-    features = tmp_path / "tornado_idv" / "features"
-    shutil.rmtree(features / request.param)
-    listing = features / "__init__.py"
-    text, count = re.subn(f'    "{request.param}",\n', "", listing.read_text(encoding="utf-8"))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(each.name, marks=pytest.mark.xdist_group(each.name)) for each in FEATURES],
+)
+def feature(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def tree(feature: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the product and its tests without a feature."""
+    tree = tmp_path_factory.mktemp(feature)
+    for name in COPIED:
+        copy = tree / name
+        copy.parent.mkdir(exist_ok=True)
+        if (ROOT / name).is_file():
+            shutil.copy(ROOT / name, copy)
+        else:
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "node_modules")
+            shutil.copytree(ROOT / name, copy, ignore=ignored)
+    shutil.rmtree(tree / "tornado_idv" / "features" / feature)
+    shutil.rmtree(tree / "tests" / "features" / feature)
+    listing = tree / "tornado_idv" / "features" / "__init__.py"
+    text, count = re.subn(f'    "{feature}",\n', "", listing.read_text(encoding="utf-8"))
     assert count == 1
     listing.write_text(text, encoding="utf-8")
-    demo = (ROOT / "config.yaml").read_text(encoding="utf-8")
-    demo = re.sub(r"port: \d+", "port: 0", demo.replace("deploy/demo/users.yaml", "users.yaml"))
-    if request.param == "docs":
+    demo = (tree / "config.yaml").read_text(encoding="utf-8")
+    demo = re.sub(r"port: \d+", "port: 0", demo)
+    if feature == "docs":
         demo = demo.replace(", docs: true", "")
-    (tmp_path / "config.yaml").write_text(demo, encoding="utf-8")
-    shutil.copy(ROOT / "deploy" / "demo" / "users.yaml", tmp_path)
-    return tmp_path
+    (tree / "config.yaml").write_text(demo, encoding="utf-8")
+    return tree
 
 
 @contextmanager
@@ -71,7 +101,7 @@ def serving(tree: Path) -> Iterator[dict[str, str]]:
     """Serve the demo of a tree; yield what it says once it listens."""
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "tornado_idv", "serve", "--ready-fd", "1"],
-        env={**os.environ, "PYTHONPATH": f"{tree}:{tree / 'plugins'}"},
+        env=environment(tree),
         cwd=tree,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -86,11 +116,9 @@ def serving(tree: Path) -> Iterator[dict[str, str]]:
             process.terminate()
 
 
-@pytest.mark.parametrize("tree", [each.name for each in FEATURES], indirect=True)
 def test_service_without_a_feature_serves_and_refuses_its_settings(
-    tree: Path, request: pytest.FixtureRequest
+    tree: Path, feature: str, tmp_path: Path
 ) -> None:
-    feature = request.node.callspec.params["tree"]
     with serving(tree) as service:
         assert "url" in service, service
         with Client(service["url"], service["key"]) as client:
@@ -104,9 +132,14 @@ def test_service_without_a_feature_serves_and_refuses_its_settings(
         with Client(service["url"], "unknown") as stranger, pytest.raises(InvalidKey):
             stranger.find("@alice")
     if feature in SETTINGS:
-        (tree / "config.yaml").write_text(
-            f"profile_sites: [https://a.example]\n{SETTINGS[feature]}\n", encoding="utf-8"
-        )
-        refused = run(tree, "-m", "tornado_idv", "check", "--config-only")
+        config = tmp_path / "config.yaml"
+        config.write_text(f"profile_sites: [https://a.example]\n{SETTINGS[feature]}\n", "utf-8")
+        refused = run(tree, "tornado_idv", "check", "--config-only", "--config", config)
         assert refused.returncode == 1
         assert f"needs the feature {feature}, missing in this installation" in refused.stderr
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_tree_without_a_feature_passes(tree: Path, check: str) -> None:
+    done = run(tree, *CHECKS[check])
+    assert done.returncode == 0, done.stdout + done.stderr

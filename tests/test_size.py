@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,7 @@ def python(folder: Path) -> list[Path]:
     return [*folder.rglob("*.py")]
 
 
+@cache
 def measured() -> dict[str, int]:
     """Return the present sizes."""
     plugins = [each for each in (ROOT / "plugins").iterdir() if (each / "__init__.py").exists()]

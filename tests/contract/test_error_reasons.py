@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from support.http.contract_values import BAD_KEYS, BATCH, CARD, SITE, URL
+from support.http.contract_values import BAD_KEYS, CARD, SITE, URL
 from support.processes.service import Client
 from tornado_idv.errors import InvalidFormat
 
@@ -43,16 +43,9 @@ CARDS = {
     "card_not_digits": ["", "4000 1234", "4000-1234", "+4000", "\u0664\u0660"],
     "card_length": ["4" * 33, "0" * 2000],
 }
-BATCHES = {
-    "items_number": ["[]", "{}", "null", "[{}]".replace("{}", ", ".join(["{}"] * 101))],
-    "item_invalid": ["[{}]", '["@a"]', '[{"input": "@a", "card_number": "1"}]'],
-}
+OF_FEATURES = {"identifier_header", "item_invalid", "items_number"}
+"""Reasons that tests of batch and verify try."""
 REQUESTS = [
-    *(
-        (BATCH, reason, b'{"items": %s}' % items.encode())
-        for reason, values in BATCHES.items()
-        for items in values
-    ),
     *((URL, reason, body) for reason, bodies in BODIES.items() for body in bodies),
     *(
         (path, reason, json.dumps({member: value}).encode())
@@ -71,9 +64,7 @@ def test_reason_names_the_mistake(either: Client, path: str, reason: str, body: 
 
 def test_every_reason_is_tried() -> None:
     tried = {reason for _, reason, _ in REQUESTS}
-    assert tried | {"identifier_header"} == set(
-        InvalidFormat.REASONS
-    )  # features/verify/test_verify.py has it
+    assert tried | OF_FEATURES == set(InvalidFormat.REASONS)
 
 
 @pytest.mark.parametrize(

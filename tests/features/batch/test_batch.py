@@ -74,6 +74,20 @@ def single(client: Client, item: dict[str, Any], key: str = KEY) -> Reply:
     return client.post(f"/api/v1/identify/{path}", json.dumps(item).encode(), headers)
 
 
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        *(([], "items_number"), ({}, "items_number"), (None, "items_number")),
+        ([{}] * 101, "items_number"),
+        *(([{}], "item_invalid"), (["@a"], "item_invalid")),
+        ([{"input": "@a", "card_number": "1"}], "item_invalid"),
+    ],
+)
+def test_reason_names_the_mistake(client: Client, items: object, reason: str) -> None:
+    reply = batch(client, items)
+    assert (reply.code, reply.headers["x-error-reason"]) == ("invalid_format", reason)
+
+
 def test_results_are_the_bytes_of_single_lookups_in_order(client: Client) -> None:
     for _ in range(2):  # past the cache, and from it
         reply = batch(client, ITEMS)

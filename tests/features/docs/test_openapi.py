@@ -14,10 +14,12 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from support.http.contract_values import ABSENT, BAD_CARDS, BAD_INPUTS, FOUND, SITE
-from support.http.openapi_client import Document, document_for
 from support.processes.process import Invoke
 from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from tornado_idv.config.load import load_without_references
+from tornado_idv.features.docs.openapi import Document, describe_api
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.web.errors import REASONS, ApiError
 
 ROOT = Path(__file__).parents[3]
@@ -30,6 +32,14 @@ SETTINGS = {
     "pattern that JavaScript lacks": "identifiers: {nickname_pattern: '(?i)[a-z]+'}\n",
     "pattern without alice": "identifiers: {nickname_pattern: '[0-9]{3}'}\n",
 }
+
+
+def document_for(config: str, folder: Path) -> Document:
+    """Return the document of a service with this configuration."""
+    path = folder / "openapi-config.yaml"
+    path.write_text(config, encoding="utf-8")
+    settings, _ = load_without_references(path, installed_kinds(plugin_manager()), {})
+    return describe_api(settings)
 
 
 @pytest.fixture
