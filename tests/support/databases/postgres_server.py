@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from support.databases.kept_files import make_or_copy
 from support.databases.psql import Psql
 from support.processes.ports import free_port
 from support.processes.process import children
@@ -51,8 +52,6 @@ CREATE SCHEMA extensions;
 GRANT USAGE ON SCHEMA extensions TO public;
 CREATE EXTENSION citext SCHEMA extensions;
 """
-CACHE = Path(__file__).parents[3] / ".postgres_cache"
-"""Files of new servers, by what they were made of: to create them takes over a second of CPU."""
 # Roles for tests of the service have a password; the tests themselves need none.
 _HBA = """
 local all all trust
@@ -95,16 +94,6 @@ def command(*arguments: object, user: str | None) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-def keep(data: Path, template: Path) -> None:
-    """Copy the files of a server into the cache."""
-    CACHE.mkdir(exist_ok=True)
-    copy = Path(tempfile.mkdtemp(dir=CACHE)) / "data"
-    command("cp", "-a", data, copy, user=None)
-    with suppress(OSError):  # another process was faster
-        copy.rename(template)
-    shutil.rmtree(copy.parent)
-
-
 def verifier(password: str) -> str:
     """Return a SCRAM verifier of one iteration: each login with the usual 4096 takes 15 ms."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), b"salt", 1)
@@ -136,13 +125,8 @@ class PostgresServer:
 
     def initialise(self) -> None:
         """Create the files, or copy those of another server."""
-        made_of = repr((self.bin, server_user(), _SETTINGS, _HBA, _EXTENSIONS, PASSWORD))
-        template = CACHE / hashlib.sha256(made_of.encode()).hexdigest()[:16]
-        if not template.exists():
-            self._create()
-            keep(self.data, template)
-        else:
-            command("cp", "-a", template, self.data, user=None)
+        made_of = (self.bin, server_user(), _SETTINGS, _HBA, _EXTENSIONS, PASSWORD)
+        make_or_copy(self.data, made_of, self._create)
 
     def _create(self) -> None:
         arguments = ["-D", self.data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 
 from benchmarks import postgres_server
 from benchmarks.wire import process
-from support.databases.postgres_server import CACHE, keep
+from support.databases.kept_files import make_or_copy
 from support.processes.forking import ForkedCommand, fork
 
 _start = asyncio.create_subprocess_exec
@@ -111,9 +110,5 @@ def _run_or_copy(command: Sequence[str | Path], *, check: bool, **options: Any) 
     """Run ``initdb``, which takes over a second of CPU, unless its files were kept."""
     data = Path(command[command.index("-D") + 1])
     line = [str(each) for each in command if each != data]
-    kept = CACHE / hashlib.sha256(repr((line, options["user"])).encode()).hexdigest()[:16]
-    if kept.exists():
-        subprocess.run(["cp", "-a", kept, data], check=True)
-        return
-    subprocess.run(command, check=check, **options)
-    keep(data, kept)
+    made_of = (line, options["user"])
+    make_or_copy(data, made_of, lambda: subprocess.run(command, check=check, **options))
