@@ -87,7 +87,7 @@ def test_drill_of_the_page_prints_its_output(forked: str) -> None:
     assert (done.returncode, done.stdout) == (0, output), done.stderr
 
 
-def test_users_of_a_directory_become_a_fixture(tmp_path: Path) -> None:
+def test_users_of_a_directory_become_a_fixture(tmp_path: Path, forked: str) -> None:
     """By an export and by lookups, of which one that fails is not "not found"."""
     find_tool("jq")
     *_, export, lookups = blocks(PAGE, "sh")
@@ -102,18 +102,18 @@ def test_users_of_a_directory_become_a_fixture(tmp_path: Path) -> None:
     }.items():
         (tmp_path / f"{name}.yaml").write_text(config.replace("KIND", f"kind: {kind}"))
     lookup = ["tornado-idv", "lookup", "@alice", "--json", "--config"]
-    expected = run([*lookup, "config.yaml"], tmp_path).stdout
+    expected = run([*lookup, "config.yaml"], tmp_path, PATH=forked).stdout
     assert '"status": "ok"' in expected
     for block in (export, lookups):
-        done = run(["sh", "-c", block], tmp_path)
+        done = run(["sh", "-c", block], tmp_path, PATH=forked)
         assert (done.returncode, done.stderr) == (0, "")
-        assert run([*lookup, "copy.yaml"], tmp_path).stdout == expected
+        assert run([*lookup, "copy.yaml"], tmp_path, PATH=forked).stdout == expected
         (tmp_path / "users.yaml").unlink()
     database.unlink()
-    done = run(["sh", "-c", lookups], tmp_path)
+    done = run(["sh", "-c", lookups], tmp_path, PATH=forked)
     assert done.returncode != 0
     assert "undetermined" in done.stderr
-    assert run([*lookup, "copy.yaml"], tmp_path).returncode == 3
+    assert run([*lookup, "copy.yaml"], tmp_path, PATH=forked).returncode == 3
 
 
 CALLERS = {

@@ -38,14 +38,23 @@ _UNUSED = 100
 
 
 def import_all() -> None:
-    """Import what commands import when they run, plugins included."""
+    """Import what commands import when they run, plugins included, and make what each makes.
+
+    The model of the settings is kept for four sets of kinds of backends.
+    """
     registry = importlib.import_module("tornado_idv.registry")
-    plugins = [each.__name__ for each in registry.plugin_manager().get_plugins()]
-    for package in ("tornado_idv.cli", "tornado_idv.workers", *plugins):
+    manager = registry.plugin_manager()
+    plugins = [each.__name__ for each in manager.get_plugins()]
+    packages = ("tornado_idv.cli", "tornado_idv.features", "tornado_idv.workers", *plugins)
+    for package in packages:
         for each in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             with suppress(ModuleNotFoundError):  # python-ldap may not be installed
                 importlib.import_module(each.name)
     importlib.import_module("uvloop")
+    settings_type = importlib.import_module("tornado_idv.config.kinds").settings_type
+    for kind in ("postgres", "upstream", "sqlite", "yaml"):
+        model = settings_type(registry.installed_kinds(manager), {kind})
+        assert model.__pydantic_complete__
 
 
 class _Remembered(importlib.metadata.PathDistribution):
@@ -187,8 +196,8 @@ def become(request: dict[str, Any]) -> None:
 def run(descriptor: int) -> None:
     """Serve requests on a listening socket, and run the commands, each in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import_all()
     remember_installed_plugins()
+    import_all()
     gc.collect()
     gc.freeze()
     request = next_command(socket.socket(fileno=descriptor))
