@@ -8,7 +8,7 @@
 #             that the tests of their folders do not find; TESTS=tests/lookup/test_bulkhead.py names others
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
 # make test-features  run checks and tests of the contract without each feature, as CI does
-# make test-dist  run the tests of what `make dist` writes, as CI does
+# make test-release  run the tests of archives, site, manifests and installation, as CI does
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, curl, jq, PostgreSQL, Samba, Go, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
 # make check  lint, types, layers, sizes, sentences, and the site of the documentation in build/site
@@ -50,7 +50,7 @@ EXAMPLES ?= 100000
 PORT ?=
 DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-fast test-features test-dist coverage test-tools screenshots hard check docs man dist lock bench soak faults test-faults clean FORCE mutants
+.PHONY: run chain test test-fast test-features test-release coverage test-tools screenshots hard check docs man dist lock bench soak faults test-faults clean FORCE test-dist mutants
 
 run: $(VENV)/.run $(DEMO)
 	$(BIN)/tornado-idv serve --config $(DEMO)
@@ -104,8 +104,8 @@ mutants: $(VENV)/.dev $(MUTANTS)/.installed
 test-features: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m ci tests/test_features.py
 
-test-dist: $(VENV)/.dev
-	$(BIN)/python -m pytest -m ci tests/test_packaging.py
+test-release: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m ci --ignore tests/test_features.py
 
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout=0 tests/wire

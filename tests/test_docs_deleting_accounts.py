@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.processes.proxies import find_tool
+from support.processes.shell_commands import shell_commands
 from tornado_idv.client import User
 from tornado_idv.double import IdentityService
 
@@ -21,6 +21,15 @@ ACCOUNTS = "id,nickname,email\n17,@alice,a@example.com\n18,@bob,b@example.com\n"
 GONE = "id,nickname,email\n18,@bob,b@example.com\n"
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[str]:
+    """A search path with ``tornado-idv`` and what a test puts into its folder."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    with shell_commands(programs):
+        yield os.pathsep.join([str(tmp_path), str(programs), os.environ["PATH"]])
 
 
 @pytest.fixture
@@ -34,7 +43,7 @@ def double() -> Iterator[IdentityService]:
 
 
 def test_nightly_job_deletes_accounts_that_are_gone_alone(
-    double: IdentityService, tmp_path: Path
+    double: IdentityService, tmp_path: Path, path: str
 ) -> None:
     """With a grace of no time: after outages and wrong exports, the job deletes nothing."""
     job = re.findall(r"```sh\n(#!/bin/sh.*?)```", PAGE, re.DOTALL)[0]
@@ -46,7 +55,6 @@ def test_nightly_job_deletes_accounts_that_are_gone_alone(
     for name, text in {"job": job, "my-app": application, "key": double.key}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
         (tmp_path / name).chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     users = "".join(f"{number},@user{number},\n" for number in range(30))
 
     def run(export: str) -> tuple[int, str]:
@@ -69,13 +77,14 @@ def test_nightly_job_deletes_accounts_that_are_gone_alone(
     assert run(ACCOUNTS.replace("nickname", "name") + users) == (2, "")
 
 
-def test_output_of_the_page_is_that_of_a_first_run(double: IdentityService, tmp_path: Path) -> None:
+def test_output_of_the_page_is_that_of_a_first_run(
+    double: IdentityService, tmp_path: Path, path: str
+) -> None:
     command, output = re.findall(r"```console\n\$ (.*?csv)\n(.*?)```", PAGE, re.DOTALL)[0]
     command = command.replace("https://idv.example", double.url)
     (tmp_path / "key").write_text(double.key, encoding="utf-8")
     users = "".join(f"{number},@user{number},\n" for number in range(30))
     (tmp_path / "accounts.csv").write_text(ACCOUNTS + users, encoding="utf-8")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path}
     done = subprocess.run(
         ["sh", "-c", command], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True

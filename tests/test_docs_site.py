@@ -180,6 +180,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_site_shows_every_public_name_with_its_signature_and_docstring(site: Path) -> None:
     page = (site / "reference" / "plugin-names.html").read_text(encoding="utf-8")
@@ -199,6 +200,7 @@ def test_site_shows_every_public_name_with_its_signature_and_docstring(site: Pat
     assert "find(query: Query) -> User | BackendResult | None" in shown["Backend"]
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_site_requests_nothing_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))

@@ -18,7 +18,7 @@ import pytest
 from support.processes.proxies import find_tool
 from support.processes.sandbox import run_in_sandbox
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 ROOT = Path(__file__).parents[2]
 VENV = sys.prefix

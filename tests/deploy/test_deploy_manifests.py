@@ -260,6 +260,7 @@ def manifests(request: pytest.FixtureRequest, built: dict[str, Manifests]) -> Ma
     return built[request.param]
 
 
+@pytest.mark.ci
 def test_manifests_pass_the_schemas_of_kubernetes(
     built: dict[str, Manifests], tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tornado_idv.interfaces.shared import Purge
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "100"))
 LIMITS = HttpLimits(max_body=1024, idle_timeout=3.0, body_timeout=2.0, max_connections=3)
 MOST_BUFFERED = 16 * 1024 + 1024 + 256 * 1024
 _STATUS = re.compile(rb"^HTTP/1\.1 ([2-5]\d\d) ", re.MULTILINE)

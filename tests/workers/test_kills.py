@@ -105,7 +105,7 @@ def test_all_workers_have_one_configuration_whatever_is_killed(
 ) -> None:
     """The new one if that was reported, the old one if it was not, and one of them otherwise."""
     old = requests = 0
-    with loaded(service.process.port, REQUEST) as load:
+    with loaded(service.process.port, REQUEST, pause=0.02) as load:
         for new in range(1, KILLS + 1):
             manager = service.manager()
             worker = next(each for each in service.pids() if each != manager)
