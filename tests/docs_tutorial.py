@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from support.pages import all_blocks
 from support.processes.ports import free_port, listens
 from support.processes.process import eventually
 from support.processes.proxies import SEARCH_PATH, find_tool
 from support.processes.shell_commands import ShellCommands, shell_commands
 
-ROOT = Path(__file__).parent.parent
-_BLOCK = re.compile(r"^( *)```(sh|console)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _PORT = re.compile(r"(?<=[: ])(?:80|90)\d\d\b")
 _SERVER = re.compile(r"tornado-idv serve|nginx|datasette|json-server|python3 (-m|\S+\.py$)")
@@ -65,13 +64,11 @@ class Walk:
 
     def follow(self) -> None:
         """Run the blocks from the beginning to the end."""
-        blocks = _BLOCK.findall(self.text)
+        run = {"console": self.compare, "sh": self.script}
+        blocks = [each for each in all_blocks(self.text) if each[1] in run]
         assert blocks
         for _, language, block in blocks:
-            if language == "console":
-                self.compare(block)
-            else:
-                self.script(block)
+            run[language](block)
 
     def script(self, block: str) -> None:
         """Run a block; a server on its last line goes on in the background."""

@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from textwrap import dedent
 from typing import get_args, get_origin
 
 import click
@@ -26,6 +25,7 @@ from pydantic import BaseModel
 import tornado_idv
 from benchmarks.suite import BENCHMARKS
 from support.http.repeated_requests import repeating
+from support.pages import ROOT, code_blocks, page
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.editor import as_editor_reads
 from support.processes.loggers import put_back
@@ -58,22 +58,21 @@ from tornado_idv.web.access_log import (
 from tornado_idv.web.errors import ApiError
 from tornado_idv.web.response import Result
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-HTTP = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
-ADMIN = (ROOT / "docs" / "reference" / "admin.md").read_text(encoding="utf-8")
-METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-LOGGING = (ROOT / "docs" / "reference" / "logging.md").read_text(encoding="utf-8")
-PLUGINS = (ROOT / "docs" / "guide" / "plugins.md").read_text(encoding="utf-8")
+README = page("README.md")
+CONFIGURATION = page("docs/reference/configuration.md")
+HTTP = page("docs/reference/http.md")
+ADMIN = page("docs/reference/admin.md")
+METRICS = page("docs/reference/metrics.md")
+LOGGING = page("docs/reference/logging.md")
+PLUGINS = page("docs/guide/plugins.md")
+PLUGIN_API = page("docs/reference/plugin-api.md")
+ARCHITECTURE = page("docs/explanation/architecture.md")
+CONNECTIONS = page("docs/explanation/connections.md")
+CONTRIBUTING = page("CONTRIBUTING.md")
+PERFORMANCE = page("docs/explanation/performance.md")
+YOUR_USERS = page("docs/tutorial/your-users.md")
+KEYS = page("docs/guide/keys.md")
 EXAMPLE = ROOT / "examples" / "idv_example"
-PLUGIN_API = (ROOT / "docs" / "reference" / "plugin-api.md").read_text(encoding="utf-8")
-ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
-CONNECTIONS = (ROOT / "docs" / "explanation" / "connections.md").read_text(encoding="utf-8")
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-PERFORMANCE = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
-YOUR_USERS = (ROOT / "docs" / "tutorial" / "your-users.md").read_text(encoding="utf-8")
-KEYS = (ROOT / "docs" / "guide" / "keys.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")])
 
 
@@ -94,12 +93,6 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from settings_of(
                 inner, f"{prefix}{name}{'[]' if get_origin(kind) is tuple else ''}."
             )
-
-
-def code_blocks(text: str, language: str) -> list[str]:
-    """Return the code blocks, also those that are indented in a list."""
-    blocks = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-    return [dedent(block[2]) for block in blocks]
 
 
 def test_every_setting_is_documented() -> None:

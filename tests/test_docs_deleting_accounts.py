@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from support.pages import code_blocks, page
 from support.processes.proxies import find_tool
 from support.processes.shell_commands import shell_commands
 from tornado_idv.client import User
 from tornado_idv.double import IdentityService
 
-ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "guide" / "deleting-accounts.md").read_text(encoding="utf-8")
+PAGE = page("docs/guide/deleting-accounts.md")
 ACCOUNTS = "id,nickname,email\n17,@alice,a@example.com\n18,@bob,b@example.com\n"
 GONE = "id,nickname,email\n18,@bob,b@example.com\n"
 
@@ -46,7 +46,7 @@ def test_nightly_job_deletes_accounts_that_are_gone_alone(
     double: IdentityService, tmp_path: Path, path: str
 ) -> None:
     """With a grace of no time: after outages and wrong exports, the job deletes nothing."""
-    job = re.findall(r"```sh\n(#!/bin/sh.*?)```", PAGE, re.DOTALL)[0]
+    (job,) = [each for each in code_blocks(PAGE, "sh") if each.startswith("#!/bin/sh")]
     job = job.replace("cd /var/lib/my-app", f"cd {tmp_path}").replace("--grace 3d", "--grace 0s")
     job = job.replace("https://idv.example", double.url).replace(
         "--output", "--retries 0 --confirm-after 0s --output"
@@ -80,7 +80,8 @@ def test_nightly_job_deletes_accounts_that_are_gone_alone(
 def test_output_of_the_page_is_that_of_a_first_run(
     double: IdentityService, tmp_path: Path, path: str
 ) -> None:
-    command, output = re.findall(r"```console\n\$ (.*?csv)\n(.*?)```", PAGE, re.DOTALL)[0]
+    block = code_blocks(PAGE, "console")[0]
+    ((command, output),) = re.findall(r"\$ (.*?csv)\n(.*)", block, re.DOTALL)
     command = command.replace("https://idv.example", double.url)
     (tmp_path / "key").write_text(double.key, encoding="utf-8")
     users = "".join(f"{number},@user{number},\n" for number in range(30))
@@ -96,7 +97,7 @@ def test_output_of_the_page_is_that_of_a_first_run(
 
 def test_units_of_the_page_are_valid(tmp_path: Path) -> None:
     analyze = find_tool("systemd-analyze")
-    (units,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+    (units,) = code_blocks(PAGE, "ini")
     names = re.findall(r"^# (\S+)$", units, re.MULTILINE)
     for name, text in zip(names, re.split(r"^# .*\n", units, flags=re.MULTILINE)[1:], strict=True):
         unit = text.replace("/usr/local/bin/delete-accounts", "/bin/true")

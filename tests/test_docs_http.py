@@ -8,18 +8,17 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from docs_tutorial import ROOT
 
+from support.pages import ROOT, code_blocks, page
 from support.processes.service import Client, Service, serving
 from tornado_idv.limits.key_limits import Exceeded, Limit
 from tornado_idv.units import parse_rate
 from tornado_idv.web.errors import REASONS, rate_limited
 from tornado_idv.web.lookups import result_of_error
 
-PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
+PAGE = page("docs/reference/http.md")
 REQUEST, RESPONSE = (
-    re.sub(r"\n", "\r\n", block.removesuffix("\n"))
-    for block in re.findall(r"^```http\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    re.sub(r"\n", "\r\n", block.removesuffix("\n")) for block in code_blocks(PAGE, "http")
 )
 Sample = Callable[[int, bytes], bool]
 
@@ -37,7 +36,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def is_known() -> Sample:
     """The function of the page."""
-    (sample,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (sample,) = code_blocks(PAGE, "python")
     names = {"json": json}
     exec(sample, names)
     function: Sample = names["is_known"]  # type: ignore[assignment]
@@ -96,8 +95,8 @@ def test_every_reason_is_documented_with_its_code() -> None:
 
 
 def test_response_over_a_limit_is_as_documented() -> None:
-    text = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
-    (response,) = re.findall(r"^```http\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    text = page("docs/reference/limits.md")
+    (response,) = code_blocks(text, "http")
     limit = Limit("requests", parse_rate(re.findall("requests: (.*?) *#", text)[0]))
     status, fields = response.split("\n", 1)
     assert status == "HTTP/1.1 429 Too Many Requests"

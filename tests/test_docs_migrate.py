@@ -20,16 +20,17 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from docs_tutorial import ROOT, Walk, walk
+from docs_tutorial import Walk, walk
 
 from support.databases.postgres_server import Database
 from support.http.threaded_server import serving_in_thread
+from support.pages import page
 from support.processes.process import eventually
 from tornado_idv.client import Client, ClientError, User
 
 pytestmark = pytest.mark.slow
 
-PAGE = (ROOT / "docs" / "guide" / "migrate.md").read_text(encoding="utf-8")
+PAGE = page("docs/guide/migrate.md")
 Person = tuple[str, str, str]
 """Nickname, card number and plan."""
 PEOPLE: list[Person] = [

@@ -13,25 +13,23 @@ from html import unescape
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
-from textwrap import dedent
 
 import click
 import pytest
 import yaml
 
 import tornado_idv
+from support.pages import ROOT, all_blocks
 from support.processes.proxies import find_tool
 from tornado_idv.cli import main
 from tornado_idv.interfaces import hookspecs
 from tornado_idv.kit import testing
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(
     {*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "deploy" / "README.md"}
     | {*ROOT.glob("plugins/*/*.md"), *ROOT.glob("examples/*/README.md")}
 )
-_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 CHECKED_HERE = {"console", "json", "sh", "yaml"}
 NO_CODE = {"mermaid", "text"}
 TESTS = {
@@ -82,10 +80,8 @@ def test_page_of_commands_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -
 def blocks() -> Iterator[tuple[str, str, str]]:
     """Yield the place, the language and the text of each code block."""
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for block in _BLOCK.finditer(text):
-            line = text.count("\n", 0, block.start()) + 1
-            yield f"{page.relative_to(ROOT)}:{line}", block[2], dedent(block[3])
+        for line, language, code in all_blocks(page.read_text(encoding="utf-8")):
+            yield f"{page.relative_to(ROOT)}:{line}", language, code
 
 
 def of(*languages: str) -> list[object]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.databases import sqlite_databases
+from support.pages import ROOT, code_blocks, page
 from support.processes.admin import WITH_ADMIN
 from support.processes.proxies import find_tool
 from support.processes.service import KEY, serving
@@ -23,16 +24,11 @@ from tornado_idv import client
 from tornado_idv.double import IdentityService
 from tornado_idv.model import User
 
-ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "guide" / "testing.md").read_text(encoding="utf-8")
-CLIENT = (ROOT / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
+PAGE = page("docs/guide/testing.md")
+CLIENT = page("docs/reference/client.md")
 SEARCH_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 pytestmark = pytest.mark.slow
-
-
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
 def run(command: list[str], folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -57,7 +53,7 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_application_is_tested_with_pytest(tmp_path: Path) -> None:
     """Its tests pass, and one of them fails for an application that is not safe."""
-    application, tests = blocks(PAGE, "python")
+    application, tests = code_blocks(PAGE, "python")
     unsafe = application.replace("self.undetermined.append(nickname)", "self.taken.clear()")
     for name, text in {"seats": application, "unsafe": unsafe}.items():
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
@@ -81,8 +77,8 @@ def test_double_is_used_from_node(tmp_path: Path) -> None:
 
 def test_drill_of_the_page_prints_its_output(forked: str) -> None:
     find_tool("curl")
-    _, command, *_ = blocks(PAGE, "sh")
-    (output,) = blocks(PAGE, "text")
+    _, command, *_ = code_blocks(PAGE, "sh")
+    (output,) = code_blocks(PAGE, "text")
     done = run(["sh", "-c", command], ROOT, PATH=forked)
     assert (done.returncode, done.stdout) == (0, output), done.stderr
 
@@ -90,7 +86,7 @@ def test_drill_of_the_page_prints_its_output(forked: str) -> None:
 def test_users_of_a_directory_become_a_fixture(tmp_path: Path, forked: str) -> None:
     """By an export and by lookups, of which one that fails is not "not found"."""
     find_tool("jq")
-    *_, export, lookups = blocks(PAGE, "sh")
+    *_, export, lookups = code_blocks(PAGE, "sh")
     database = sqlite_databases.write(
         tmp_path / "people.db", User("Größer 😀", "4000123412341234", "alice")
     )
@@ -185,7 +181,7 @@ def test_double_has_users_and_faults_by_each_form_of_a_name() -> None:
 
 def test_client_of_the_reference_looks_up(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text((ROOT / "deploy/demo/users.yaml").read_text("utf-8"))
-    script = "\n".join(blocks(CLIENT, "python"))
+    script = "\n".join(code_blocks(CLIENT, "python"))
     with serving(f"demo: true\n{WITH_ADMIN}", tmp_path) as service:
         script = re.sub(r'http://127.0.0.1:8080", "\w+', f'{service.url}", "{KEY}', script)
         done = run([sys.executable, "-c", script], tmp_path)
@@ -193,8 +189,8 @@ def test_client_of_the_reference_looks_up(tmp_path: Path) -> None:
 
 
 def test_drill_runs_reconcile_as_a_safe_caller(forked: str) -> None:
-    page = (ROOT / "docs" / "guide" / "deleting-accounts.md").read_text(encoding="utf-8")
-    done = run(["sh", "-c", blocks(page, "sh")[-1]], ROOT, PATH=forked)
+    text = page("docs/guide/deleting-accounts.md")
+    done = run(["sh", "-c", code_blocks(text, "sh")[-1]], ROOT, PATH=forked)
     assert done.returncode == 0, done.stdout
     assert "passed  not found              gone" in done.stdout
 

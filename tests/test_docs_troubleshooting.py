@@ -14,18 +14,19 @@ from threading import Event, Thread
 
 import pytest
 
+from support.pages import code_blocks, page
 from support.processes.process import command, eventually
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[1] / "docs" / "guide" / "troubleshooting.md"
-SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", PAGE.read_text(), re.MULTILINE))
+PAGE = page("docs/guide/troubleshooting.md")
+SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", PAGE, re.MULTILINE))
 BLOCKS = {
     (title, number): block
     for title, text in SECTIONS.items()
-    for number, block in enumerate(re.findall(r"```console\n(.*?)```", text, re.DOTALL), start=1)
+    for number, block in enumerate(code_blocks(text, "console"), start=1)
 }
 BACKENDS = """\
   - {{name: users, kind: yaml, path: users.yaml}}

@@ -7,16 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs_tutorial import ROOT, walk
+from docs_tutorial import walk
 
+from support.pages import ROOT, page
 from support.processes.proxies import find_tool, running_program
 from support.recipes.peer_process import MODULES, PROGRAMS
 
 pytestmark = pytest.mark.slow
 
-COMPARISON = (ROOT / "docs" / "explanation" / "comparison.md").read_text(encoding="utf-8")
+COMPARISON = page("docs/explanation/comparison.md")
 
-CHECKLIST = (ROOT / "docs" / "guide" / "checklist.md").read_text(encoding="utf-8")
+CHECKLIST = page("docs/guide/checklist.md")
 SAFE_SET_UP = """\
 ```sh
 umask 077
@@ -41,7 +42,7 @@ tornado-idv serve
 
 
 def tutorial(name: str) -> str:
-    return (ROOT / "docs" / "tutorial" / f"{name}.md").read_text(encoding="utf-8")
+    return page(f"docs/tutorial/{name}.md")
 
 
 def test_first_ten_minutes(tmp_path: Path) -> None:

@@ -11,16 +11,15 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
+from support.pages import ROOT, code_blocks, page, section
 from support.processes.proxies import find_tool
 from support.processes.sandbox import run_in_sandbox
 
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
-ROOT = Path(__file__).parents[2]
 VENV = sys.prefix
 REPLACED = {
     "apt-get install --yes nginx prometheus python3-venv openssl curl": "true",
@@ -98,12 +97,9 @@ auth: {store: /var/lib/tornado-idv/keys.db}
 backends: [{name: users, kind: yaml, path: users.yaml}]"""
 
 
-def steps_of(page: str, heading: str) -> list[str]:
+def steps_of(name: str, heading: str) -> list[str]:
     """Return the commands of a section, by step."""
-    text = (ROOT / "docs" / "guide" / page).read_text(encoding="utf-8")
-    section = text.partition(f"{heading}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^( *)```sh\n(.*?)^\1```$", section, re.MULTILINE | re.DOTALL)
-    return [dedent(block) for _, block in blocks]
+    return code_blocks(section(page(f"docs/guide/{name}"), heading), "sh")
 
 
 def in_sandbox(steps: list[str], replaced: dict[str, str]) -> str:
@@ -154,7 +150,7 @@ def test_guides_to_deploy_behind_nginx_and_to_upgrade_and_go_back_work(tmp_path:
 def test_image_serves_as_an_unprivileged_user_on_a_read_only_system(tmp_path: Path) -> None:
     """No Docker engine is needed: the user, the folder and the commands are the Dockerfile's."""
     find_tool("curl")
-    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    text = page("deploy/docker/Dockerfile")
     last = dict(re.findall(r"^(\w+) (.*)", text.rpartition("\nFROM ")[2], re.MULTILINE))
     assert last["USER"] == "65532:65532"
     script = CONTAINER.format(

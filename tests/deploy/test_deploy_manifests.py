@@ -10,18 +10,17 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 import yaml
 
+from support.pages import ROOT, code_blocks, page
 from support.processes.process import Invoke
 from support.processes.proxies import find_tool, not_installed
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 TOOLS = ROOT / ".venv-tools" / "bin"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
@@ -150,8 +149,7 @@ def test_script_writes_the_secrets_of_the_replicas(replicas: Any, tmp_path: Path
     assert f"./data:{replicas['services']['commands']['working_dir']}" in str(replicas)
     written = {each.name: each.read_text() for each in secrets.iterdir()}
     assert {*written} == {*replicas["secrets"], "database.sql"}
-    page = (ROOT / "docs" / "tutorial" / "three-replicas.md").read_text(encoding="utf-8")
-    sql = page.partition("<<END\n")[2].partition("END\n")[0]
+    sql = page("docs/tutorial/three-replicas.md").partition("<<END\n")[2].partition("END\n")[0]
     for role in ("admin", "service"):
         name, password = re.findall(r"//(\w+):(\w+)@postgres:5432/idv\n$", written[f"{role}.dsn"])[
             0
@@ -172,11 +170,8 @@ def test_secrets_of_the_replicas_do_not_replace_an_environment_file(tmp_path: Pa
 def test_keys_of_a_first_start_are_private(tmp_path: Path) -> None:
     """In a shell with the usual umask, where Docker and kubectl print a line."""
     bash, _ = find_tool("bash"), find_tool("openssl")
-    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^  ```sh\n(.*?)^  ```$", text, re.MULTILINE | re.DOTALL)
-    starts = [
-        dedent(block) for block in blocks if re.search(r"> \S+\.(key|token)$", block, re.MULTILINE)
-    ]
+    blocks = code_blocks(page("deploy/README.md"), "sh")
+    starts = [each for each in blocks if re.search(r"> \S+\.(key|token)$", each, re.MULTILINE)]
     assert len(starts) == 3
     for number, commands in enumerate(starts):
         folder = tmp_path / str(number)
@@ -220,7 +215,7 @@ def test_image_says_what_it_is() -> None:
     (labels,) = (shlex.split(value) for name, value in instructions() if name == "LABEL")
     prefix = "org.opencontainers.image."
     found = dict(each.removeprefix(prefix).split("=", 1) for each in labels)
-    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    setup = page("setup.py")
     assert f'version="{found["version"]}"' in setup
     assert f'license="{found["licenses"]}"' in setup
     assert {*found} == {"title", "description", "licenses", "version", "revision"}
@@ -329,8 +324,7 @@ def test_overlay_with_a_pod_monitor_scrapes_the_admin_port_with_the_key(
     manifests: Manifests, tmp_path: Path
 ) -> None:
     """As the guide has it, under the job that the alerts select."""
-    page = (ROOT / "docs" / "guide" / "kubernetes.md").read_text(encoding="utf-8")
-    overlay = page.partition("<<'END'\n")[2].partition("END\n")[0]
+    overlay = page("docs/guide/kubernetes.md").partition("<<'END'\n")[2].partition("END\n")[0]
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     (tmp_path / "overlay").mkdir()
     (tmp_path / "overlay" / "kustomization.yaml").write_text(overlay)

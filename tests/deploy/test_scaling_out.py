@@ -20,6 +20,7 @@ from support.databases.key_stores import add, make_store, record
 from support.databases.postgres_server import PostgresServer
 from support.databases.sqlite_databases import ALICE, BOB
 from support.http.load import Load, loaded
+from support.pages import ROOT, code_blocks, page
 from support.processes.ports import free_port, listens
 from support.processes.process import eventually
 from support.processes.proxies import find_tool, nginx_command, running_program
@@ -29,8 +30,7 @@ from tornado_idv.keys.token import issue
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tutorial" / "three-replicas.md").read_text(encoding="utf-8")
+PAGE = page("docs/tutorial/three-replicas.md")
 SITE = "/etc/nginx/sites-available/tornado-idv.conf"
 HOSTS = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
 USERS = 300
@@ -47,9 +47,8 @@ class Walk:
 
     def blocks(self, heading: str, language: str = "sh") -> list[str]:
         """Return the code blocks of a section, with ports and paths of this test."""
-        section = PAGE.partition(heading)[2].partition("\n## ")[0]
-        text = self.local(section)
-        return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        text = PAGE.partition(heading)[2].partition("\n## ")[0]
+        return code_blocks(self.local(text), language)
 
     def local(self, text: str) -> str:
         for old, new in self.replaced.items():
@@ -85,7 +84,7 @@ class Walk:
 def nginx(walk: Walk, port: int) -> Iterator[None]:
     """nginx with the site of deploy/, without TLS, and the command that reloads it."""
     folder = walk.folder
-    site = (ROOT / "deploy" / "nginx" / "tornado-idv.conf").read_text(encoding="utf-8")
+    site = page("deploy/nginx/tornado-idv.conf")
     site = walk.local(site.replace("listen 443 ssl", f"listen 127.0.0.1:{port}"))
     command = nginx_command(site, folder, "worker_processes 1")
     (folder / "nginx").write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
@@ -192,9 +191,8 @@ def test_step_that_fails_stops_the_rest_of_the_switch(tmp_path: Path) -> None:
 
 def test_no_secret_is_an_argument_of_a_program() -> None:
     """Other users of the machine can read them."""
-    for page in sorted((ROOT / "docs").rglob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        for line in re.findall(r".*\$\(cat .*", text):
+    for each in sorted((ROOT / "docs").rglob("*.md")):
+        for line in re.findall(r".*\$\(cat .*", each.read_text(encoding="utf-8")):
             assert line.lstrip().startswith("printf ")
 
 
