@@ -43,7 +43,7 @@ export POSTGRES_BIN := $(if $(filter 18,$(POSTGRES)),$(CURDIR)/$(POSTGRES_18)/na
 # Tests start hundreds of processes, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # Each worker runs whole modules, so that their fixtures start services once, in the order of
-# tests/conftest.py.
+# tests/support/speed.py.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 EXAMPLES ?= 100000

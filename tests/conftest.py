@@ -1,8 +1,6 @@
 """What more than one room of tests needs, such as a PostgreSQL server for all tests of a worker."""
 
 import asyncio
-import gc
-import importlib.metadata
 import inspect
 import os
 import signal
@@ -23,13 +21,12 @@ from support.databases.postgres_server import (
     create_database,
     running_server,
 )
-from support.processes.fork_server import remember_installed_plugins
 from support.processes.loggers import put_back
 from support.processes.process import Invoke
 from tornado_idv.cli import main
 from tornado_idv.registry import installed_kinds, plugin_manager
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "support.speed"]
 pytest.register_assert_rewrite(
     "support.databases.user_store_conformance", "support.databases.user_tables"
 )
@@ -42,28 +39,6 @@ if not os.access(_examples if _examples.exists() else Path(), os.W_OK):
     # In a clone of another user Hypothesis would warn that it keeps no failing example.
     settings.register_profile("steady", settings.get_profile("steady"), database=None)
 settings.load_profile("steady")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Make each worker begin with other modules, for in a fresh clone they are compiled first.
-
-    All together they would compile each module as many times as there are workers.
-    """
-    gc.disable()  # while tests are collected, all of which stay
-    worker = getattr(config, "workerinput", None)
-    if worker is not None and len(config.args) == 1 and Path(config.args[0]).is_dir():
-        modules = sorted(map(str, Path(config.args[0]).rglob("test_*.py")))
-        start = int(worker["workerid"].removeprefix("gw")) * len(modules) // worker["workercount"]
-        config.args = modules[start:] + modules[:start]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests into one order in all workers; modules that wait for processes begin first.
-
-    The others, which wait for nothing, then fill the time until the last of those ends.
-    """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, item.path))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -87,13 +62,6 @@ def handle_signals() -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         # Processes that tests start do not inherit a handler; that of nohup stays effective here.
         signal.signal(signal.SIGHUP, lambda *_: None)
-
-
-def pytest_collection_finish() -> None:
-    """Leave the thousands of tests out of garbage collections, which took 10 % of the time."""
-    gc.freeze()
-    gc.set_threshold(20_000)  # the default of 700 took another 4 %
-    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -149,9 +117,7 @@ def invoke() -> Iterator[Invoke]:
             if threading.current_thread() is threading.main_thread():
                 handle_signals()
 
-    installed_kinds(
-        plugin_manager()
-    )  # plugins set levels once, when they are imported: that is to stay
+    installed_kinds(plugin_manager())  # plugins set levels when they are imported, which stay
     with put_back():
         yield run
 
@@ -159,19 +125,9 @@ def invoke() -> Iterator[Invoke]:
 @pytest.fixture(autouse=True, scope="session")
 def the_collector_stays_as_it_is() -> Iterator[None]:
     """A service that runs in this process settles the collector; tests are no service."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr("tornado_idv.service.run.tune_gc", lambda: None)
-    patch.setattr("tornado_idv.service.run.skip_last_collection", lambda: None)
-    yield
-    patch.undo()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def installed_plugins_are_searched_once() -> Iterator[None]:
-    """Hundreds of tests run a command; that a new interpreter finds plugins is tested, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.metadata, "distributions", importlib.metadata.distributions)
-        remember_installed_plugins()
+        patch.setattr("tornado_idv.service.run.tune_gc", lambda: None)
+        patch.setattr("tornado_idv.service.run.skip_last_collection", lambda: None)
         yield
 
 
