@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,9 @@ def ask_all(
     """The line of one request."""
     headers = {"Authorization": f"Bearer {key}", "X-Forwarded-For": "203.0.113.5"}
     body = json.dumps({"input": f"@{nickname}"}).encode()
+    began = time.monotonic()
     request_id = Client(service.port).post(path, body, headers).headers["x-request-id"]
+    took = time.monotonic() - began
     found: list[dict[str, Any]] = []
 
     def is_logged() -> bool:
@@ -80,7 +83,8 @@ def ask_all(
 
     eventually(is_logged)
     (record,) = found
-    assert record["client"] == "203.0.113.5"
+    assert (record["client"], record["method"]) == ("203.0.113.5", "POST")
+    assert 0 <= record["ms"] <= 1000 * took + 0.01
     return record
 
 

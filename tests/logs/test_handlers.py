@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -14,30 +13,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from select import PIPE_BUF
-from typing import cast
 
 import pytest
-from tornado.httputil import HTTPHeaders, RequestStartLine
-from tornado.web import Application
 
 from support.processes.loggers import put_back
 from support.processes.process import ServiceProcess, eventually, running
 from support.processes.service import Client, make_database, serving
-from tornado_idv.http.exchange import Exchange, Peer
-from tornado_idv.http.head import RequestHead
-from tornado_idv.identifiers import Identifiers
-from tornado_idv.keys.ring import KeyRing
-from tornado_idv.log_format import json_lines
 from tornado_idv.logs.handlers import (
     LogFormat,
     LogOutput,
     configure_direct_logging,
     configure_logging,
 )
-from tornado_idv.lookup.directory import Directory
-from tornado_idv.web.access_log import AccessLog
-from tornado_idv.web.handler import ApiHandler
-from tornado_idv.web.lookups import ApiContext
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.web.access_log import LoggedRequest, record_response
+from tornado_idv.web.response import Result
 
 NICKNAME = "Tweety.Bird"
 CARD = "8008135800813580081358"
@@ -290,57 +280,6 @@ def test_unhandled_exception_is_logged_without_its_message(logged: Configure, na
     assert "as it was" in stream.getvalue()
 
 
-class Sink:
-    """A connection that sends nothing."""
-
-    def send(self, _: bytes) -> asyncio.Future[None]:
-        return asyncio.get_running_loop().create_future()
-
-    def on_response_complete(self, *, keep_alive: bool) -> None:
-        """Nothing follows."""
-
-
-class Found(ApiHandler):
-    """Responds at once."""
-
-    SUPPORTED_METHODS = (*ApiHandler.SUPPORTED_METHODS, "TWEETY")
-
-    def post(self) -> None:
-        self.key_id = "caller"
-        self.finish(b"{}")
-
-    tweety = post
-
-
-async def respond(method: str, access_log: AccessLog | None) -> None:
-    """Respond to one request whose path, like its method, is the client's own text."""
-    line = RequestStartLine(method, "/tweety?tweety", "HTTP/1.1")
-    fields = {"host": "x", "x-request-id": "some-id"}
-    head = RequestHead(line, HTTPHeaders(fields), 0, keep_alive=True, expects_continue=False)
-    exchange = Exchange(Sink(), head, Peer("192.0.2.7", "http"))
-    api = ApiContext(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)
-    exchange.dispatch(Application([("/tweety", Found, {"api": api})]), b"")
-    await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize(("method", "reported"), [("POST", "POST"), ("TWEETY", "other")])
-async def test_an_access_line_holds_nothing_of_the_input(
-    monkeypatch: pytest.MonkeyPatch, method: str, reported: str
-) -> None:
-    monkeypatch.setattr("tornado_idv.web.handler.monotonic", iter([0.0, 0.0125]).__next__)
-    written: list[str] = []
-    access_log = AccessLog(written.append, json_lines)
-    await respond(method, access_log)
-    access_log.flush()
-    (line,) = written
-    fields = json.loads(line)
-    assert (fields["method"], fields["route"], fields["status"]) == (reported, "none", 200)
-    assert (fields["key"], fields["request_id"]) == ("caller", "some-id")
-    assert fields["client"] == "192.0.2.7"
-    assert fields["ms"] == 12.5
-    assert "tweety" not in line.lower()
-
-
 @pytest.mark.parametrize(
     ("level", "is_there"),
     [("debug", True), ("info", True), ("warning", False)],
@@ -373,7 +312,8 @@ async def test_access_lines_look_like_the_other_lines(
     stream = logged("info", log_format)
     logging.getLogger("some.room").info("it happened", extra={"status": 200})
     stream.output.writer.flush()
-    await respond("POST", stream.output.access)
+    request = LoggedRequest("some-id", None, "POST", "none", "192.0.2.7", "caller", None)
+    record_response(Counters(), stream.output.access, request, Result(200, b"{}"), 0.01)
     stream.output.close()
     other, *_, access = stream.getvalue().splitlines()
     assert ("it happened" in other, "some-id" in access) == (True, True)
