@@ -29,7 +29,7 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "100"))
 PROXIES = ("127.0.0.1", "2001:db8::/32")
 CLIENTS = ("127.0.0.1", "192.0.2.7", "2001:db8::1")
 """Where each calls from: the same bytes may come from a trusted proxy and from anyone."""
