@@ -47,8 +47,9 @@ SIZES = {
     "soak": 3_720,
     "product": 36_000,  # + 300 for comments that answer "why", and two sentences in place of one
     "tests": 73_700,  # + 500: bugs that were seeded and not found have tests
+    "tests": 73_200,
     # In hundredths of a line.
-    "tests per line of product": 206,
+    "tests per line of product": 204,
     # Words of Markdown outside of tests and examples.
     # + 1,300 for a README in each feature; + 2,800 for those who take the code up: reasons, reading
     # order, features, plugins, guarding tests.
