@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from support.processes.process import eventually, running
-from support.processes.service import FIXTURE, Client
+from support.processes.service import FIXTURE, Client, open_socket
 from tornado_idv.keys.token import issue
 
 pytestmark = pytest.mark.slow
@@ -105,8 +105,8 @@ def is_trusted(port: int, authority: trustme.CA) -> bool:
     authority.configure_trust(context)
     try:
         with (
-            Client(port).connection() as client,
-            context.wrap_socket(client._sock, server_hostname="localhost"),
+            open_socket(port) as sock,
+            context.wrap_socket(sock, server_hostname="localhost"),
         ):
             return True
     except ssl.SSLCertVerificationError:

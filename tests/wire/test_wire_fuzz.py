@@ -201,4 +201,4 @@ def test_random_input_gets_at_most_one_answer_per_request(
         harness.loop.forward(8.0)
         assert all(each.client.socket.lost for each in watched)
         assert sum(each.check() for each in watched) <= total + len(watched)
-        assert not len(harness.server._connections)
+        assert harness.server.connection_states().total() == 0
