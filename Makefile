@@ -50,7 +50,7 @@ EXAMPLES ?= 100000
 PORT ?=
 DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-fast test-features test-release coverage test-tools screenshots hard check docs man dist lock bench soak faults test-faults clean FORCE test-dist mutants
+.PHONY: run chain test test-fast test-features test-release coverage test-tools screenshots hard check docs man dist lock bench soak faults test-faults clean FORCE mutants
 
 run: $(VENV)/.run $(DEMO)
 	$(BIN)/tornado-idv serve --config $(DEMO)

@@ -46,8 +46,7 @@ SIZES = {
     "plugins/idv_yaml": 424,
     "soak": 3_720,
     "product": 36_000,  # + 300 for comments that answer "why", and two sentences in place of one
-    "tests": 73_700,  # + 500: bugs that were seeded and not found have tests
-    "tests": 73_200,
+    "tests": 73_800,  # + 500: bugs that were seeded and not found have tests
     # In hundredths of a line.
     "tests per line of product": 204,
     # Words of Markdown outside of tests and examples.
