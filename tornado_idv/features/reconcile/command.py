@@ -78,7 +78,7 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     "--state",
     "state_file",
     type=click.Path(path_type=Path),
-    help="File for the absences of users, kept between runs.",
+    help="File that keeps the absent users between runs.",
 )
 @click.option(
     "--grace",
@@ -178,7 +178,7 @@ def reconcile(
     if column is None and accounts.endswith((".csv", ".jsonl", ".ndjson")):
         raise click.UsageError("CSV and JSON Lines need --column")
     if state_file is None and grace:
-        raise click.UsageError("--grace needs --state FILE, to store the absences of users")
+        raise click.UsageError("--grace needs --state FILE, to keep the absent users between runs")
     if as_json and output is None:
         raise click.UsageError("--json needs --output FILE for the rows")
     _require_different_files(accounts, key_file, state_file, output)

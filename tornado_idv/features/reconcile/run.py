@@ -88,11 +88,11 @@ class Run:
             try:
                 user: User | None = find(each)
             except ClientError as error:
-                raise UndeterminedError(f"{each} of --must-exist: {error}") from None
+                raise UndeterminedError(f"--must-exist: {each}: {error}") from None
             if user is None:
                 raise RefusedError(
-                    f"{each} of --must-exist is not found: the directory does not show all of its"
-                    " users; look for changes of its contents or permissions"
+                    f"--must-exist: {each} is not found, so the directory does not show all of its "
+                    "users; check its contents and permissions"
                 )
 
     def ask(self, accounts: Iterable[Account], retries: int) -> None:

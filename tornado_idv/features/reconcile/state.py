@@ -1,4 +1,4 @@
-"""The state between runs over a list of accounts: the absences of users."""
+"""The state between runs over a list of accounts: since when users are absent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Absence(NamedTuple):
 
 
 class State(NamedTuple):
-    """The absences of users, and a sample of the accounts of the last run."""
+    """The absent users by identifier, and a sample of the accounts of the last run."""
 
     column: str
     gone: dict[str, Absence]
