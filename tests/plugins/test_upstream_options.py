@@ -81,7 +81,7 @@ def test_invalid_base_url_is_rejected_without_repeating_it(written: str) -> None
         options(base_url=written)
     (problem,) = caught.value.errors()
     assert problem["loc"] == ("base_url",)
-    assert problem["msg"].startswith("Value error, not a base URL that can be used; write")
+    assert problem["msg"].startswith("Value error, not a valid base URL; write")
     assert "canary" not in problem["msg"] + str(caught.value)
 
 

@@ -34,13 +34,14 @@ class Url(NamedTuple):
         parts = _PARTS.fullmatch(text)
         if parts is None or not (parts[1] or parts[2]) or text.startswith("//"):
             raise ValueError(
-                "not a URL that can be requested; write a path with one leading slash, or "
-                "http or https and a host: placeholders only after the host, and no fragment"
+                "not a valid URL; write a path with one leading slash, like /users, or a complete "
+                "URL, like https://directory.example/users: placeholders can only follow the host, "
+                "and a fragment (#) is not allowed"
             )
         if parts[1] and not _is_origin(parts[1]):
             raise ValueError(
-                "not a host that can be requested; write http or https, a host and, if needed, "
-                "a port: no user info and no placeholder"
+                "not a valid scheme, host or port; write http or https, a host and, if needed, "
+                "a port, without user info or placeholders"
             )
         return cls(parts[1] or "", parts[2] or "/", parts[3] or "")
 
@@ -69,9 +70,9 @@ def _base_url(text: str) -> str:
     first, *segments = text.removeprefix(origin).removesuffix("/").split("/")
     if not origin or first or not all(map(_SEGMENT.fullmatch, segments)):
         raise ValueError(
-            "not a base URL that can be used; write http or https, a host and, if needed, "
-            "a port and a path, like https://directory.example/idv: no user info, query, "
-            "fragment, percent-encoding or dot segments"
+            "not a valid base URL; write http or https, a host and, if needed, a port and a path, "
+            "like https://directory.example/idv, without user info, query, fragment, "
+            "percent-encoding or dot segments"
         )
     return text.removesuffix("/")
 

@@ -161,7 +161,7 @@ def _check_url(text: str) -> str:
     if not origin_of(text) or not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError(
             "not the URL of a token server; write http or https, a host and a path, like "
-            "https://login.example/oauth2/token: no user info and no fragment"
+            "https://login.example/oauth2/token, without user info or fragment"
         )
     return text
 
