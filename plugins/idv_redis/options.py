@@ -53,7 +53,7 @@ def check_url(secret: SecretStr) -> SecretStr:
 
 def _secret(secret: SecretStr) -> SecretStr:
     if len(secret.get_secret_value()) < _MIN_SECRET:
-        raise ValueError(f"must have {_MIN_SECRET} characters or more, like: openssl rand -hex 32")
+        raise ValueError(f"needs {_MIN_SECRET} characters or more, as from openssl rand -hex 32")
     return secret
 
 

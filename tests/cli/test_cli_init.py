@@ -164,7 +164,7 @@ def test_existing_files_are_never_overwritten(invoke: Invoke, tmp_path: Path, na
     (tmp_path / name).write_text("mine")
     result = invoke("init", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"{tmp_path / name}: already exists; nothing was written\n"
+    assert result.stderr == f"would overwrite {tmp_path / name}; nothing was written\n"
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"
 
@@ -186,7 +186,7 @@ def test_a_file_written_concurrently_is_kept(
 def test_a_dangling_link_is_not_written_through(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "users.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     result = invoke("init", tmp_path)
-    assert (result.exit_code, result.stderr.count("already exists")) == (1, 1)
+    assert (result.exit_code, result.stderr.count("would overwrite")) == (1, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["users.yaml"]
 
 

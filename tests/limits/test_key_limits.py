@@ -287,7 +287,7 @@ def test_keys_beyond_the_capacity_are_limited_too(
     all_limits = [limits_of(limiter, f"key-{i}") for i in range(10)]
     assert [allowed(each, 150) for each in all_limits] == [100] * 10
     (record,) = caplog.records
-    assert record.getMessage().startswith("4 keys have had limits since the start")
+    assert record.getMessage().startswith("the shared memory for limits is full after 4 keys")
 
 
 def test_key_beyond_the_capacity_keeps_what_it_has_used(clock: Ticker) -> None:

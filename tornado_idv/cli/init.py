@@ -131,7 +131,7 @@ def init(folder: Path, kind: str) -> None:
     with exit_on_error(Exit.NO):
         existing = [str(path) for path in files if os.path.lexists(path)]
         if existing:
-            raise StartError(f"{' and '.join(existing)}: already exists; nothing was written")
+            raise StartError(f"would overwrite {' and '.join(existing)}; nothing was written")
         _write(folder, texts, token)
     try:
         click.echo(f"Wrote {', '.join(map(str, files))}.\n")

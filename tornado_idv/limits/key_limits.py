@@ -235,8 +235,8 @@ class KeyLimiter:
                 return self._tats, at + 1
         if not self._beyond:
             _log.warning(
-                "%d keys have had limits since the start: limits of further keys apply in each "
-                "process separately, until a restart",
+                "the shared memory for limits is full after %d keys; until a restart, limits of "
+                "further keys apply in each process separately",
                 self._capacity,
             )
         if key_id not in self._beyond:
