@@ -1,7 +1,7 @@
 """Parse a fixture into an index of users; every problem has its line and column.
 
-Messages contain lines instead of nicknames and card numbers. They leave out the name of an unknown
-member, too: it may be a nickname.
+Messages contain line numbers instead of nicknames and card numbers. They leave out the name of an
+unknown member, too: it may be a nickname.
 """
 
 from __future__ import annotations
