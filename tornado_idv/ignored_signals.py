@@ -1,4 +1,4 @@
-"""Signals during a commit."""
+"""Protection of a commit from SIGINT and SIGTERM."""
 
 from __future__ import annotations
 

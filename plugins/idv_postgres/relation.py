@@ -99,10 +99,10 @@ async def resolve(
 async def _require_same_users(
     connection: Connection, before: Relation, relation: Relation, equals: Condition
 ) -> None:
-    """Raise `Broken` unless a relation may replace the one before.
+    """Raise `Broken` unless ``relation`` may replace ``before``, the earlier one of this name.
 
-    A job may have loaded it and exchanged the names: then the one before is still in the schema.
-    Otherwise most users of the sample must be there.
+    A job may have loaded a new table and exchanged the names: then the old table is still in the
+    same schema. Otherwise at least half of the sampled users must be in the new one.
     """
     if relation.sample and await connection.fetchval(_IS_RENAMED, before.oid, relation.oid):
         return

@@ -190,7 +190,7 @@ def _folded(name: str) -> str:
 
 
 def _listed(wanted: str, names: Sequence[str]) -> str:
-    """Return the missing name, the nearest one, and all that exist."""
+    """Return a missing name, the most similar one and all existing ones, as a phrase."""
     near = get_close_matches(wanted, names, n=1)
     hint = f" (did you mean {quoted(near[0])}?)" if near else ""
     return f"{quoted(wanted)}{hint}; there are: {', '.join(map(quoted, names)) or 'none'}"

@@ -75,7 +75,7 @@ class Stores:
 
     @contextmanager
     def records(self, name: str) -> Iterator[Iterator[User]]:
-        """Yield an iterator of all users of a backend. At the end, close its connection."""
+        """Yield an iterator of all users of a backend. On exit, close its connection."""
         users = self.store(name).records()
         try:
             yield users

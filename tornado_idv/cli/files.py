@@ -38,7 +38,7 @@ def open_source(file: str, encoding: str = "utf-8") -> IO[str]:
 
 @contextmanager
 def replaced_file(path: Path, *, keeps_rights: bool = False) -> Iterator[IO[str]]:
-    """Open a temporary file in the same folder. At the end, rename it to ``path``.
+    """Open a temporary file in the same folder. On exit, rename it to ``path``.
 
     Only its owner can read it, because it has card numbers or a key. With ``keeps_rights`` it gets
     the permissions of the old file. A symbolic link stays. A device or a pipe is an error.

@@ -1,7 +1,7 @@
-"""Checks of several settings together, on the tree of the file.
+"""Checks of several settings together, on the parsed configuration file.
 
-They run in addition to the settings model, not after it: all problems are in one report. The model
-reports malformed values.
+They run even if the settings model has found problems, so one report has all of them. They ignore
+malformed values: the model reports these.
 """
 
 from __future__ import annotations

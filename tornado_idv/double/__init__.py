@@ -36,7 +36,7 @@ class IdentityService:
     @classmethod
     @contextmanager
     def start(cls) -> Iterator[IdentityService]:
-        """Start a double without users on a free port. Stop it at the end.
+        """Run a double without users on a free port while the context is open.
 
         Raises `StartError`.
         """
@@ -73,7 +73,7 @@ class IdentityService:
         self._send("PUT", f"/double/users/{quote(nickname, '')}", record)
 
     def fail(self, identifier: str = "all", **fault: Any) -> None:
-        """Set the fault for lookups of one identifier, or of all. See `Fault` for arguments."""
+        """Set the fault for lookups of one identifier, or of all. See `Fault` for the arguments."""
         self._send("PUT", f"/double/faults/{quote(identifier, '')}", fault)
 
     def slow(self, identifier: str, seconds: float) -> None:

@@ -107,7 +107,7 @@ class KeyStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make several changes, all or none, with one commit at the end.
+        """Make several changes, all or none, with one commit on exit.
 
         Raises `UncertainChangeError` if services cannot load the store after the commit, for
         example because a row was edited by hand. They keep their previous keys then.

@@ -164,7 +164,7 @@ class Expression:
         return Step(name, result, self.text, note, missing=missing)
 
     def reads(self, value: Any) -> bool:
-        """Return whether ``value`` has any member in the expression."""
+        """Return whether ``value`` has at least one of the paths in the expression."""
         return any(has_path(value, each) for each in self.paths)
 
 

@@ -109,7 +109,7 @@ class Canary:
 
     @property
     def found(self) -> bool:
-        """Return whether a server has confirmed them, and no lookup has contradicted that since."""
+        """Return whether a server has confirmed the canaries, without a contradiction since."""
         return bool(self._found)
 
     @property

@@ -37,7 +37,7 @@ class Layer(Protocol):
         ...
 
     def follow(self) -> None:
-        """Purge the cache of the directory as others ask for it, from now on."""
+        """Apply further purges of other processes to the cache of the directory."""
         ...
 
 

@@ -84,7 +84,7 @@ class Directories:
 
     @asynccontextmanager
     async def opened(self, settings: Settings) -> AsyncIterator[None]:
-        """Have the directory of these settings in force; close all backends at the end.
+        """Put the directory of these settings into use. On exit, close all backends.
 
         Raises `StartError`. Lookups are not waited for.
         """

@@ -70,7 +70,7 @@ class Target:
 
     @contextmanager
     def changing(self, command: str, key_ids: Iterable[str]) -> Iterator[KeyStore]:
-        """Open the key store for one change, and commit at the end.
+        """Open the key store for one change. On exit, commit.
 
         From the commit until the end of the command, signals are ignored.
         """

@@ -77,7 +77,7 @@ class ShadowsPart(Part):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Look up the canaries of shadows; at the end close all shadows."""
+        """Look up the canaries of shadows. On exit, close all shadows."""
         try:
             async with background(keep_checking(self._canaries)):
                 yield

@@ -220,7 +220,7 @@ class Shadow:
     async def _compare(
         self, guard: Guard, query: Query, source: Chain, outcome: Outcome | None
     ) -> Comparison | None:
-        """Return the result, or ``None`` at the limit of concurrent lookups in the source."""
+        """Return the comparison, or ``None`` if too many lookups of the source are running."""
         first = outcome or await self._ask_source(query, source)
         if first is None:
             return None

@@ -75,11 +75,12 @@ _Meaning = TypeVar("_Meaning")
 
 
 class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
-    """A compiled template: ``start``, the request line, and the pattern of the header fields.
+    """A compiled template. ``start`` is the request line, ``pattern`` matches the header fields.
 
-    ``token`` to ``tracestate`` are groups of its pattern, 0 for an absent field. ``traceparent`` is
-    the first of two groups; ``echoed`` is that of the client's ``X-IDV-Request-ID``. An invalid
-    value leaves these groups and ``request_id`` unmatched. ``meaning`` is opaque here.
+    ``token`` to ``tracestate`` are numbers of groups in the pattern, 0 for an absent header field.
+    ``echoed`` is the group of ``X-IDV-Request-ID``, ``traceparent`` the first of two groups. For an
+    invalid value the groups of these two and of ``request_id`` match nothing. ``meaning`` is data
+    of the caller.
     """
 
     start: bytes
@@ -115,7 +116,7 @@ def shape_of(data: bytes | bytearray) -> int | None:
 
 
 def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Meaning] | None:
-    """Return the template of an accepted head, ``None`` if it can have none."""
+    """Return the template of an accepted head, ``None`` for an unsuitable head."""
     start = head.data.find(b"\r\n") + 2
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
     if is_absolute or any(name in head.headers for name in _NEVER):
