@@ -30,7 +30,7 @@ _encoder = Encoder(enc_hook=_as_text)
 _PLAIN = re.compile(r"[!#-<>-~]+")
 """A value readable without quotes: visible ASCII, no ``"`` and no ``=``."""
 _PRIORITIES = {"debug": 7, "warning": 4, "error": 3, "critical": 2}
-"""Those of syslog; journald's default is 6, for information."""
+"""Priorities of syslog. The default of journald is 6, for information."""
 _COLORS = {"debug": 34, "info": 32, "warning": 33, "error": 31, "critical": 31}
 
 
@@ -61,7 +61,7 @@ def text_lines(records: Sequence[Record]) -> str:
 
 
 def colored_lines(records: Sequence[Record]) -> str:
-    """Return the same with the level in color, for a terminal."""
+    """Return lines as `text_lines` does, with the level in color, for a terminal."""
     return "".join(_text_line(record, "\x1b[{color}m{:<9}\x1b[0m") for record in records)
 
 

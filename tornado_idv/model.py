@@ -109,7 +109,7 @@ class Answer(_Record, frozen=True):
     ttl: float | None = None
     """Time to live in seconds; ``None`` for that of the cache."""
     storable: bool = True
-    """Whether it may be cached at all."""
+    """Whether the answer may be cached."""
     degraded: bool = False
     """Whether an earlier backend, which may know the user, was skipped as unavailable."""
     shared: bool = False

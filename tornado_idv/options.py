@@ -62,7 +62,7 @@ class Options(BaseModel):
 
 
 def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
-    """Return a section as ``model``, with a feature's settings; defaults if it is no ``model``."""
+    """Return a section if it is a ``model``, with a feature's settings; otherwise the defaults."""
     return section if isinstance(section, model) else model()
 
 

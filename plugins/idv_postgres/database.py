@@ -101,7 +101,7 @@ class Database:
         self._connector = self._new_connector()
         self.pool = Pool(self._connector.connect, options.pool.max)
         self._timeline = ""
-        """Of the primary at the last inspection: a promotion begins a later one."""
+        """The timeline of the primary at the last inspection. A promotion begins a later one."""
         self._rejected = ""
         """The address of the last standby that was to be used and did not follow its primary."""
         self._has_hung = False
@@ -196,7 +196,7 @@ class Database:
 
     @property
     def wanted_role(self) -> str | None:
-        """The role of a server to use instead; ``None`` as long as those in use are right."""
+        """The role of a server to change to, or ``None`` to keep the servers in use."""
         roles, used = self._connector.roles, {role for _, role in self.servers}
         # A standby that does not follow is left for its primary, or for another standby.
         if not used or len(roles) == 1:

@@ -20,7 +20,7 @@ _ROLLBACK_SHARE = 1 / 6
 
 
 class Executor:
-    """Runs the statements of ``lookups``, those of the last inspection."""
+    """Runs the statements of ``lookups``, the result of the last inspection."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._is_prepared = options.prepared_statements

@@ -64,7 +64,7 @@ class Lookups:
 
     sql: Mapping[type[Query], str]
     batch_sql: Mapping[type[Query], str] = field(default_factory=dict)
-    """Statements for several values, as `Batches` needs them; not for every kind."""
+    """Statements for several values, for `Batches`. Some kinds of query have none."""
     warnings: Sequence[str] = ()
     """Sentences for the log."""
     has_at_signs: bool = False
@@ -72,7 +72,7 @@ class Lookups:
     repeated: Sequence[str] = ()
     """The statements that `Executor.run` must repeat."""
     search_path: str = ""
-    """The path of the first start; empty if lookups do not depend on it."""
+    """The ``search_path`` of the first start; empty if lookups do not depend on it."""
     relation: Relation | None = None
     address: str = ""
     """The server of this inspection."""
@@ -103,7 +103,7 @@ class Result(NamedTuple):
     rows: Sequence[Sequence[Any]]
     reason: str | None = None
     storable: bool = True
-    """Whether it is as new as the last change with a notification."""
+    """Whether the result is as new as the last change with a notification."""
     standby: object = None
     """The server and its WAL receiver; ``None`` for a primary."""
     may_repeat: bool = False

@@ -54,7 +54,7 @@ class Standbys:
     def __init__(self, max_lag: float, timer: Callable[[], float] = time.monotonic) -> None:
         self._max_lag, self._timer = max_lag, timer
         self._replayed: Mapping[object, tuple[float, int]] = {}
-        """Of each standby the time when it was first seen, and its last position."""
+        """The time when each standby was first seen, and its last position."""
         self._received: list[tuple[float, int]] = []
         """The received positions of the last ``max_lag`` seconds, each with its time."""
         self._required: float = 0

@@ -310,7 +310,7 @@ WRONG = {
     "JSON deep": ({"url": "/{nickname}", "json": "[" * 9999 + "]" * 9999}, "json", "not JSON"),
     "two bodies": ({"url": "/{nickname}", "json": "{}", "form": {}}, "form", "one body"),
     "method": ({"url": "/{nickname}", "method": "get"}, "method", "in capitals"),
-    "CONNECT": ({"url": "/{nickname}", "method": "CONNECT"}, "method", "can be sent"),
+    "CONNECT": ({"url": "/{nickname}", "method": "CONNECT"}, "method", "not a valid method"),
     "misspelt": ({"url": "/{nickname}", "header": {}}, "header", "not permitted"),
 }
 

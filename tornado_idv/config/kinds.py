@@ -33,14 +33,14 @@ _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` for a kind that is not imported."""
 
 _NO_DOCSTRINGS = {"use_attribute_docstrings": False}
-"""For models made here. They have no source, and a search for it takes 20 ms each."""
+"""Models created here have no source, and a search for it takes 20 ms each."""
 
 
 def settings_type(kinds: Kinds, used: Container[str] | None = None) -> type[Settings]:
     """Return the settings model for these kinds.
 
-    Only those with a name in ``used`` (default: all) are imported; the options of others are not
-    described.
+    Only those with a name in ``used`` (default: all) are imported. The options of other kinds
+    are not described.
     """
     return _settings_type(
         _choices(kinds.backends, used, BackendOptions),

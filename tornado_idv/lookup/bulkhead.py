@@ -17,7 +17,7 @@ from math import inf
 from tornado_idv.lookup.deadlines import DeadlineQueue
 
 MAX_WAITING = 10_000
-"""For the memory. Most requests wait with an open connection, and so are fewer than this."""
+"""Limits the memory. Usually fewer requests wait: most have an open connection."""
 _Permit = asyncio.Future[bool]
 
 

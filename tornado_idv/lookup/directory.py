@@ -29,11 +29,11 @@ class Layer(Protocol):
     """A layer between the cache of one directory and its backends, such as a shared cache."""
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
-        """Return an answer as `LookUp` does, of ``proceed`` if there is none here."""
+        """Return an answer of this layer, or else of ``proceed``, as `LookUp` does."""
         ...
 
     def purge(self, purge: Purge) -> None:
-        """Purge the same answers here, after those in the cache of the directory."""
+        """Purge answers from this layer, after the purge of the cache of the directory."""
         ...
 
     def follow(self) -> None:

@@ -34,7 +34,7 @@ class Events:
 
     @classmethod
     def of_features(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Return those of the features, in this environment."""
+        """Return the events of the features in this environment."""
         return cls(resolve_name(each.events)(environ) for each in FEATURES if each.events)
 
     def send(self, event: Event) -> None:

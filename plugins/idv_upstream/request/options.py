@@ -72,7 +72,7 @@ class RequestOptions(Options):
     @classmethod
     def _check_method(cls, method: str) -> str:
         if not _METHOD.fullmatch(method):
-            raise ValueError("not a method that can be sent; write it in capitals, like POST")
+            raise ValueError("not a valid method; write it in capitals, like POST")
         return method
 
     @field_validator("url")

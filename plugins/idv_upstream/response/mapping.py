@@ -180,7 +180,7 @@ class ResponseMapper:
         raise Broken(f"the response is {json_type(given)}, not a record{hint}")
 
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
-        """Return whether the record has members of ``not_known_when``, and it is true for them."""
+        """Return whether ``not_known_when`` is true for a record that has one of its paths."""
         condition = self._expressions.get("not_known_when")
         if condition is None or not condition.reads(record):
             return False

@@ -34,7 +34,7 @@ class Response(NamedTuple):
     """Names are case-insensitive."""
     body: bytes
     is_certain: bool = True
-    """Certainly the response to its request: it has the id, or came on a new connection."""
+    """Whether it surely belongs to its request: it has the id, or came on a new connection."""
 
 
 def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:

@@ -47,7 +47,7 @@ TOKEN = _Format(
     re.compile(r"[!-~]{1,4096}", re.ASCII),
     "not a bearer token; write 1 to 4096 visible ASCII characters, without a space",
 )
-"""Longer than a token of this service: tokens of others contain records."""
+"""May be longer than a token of this service: tokens of other systems contain records."""
 _PASSWORD = _Format(
     re.compile(r"[^\x00-\x1f\x7f]{0,4096}"),
     "not a password; write at most 4096 characters, on one line",
