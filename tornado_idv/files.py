@@ -70,7 +70,7 @@ def load_certificate(context: SSLContext, cert_file: Path, key_file: Path | None
         raise StartError(f"{files[-1]}: the key is encrypted; decrypt it") from None
     except (OSError, ValueError) as error:
         is_mismatch = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
-        reason = "the key is of another one" if is_mismatch else "not a certificate and key in PEM"
+        reason = "the key does not match" if is_mismatch else "not a certificate and key in PEM"
         names = " and ".join(map(str, files))
         raise StartError(f"{names} cannot be used for TLS: {reason}") from None
 

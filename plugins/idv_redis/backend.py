@@ -1,8 +1,8 @@
 """Lookups in a Redis server.
 
-A missing key means "not known here" under two conditions: the key ``ready`` is of this run of the
-server, and the server has evicted nothing. Otherwise the user may be lost: a server has no users
-after a restart without its data, or during a load. In a cluster each slot has such a key.
+A missing key means "not known here" under two conditions: the key ``ready`` belongs to this run of
+the server, and the server has evicted nothing. Otherwise the user may be lost: a server has no
+users after a restart without its data, or during a load. In a cluster each slot has such a key.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ TLS = "server: {tls: {cert_file: cert.pem, key_file: key.pem}}\n"
         ((SELF_SIGNED, None), "{folder}/key.pem: cannot be read: No such file or directory"),
         ((SELF_SIGNED, ""), "{both}: not a certificate and key in PEM"),
         (("", SELF_SIGNED), "{both}: not a certificate and key in PEM"),
-        ((SELF_SIGNED, OTHER_KEY), "{both}: the key is of another one"),
+        ((SELF_SIGNED, OTHER_KEY), "{both}: the key does not match"),
         ((SELF_SIGNED, ENCRYPTED_KEY), "{folder}/key.pem: the key is encrypted; decrypt it"),
     ],
     ids=["no certificate", "no key", "empty key", "empty certificate", "another key", "encrypted"],

@@ -26,7 +26,7 @@ from tornado_idv.interfaces.hookspecs import Kinds
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """One reading of a configuration file: settings and positions are of the same content.
+    """One reading of a configuration file: settings and positions have the same source.
 
     ``signature`` was taken before the file was read. ``port``, from the command line, replaces
     ``server.port`` and ``server.listen``. `load` adds the signatures of the files named in the

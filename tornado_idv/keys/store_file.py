@@ -223,7 +223,7 @@ class _Database(sqlite3.Connection):
             # rows of the same change may have been removed.
             if first is not None and not first == oldest > 1:
                 ids = {key_id for (key_id,) in self.execute(_CHANGED, [first])}
-        if ids is None:  # the revision is of another store, or too old
+        if ids is None:  # the revision belongs to another store, or is too old
             return None, self.execute(sql), revision
         return ids, self.execute(f"{sql} WHERE id IN ({_CHANGED})", [first]), revision
 

@@ -172,8 +172,8 @@ def reconcile(
 
     Exit codes: 0 the list is complete, even if empty; 1 more users are gone than --max-gone, more
     identifiers are invalid than --max-invalid, a user of --must-exist is not found, or --state is
-    of another list; 2 wrong use; 3 too many accounts could not be determined, a backend has failed,
-    clocks differ, or another run uses --state. With 1, 2 and 3 nothing is written.
+    for another list; 2 wrong use; 3 too many accounts could not be determined, a backend has
+    failed, clocks differ, or another run uses --state. With 1, 2 and 3 nothing is written.
     """
     if column is None and accounts.endswith((".csv", ".jsonl", ".ndjson")):
         raise click.UsageError("CSV and JSON Lines need --column")

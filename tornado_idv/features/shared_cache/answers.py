@@ -16,7 +16,7 @@ from tornado_idv.model import Answer, Query, SharedAnswer, User
 class SharedAnswers:
     """The shared answers of ``backends``, for the queries of a directory with this cache.
 
-    ``scope`` is the one for `SharedCache`. ``encode`` and ``accepts`` are of the directory.
+    ``scope`` is the one for `SharedCache`. ``encode`` and ``accepts`` are those of the directory.
     """
 
     tier: SharedTier
