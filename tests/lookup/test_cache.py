@@ -99,6 +99,16 @@ async def test_an_answer_good_for_no_time_is_given_and_not_remembered(
     assert cache.get(ALICE) is None
 
 
+@pytest.mark.parametrize("answer", [FOUND, ABSENT], ids=["found", "not found"])
+async def test_an_answer_that_could_never_be_served_takes_no_place(answer: Answer) -> None:
+    """And what was served before is not served in its place."""
+    cache = steady_cache(LIMITS.model_copy(update={"stale_if_error": 0.0}))
+    await remember(cache, ALICE, FOUND)
+    await remember(cache, ALICE, structs.replace(answer, ttl=0.0))
+    assert cache.sizes == {"found": 0, "negative": 0}
+    assert cache.get_stale(ALICE) is None
+
+
 async def test_each_query_has_its_own_answer(cache: AnswerCache) -> None:
     """A card number and a nickname of the same text are two queries."""
     await remember(cache, ByNickname("1"), FOUND)

@@ -189,25 +189,30 @@ class AnswerCache:
         self._failures[query.text] = error.copy()  # without the frames of its traceback
 
     def store(self, query: Query, answer: Answer) -> None:
-        """Store the answer of a lookup if it is storable; drop the entry that it replaces."""
-        text, limits, now = query.text, self.limits, self.timer()
-        if not (answer.found and answer.storable):
+        """Store the answer of a lookup if it can be served later; drop the entry it replaces."""
+        text, limits = query.text, self.limits
+        ttl = stale_ttl = 0.0
+        if answer.storable:
+            ttl = self.ttl(answer) * (1 - limits.jitter * self._chance())
+            stale_ttl = limits.stale_if_error if answer.found else 0.0
+        is_kept = ttl + stale_ttl > 0
+        if not (answer.found and is_kept):
             # What was cached before is out of date, and must not be served stale either. `get`
             # reads it first, so it would hide a newer not-found.
             self._found.drop_user(text)
             if text in self.persisted:
                 self.on_purge()
-        if not answer.storable:
+        if not is_kept:
             return
-        ttl = self.ttl(answer) * (1 - limits.jitter * self._chance())
-        fresh_until = refresh_at = stale_until = now + ttl
+        now = self.timer()
+        fresh_until = refresh_at = now + ttl
         entries = self._negative
         if answer.found:
             self._negative.pop(text, None)
             entries = self._found
             refresh_at = now + ttl * limits.refresh_ahead
-            stale_until += limits.stale_if_error
         epoch = self._epochs[answer.backend]
+        stale_until = fresh_until + stale_ttl
         entries[text] = Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)
 
     def apply(self, purge: Purge) -> None:
