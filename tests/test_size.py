@@ -41,7 +41,7 @@ SIZES = {
     "plugins/idv_ldap": 1316,
     "plugins/idv_postgres": 2858,
     "plugins/idv_redis": 1105,
-    "plugins/idv_sqlite": 1388,
+    "plugins/idv_sqlite": 1400,
     "plugins/idv_upstream": 2840,
     "plugins/idv_yaml": 424,
     "soak": 3_720,

@@ -55,6 +55,8 @@ class OpenFile:
     readers: list[Reader]
     watcher: aiosqlite.Connection
     state: State = field(init=False)
+    _unmodified_after: int = field(default=-1, init=False)
+    """The number of completed statements when the file last had the signature of `state`."""
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -94,8 +96,16 @@ class OpenFile:
         return file
 
     def is_unmodified(self) -> bool:
-        """Return whether the file has not been written or replaced since `state` was read."""
-        return FileSignature.find(self.options.path) == self.state.signature
+        """Return whether every ended lookup has read the file as it was when `state` was read.
+
+        The signature is read once after each statement: all of its lookups ended before that.
+        """
+        completed = sum([reader.completed for reader in self.readers])
+        if completed != self._unmodified_after:
+            if FileSignature.find(self.options.path) != self.state.signature:
+                return False
+            self._unmodified_after = completed
+        return True
 
     def has_lost_sidecar(self) -> bool:
         """Return whether the ``-wal`` or ``-shm`` file was removed or replaced."""

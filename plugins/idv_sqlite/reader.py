@@ -78,6 +78,8 @@ class Reader:
         self.stopping = False
         self.running: Sequence[_Request] = ()
         """The lookups of the current or last statement."""
+        self.completed = 0
+        """The number of statements that have ended."""
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
@@ -156,6 +158,8 @@ class Reader:
                 return await self._connection.execute_fetchall(lookup.batches[len(batch)], values)
         except ValueError:  # aiosqlite raises it for a closed connection
             pass
+        finally:
+            self.completed += 1
         raise sqlite3.ProgrammingError("the connection is closed")
 
 
