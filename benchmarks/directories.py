@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks import dataset
 from tornado_idv.config.load import load
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
@@ -23,14 +24,17 @@ def directory_over(kind: str, file: Path) -> AbstractAsyncContextManager[tuple[D
 
 @asynccontextmanager
 async def directory_of(
-    options: Mapping[str, Any], config: Path
+    options: Mapping[str, Any], config: Path, **settings: Any
 ) -> AsyncIterator[tuple[Directory, Guard]]:
-    """Open a directory with these backend options. Yield it and the guard of the backend."""
+    """Open a directory with these backend options. Yield it and the guard of the backend.
+
+    ``settings`` are sections of the configuration, by name.
+    """
     manager = plugin_manager()
     backends = [{"name": "measured", **options}]
-    document = {"profile_sites": ["https://profiles.example"], "backends": backends}
+    document = {"profile_sites": [dataset.SITE], "backends": backends, **settings}
     await asyncio.to_thread(config.write_text, json.dumps(document), encoding="utf-8")
-    settings = load(config, installed_kinds(manager), {})
-    async with open_directory(settings, manager) as directory:
+    loaded = load(config, installed_kinds(manager), {})
+    async with open_directory(loaded, manager) as directory:
         (guard,) = directory.guards
         yield directory, guard

@@ -16,6 +16,7 @@ from benchmarks.shared_cache import shared_cache
 from benchmarks.sqlite import uncached_find
 from benchmarks.wire.attack import attack
 from benchmarks.wire.latency import latency
+from benchmarks.wire.misses import misses
 from benchmarks.wire.mixes import mixes
 from benchmarks.wire.proxy import proxied
 from benchmarks.wire.real_clients import real_clients
@@ -38,6 +39,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "attack": attack,
     "start": cold_start,
     "uncached": uncached,
+    "misses": misses,
     "proxy": proxied,
     "postgres": postgres,
     "ldap": ldap,

@@ -32,6 +32,7 @@ from benchmarks.wire import (
     attackers,
     conformance,
     contenders,
+    misses,
     proxy,
     start,
     traffic,
@@ -52,8 +53,8 @@ needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason=not_installed
 
 
 NEED_WRK = (
-    *("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy", "postgres"),
-    "shared_cache",
+    *("throughput", "workers", "mixes", "latency", "attack", "uncached", "misses", "proxy"),
+    *("postgres", "shared_cache"),
 )
 
 
@@ -189,10 +190,11 @@ def test_without_wrk_the_report_says_what_to_install(tmp_path: Path) -> None:
     ("benchmark", "missing", "sides", "target"),
     [
         (uncached.uncached, None, None, None),
+        (misses.misses, postgres_server.missing(), None, None),
         (postgres.postgres, postgres_server.missing(), {postgres.OURS, postgres.BARE}, 0.6),
         (proxy.proxied, None, {proxy.OURS, proxy.BARE}, 0.5),
     ],
-    ids=["uncached", "postgres", "proxy"],
+    ids=["uncached", "misses", "postgres", "proxy"],
 )
 async def test_responses_under_load_are_counted(
     plan: Plan, benchmark: Any, missing: str | None, sides: set[str] | None, target: float | None

@@ -48,8 +48,25 @@ def is_key(authorization: str) -> bool:
 
 def find(document: Any) -> tuple[int, dict[str, str]]:
     """Return the status and the record of the response to a decoded body."""
-    text = document.get("input") if isinstance(document, dict) else None
-    if not isinstance(text, str) or not NICKNAME.fullmatch(text):
+    nickname = nickname_in(document)
+    if nickname is None:
         return 422, FORMAT
-    user = USERS.get(text[1:])
+    user = USERS.get(nickname)
     return (404, NOT_FOUND) if user is None else (200, user)
+
+
+def nickname_in(document: Any) -> str | None:
+    """Return the nickname in a decoded body, without ``@``; ``None`` if it is invalid."""
+    text = document.get("input") if isinstance(document, dict) else None
+    return text[1:] if isinstance(text, str) and NICKNAME.fullmatch(text) else None
+
+
+def found(plan: str, card_number: str, nickname: str, profile_url: str | None) -> dict[str, str]:
+    """Return the response record for a user of a source."""
+    return {
+        "status": "ok",
+        "plan": plan,
+        "card_number": card_number,
+        "nickname": f"@{nickname}",
+        "profile_url": profile_url or f"{UPSTREAM['site']}/m/{nickname}",
+    }

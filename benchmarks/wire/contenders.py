@@ -31,6 +31,7 @@ FASTAPI_HTTPX = "FastAPI with httpx"
 AIOHTTP_BOTH = "aiohttp with its own client"
 FASTAPI_SQLALCHEMY = "FastAPI with SQLAlchemy"
 ASGI = "a raw ASGI function on uvicorn"
+ASGI_SOURCE = "a raw ASGI function over a source"
 NGINX = "nginx returning a constant"
 
 _UVICORN = ("uvicorn", "uvloop", "httptools")
@@ -44,12 +45,13 @@ _IN_VENV = {
     FASTAPI_HTTPX: ("fastapi_httpx", "fastapi", "httpx", *_UVICORN),
     AIOHTTP_BOTH: ("aiohttp_proxy", "aiohttp", "orjson", "uvloop"),
     FASTAPI_SQLALCHEMY: ("fastapi_sqlalchemy", "fastapi", "sqlalchemy", "asyncpg", *_UVICORN),
+    ASGI_SOURCE: ("asgi_source", "orjson", "aiosqlite", "aiohttp", "asyncpg", *_UVICORN),
 }
 """Peers in the virtual environment: module and required packages."""
 
 PROXIES = (FASTAPI_HTTPX, AIOHTTP_BOTH)
-_NO_SOURCE = set(_IN_VENV) - {*PROXIES, FASTAPI_SQLALCHEMY}
-_NO_PACKAGES = {"asgi", "fastapi_httpx", "aiohttp_proxy", "fastapi_sqlalchemy"}
+_NO_SOURCE = set(_IN_VENV) - {*PROXIES, FASTAPI_SQLALCHEMY, ASGI_SOURCE}
+_NO_PACKAGES = {"asgi", "asgi_source", "fastapi_httpx", "aiohttp_proxy", "fastapi_sqlalchemy"}
 
 _VERSIONS = """\
 from importlib.metadata import distributions

@@ -21,7 +21,7 @@ auth: {{keys: [{{id: measured, sha256: {digest}}}]}}
 limits: {limits}
 backends: [{backend}]
 """
-_UNCACHED = "cache: {ttl: 0s, negative_ttl: 0s}"
+_UNCACHED = "cache: {ttl: 0s, negative_ttl: 0s, stale_if_error: 0s}"
 
 
 @dataclass(frozen=True, slots=True)
