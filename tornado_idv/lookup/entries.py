@@ -53,9 +53,11 @@ class Entries(LRUCache[str, Entry]):
 
     def __setitem__(self, text: str, entry: Entry) -> None:
         before = self.find(text)
-        if before is not None:
-            self._remove_from_index(text, before)
         super().__setitem__(text, entry)
+        if before is not None:
+            if before.answer.user == entry.answer.user:
+                return  # a renewal: the index has both names
+            self._remove_from_index(text, before)
         for other in _other_texts(text, entry):
             texts = self._same_user.setdefault(other, text)
             if isinstance(texts, set):
