@@ -31,7 +31,7 @@ from tornado_idv.web.response import Result
 _TARGET = Target("most", 30)
 _NOTHING_KEPT = {"ttl": "0s", "negative_ttl": "0s", "stale_if_error": "0s"}
 _RECORDS = 10_000
-_CANARY = {"canary": {"nickname": f"@{dataset.nickname(0)}"}}
+_CANARY = {"nickname": f"@{dataset.nickname(0)}", "card_number": dataset.card_number(0)}
 
 
 async def missed_find(plan: Plan) -> list[Figure]:
@@ -48,7 +48,7 @@ async def missed_find(plan: Plan) -> list[Figure]:
 
         directory, guard = await opened()
         uncached, _ = await opened(cache=_NOTHING_KEPT)
-        _, watched = await opened(**_CANARY)
+        _, watched = await opened(canary=_CANARY)
         sides = _sides(plan, directory, uncached, guard, watched) | _records()
         timings = await interleave(plan, "dispatches", sides)
     of = {name: cpus(each) for name, each in timings.items()}
