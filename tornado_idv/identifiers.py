@@ -71,7 +71,7 @@ class ProfileSite:
 
     @classmethod
     def parse(cls, text: str) -> ProfileSite:
-        """Reads a site as an operator writes it.
+        """Parse a site of the configuration.
 
         Raises `ValueError` for anything but an ``http`` or ``https`` address
         without user info, query and fragment.
@@ -108,7 +108,7 @@ class Identifiers:
     card_length: tuple[int, int] = (1, 32)
 
     def parse_input(self, text: str) -> ByNickname:
-        """Reads ``@nickname`` or ``{profile_site}/m/nickname``.
+        """Parse ``@nickname`` or ``{profile_site}/m/nickname``.
 
         One trailing slash is allowed on a URL. Raises `InvalidFormat`.
         """
@@ -142,14 +142,14 @@ class Identifiers:
         return nickname if self.is_nickname(nickname) else None
 
     def parse_card(self, text: str) -> ByCard:
-        """Reads a card number: ASCII digits and nothing else; zeros in front count."""
+        """Parse a card number: only ASCII digits, including leading zeros."""
         reason = self._card_fault(text)
         if reason is not None:
             raise InvalidFormat(reason)
         return ByCard(text)
 
     def _card_fault(self, text: str) -> str | None:
-        if not (text.isascii() and text.isdigit()):  # digits of other scripts are no card number
+        if not (text.isascii() and text.isdigit()):  # digits of other scripts are not a card number
             return "card_not_digits"
         fewest, most = self.card_length
         return None if fewest <= len(text) <= most else "card_length"
@@ -178,7 +178,7 @@ class Identifiers:
         return user.nickname, user.card_number, user.plan, self.profile_url(user)
 
     def _reason(self, text: str) -> str:
-        """Return why ``text``, which does not begin with ``@``, is no profile URL."""
+        """Return why ``text``, which does not begin with ``@``, is not a profile URL."""
         scheme, mark, rest = text.partition("://")
         if not mark:
             return "nickname_without_at" if self._nickname(text) else "not_an_identifier"

@@ -92,10 +92,10 @@ def parse_rate(text: str) -> Rate:
         )
     count, periods = int(match[1]), int(match[2] or 1)
     if not 1 <= count <= _MAX_COUNT:
-        raise ValueError("a rate is from 1 to 1000000000 in its period")
+        raise ValueError("the number of a rate must be from 1 to 1000000000")
     seconds = periods * _SECONDS[match[3][0]]
     if not 1 <= seconds <= _MAX_PERIOD:
-        raise ValueError("the period of a rate is from 1 second to 3650 days")
+        raise ValueError("the period of a rate must be from 1 second to 3650 days")
     return Rate(count, seconds)
 
 

@@ -50,7 +50,7 @@ test("a user is found, another is not", async () => {
   assert.equal(await find("@bob"), null);
 });
 
-test("an outage is no deleted user", async () => {
+test("an outage is not a deleted user", async () => {
   await set("PUT", "/double/faults/@bob", { status: 503 });
   await assert.rejects(find("@bob"), /not determined/);
   const { requests } = await set("GET", "/double/requests");

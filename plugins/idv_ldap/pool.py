@@ -60,8 +60,8 @@ class ConnectionPool:
     async def open(self) -> None:
         """Connect; raises `Broken` for permanent errors.
 
-        An unreachable server is logged, and connecting is retried in the background. `Refused` is
-        raised, and also retried.
+        If the server is unreachable, this is logged, and connecting is retried in the background.
+        If the server rejects the credentials, connecting is retried, too, but `Refused` is raised.
         """
         refused = None
         try:

@@ -144,7 +144,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             self._require_inspected(result, inspected)
             # Such a user exists, and "not found" would be wrong.
             if not result.rows and may_have_at_sign and (await lookup(f"@{value}")).rows:
-                raise Broken("the nickname of a row is stored with @ in front")
+                raise Broken("the nickname of a row is stored with a leading @")
         except asyncio.CancelledError:
             self._availability.change(State.SUSPECT)
             raise

@@ -22,7 +22,7 @@ _REASONS = {
     "22021": "a value in the table is not valid UTF-8",
     "25006": "the server is a standby, or default_transaction_read_only is on",
     "26000": (
-        "a pooler in transaction mode uses another session than the one where the statement was "
+        "a pooler in transaction mode uses a session other than the one where the statement was "
         "prepared; write prepared_statements: false"
     ),
     "28000": "the server refuses this user, database or host (pg_hba.conf)",
@@ -34,8 +34,8 @@ _REASONS = {
         "for row-level security, ALTER ROLE … BYPASSRLS"
     ),
     "42703": "a column is missing",
-    "42804": "a column has another type than text",
-    "42883": "a column has another type than text",
+    "42804": "a column has a type other than text",
+    "42883": "a column has a type other than text",
     "42P01": "the table is missing",
     "53100": "the server's disk is full",
     "53200": "the server is out of memory",
@@ -48,13 +48,13 @@ _REASONS = {
     "57P03": "the server is starting or shutting down",
 }
 REPLACED = "idv: the table was replaced"
-"""Part of the error of a lookup in another table than the checked one."""
+"""Part of the error of a lookup in a table other than the checked one."""
 _OF_CLIENT = {
     (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError): (
         "the table was changed during the query"
     ),
     (asyncpg.TargetServerAttributeNotMatched,): (
-        "each host is a standby, or has another role than target_session_attrs asks for"
+        "each host is a standby, or has a role other than target_session_attrs requires"
     ),
     (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
 }
@@ -62,7 +62,7 @@ _OF_CLIENT = {
 
 
 class ReplacedError(Unavailable):
-    """The table is another one than the checked one."""
+    """The table is not the checked one."""
 
 
 def is_disconnect(error: BaseException) -> bool:

@@ -59,7 +59,7 @@ _FOR_EACH_VALUE = (
 class Lookups:
     """The statement of each kind of query, with the value as ``$1``; returns two rows at most.
 
-    It raises an error with the text `REPLACED` if the table is another one than ``relation``.
+    It raises an error with the text `REPLACED` if the table is not ``relation``.
     """
 
     sql: Mapping[type[Query], str]
@@ -68,7 +68,7 @@ class Lookups:
     warnings: Sequence[str] = ()
     """Sentences for the log."""
     has_at_signs: bool = False
-    """Whether a nickname with @ in front was seen."""
+    """Whether a nickname with a leading @ was seen."""
     repeated: Sequence[str] = ()
     """The statements that `Executor.run` must repeat."""
     search_path: str = ""
@@ -93,7 +93,7 @@ class Column:
         if self.type not in _COLUMN_TYPES and not (enum and self.is_enum):
             raise Broken(
                 f"the column {quoted(self.name)} has the type {self.type_sql}, not text; "
-                "numbers lose zeros in front: change the column to text and load the users again"
+                "numbers lose leading zeros: change the column to text and load the users again"
             )
 
 
@@ -192,7 +192,7 @@ async def _of_table(
         column = quoted(names.nickname)
         repair = f"UPDATE {options.quoted_table} SET {column} = substr({column}, 2)"  # noqa: S608 - quoted
         warnings.append(
-            "some nicknames are stored with @ in front, and their users are answered 503; "
+            "some nicknames are stored with a leading @, and lookups of their users return 503; "
             f"this repairs them: {repair} WHERE {column} COLLATE \"C\" LIKE '@%'"
         )
     warnings += await _unique_warnings(connection, options, columns)

@@ -103,9 +103,9 @@ class Columns(Options):
     """The columns of the table; every value is text."""
 
     nickname: Name = "nickname"
-    """The nickname, without ``@`` in front."""
+    """The nickname, without a leading ``@``."""
     card_number: Name = "card_number"
-    """The card number, as text, because a number loses zeros in front."""
+    """The card number, as text, because a number loses leading zeros."""
     plan: Name = "plan"
     """The plan."""
     profile_url: Name | None = None

@@ -14,7 +14,7 @@ _TIMEOUT = 10.0
 """Seconds for connecting."""
 _MAX_ROWS = 100
 """Rows of one statement with a notification each; more rows purge everything."""
-# With another collation than "C", an index may miss rows after an update of the operating system.
+# With a collation other than "C", an index may miss rows after an update of the operating system.
 _TABLE = """\
 BEGIN;
 CREATE TABLE IF NOT EXISTS {table} (

@@ -93,7 +93,7 @@ class RedisBackend(Backend[RedisOptions]):
         return user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | None:
-        """Look the user up, and show the commands for users with their replies."""
+        """Look the user up; show the commands that read users, with their replies."""
         return await self.find(query, steps)
 
     async def _confirm(self, query: Query, steps: list[Step] | None) -> User | None:

@@ -47,7 +47,7 @@ _REASONS: _Reasons = (
 )
 _REJECTED = (Broken, "the server rejected a command")
 _OF_SERVER: dict[str, tuple[type[LookupFailed], str]] = {
-    "WRONGTYPE": (Broken, "a key has another type than expected"),
+    "WRONGTYPE": (Broken, "a key has an unexpected type"),
     "BUSY": (Unavailable, "the server runs a long script"),
 }
 

@@ -190,7 +190,7 @@ class OpenFile:
 
 
 def sidecars_of(path: Path) -> frozenset[tuple[int, int]]:
-    """Return device and inode of the ``-wal`` and ``-shm`` files; ``path`` is no link."""
+    """Return device and inode of the ``-wal`` and ``-shm`` files; ``path`` is not a link."""
     found = set()
     for suffix in ("-wal", "-shm"):
         with suppress(OSError):

@@ -15,7 +15,7 @@ class Columns(Options):
     """The columns of the table; every value in them is text."""
 
     nickname: Name = "nickname"
-    """The nickname, without ``@`` in front."""
+    """The nickname, without a leading ``@``."""
     card_number: Name = "card_number"
     """The card number, declared as text to keep leading zeros."""
     plan: Name = "plan"

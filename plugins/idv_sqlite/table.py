@@ -179,7 +179,7 @@ async def _reject_at_signs(connection: aiosqlite.Connection, options: SqliteOpti
     if rows:
         repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
         raise Broken(
-            "some nicknames are stored with @ in front and would never be found; "
+            "some nicknames are stored with a leading @ and would never be found; "
             f"this repairs them: {repair}"
         )
 

@@ -101,7 +101,7 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ),
     (
         "limits: {requests: 0/second}",
-        "3:20: limits.requests: a rate is from 1 to 1000000000 in its period",
+        "3:20: limits.requests: the number of a rate must be from 1 to 1000000000",
     ),
     (
         "limits: {requests: {count: 1, seconds: 1}}",

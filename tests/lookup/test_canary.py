@@ -236,7 +236,7 @@ async def test_each_card_of_a_list_is_looked_up() -> None:
 async def test_another_user_than_the_canary_is_not_the_canary() -> None:
     users = Users(BIRD, canary=BY_NICKNAME)
     users.by_nickname["idv-canary"] = ALICE
-    with pytest.raises(Unavailable, match="canary: returned another user") as failed:
+    with pytest.raises(Unavailable, match="canary: returned a user other than requested") as failed:
         await ask(guard(users), ABSENT)
     assert not isinstance(failed.value, Untrusted)  # which is that it is not found
 

@@ -224,7 +224,7 @@ async def test_another_user_than_asked_for_is_broken(query: Query, user: User) -
     error = await failure(guard(FakeBackend(user)), query)
     assert isinstance(error, Broken)
     hint = "; nickname_case may be the reason" if user.nickname == "Alice" else ""
-    assert error.reason == f"returned another user than requested{hint}"
+    assert error.reason == f"returned a user other than requested{hint}"
 
 
 async def test_user_that_cannot_be_requested_is_broken() -> None:
@@ -652,7 +652,7 @@ async def test_recovery_is_logged_once(
 async def test_a_broken_answer_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
     await failure(guard(FakeBackend(User("Free", "1", "bob"))))
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.ERROR, "backend crm: returned another user than requested")
+        (logging.ERROR, "backend crm: returned a user other than requested")
     ]
 
 

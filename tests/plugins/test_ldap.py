@@ -542,7 +542,7 @@ def config_file(folder: Path, **options: Any) -> Path:
     [
         ("@alice", (0, "found", 'plan              title  ->  "Pro"\n')),
         ("@bob", (0, "found", "plan              title  ->  null (mapped to Free)\n")),
-        ("@ALICE", (3, "another user than requested; nickname_case may be the reason", "")),
+        ("@ALICE", (3, "a user other than requested; nickname_case may be the reason", "")),
         ("@nobody", (1, "not known here", "(subtree)\n")),
         ("@disabled", (1, "not known here", "->  true\n")),
         ("77", (3, "more than one user for one query", "(subtree)\n")),

@@ -185,7 +185,7 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
     "integer card": (
         "CREATE TABLE users (nickname text, card_number bigint, plan text);",
         {},
-        'the column "card_number" has the type bigint, not text; numbers lose zeros in front',
+        'the column "card_number" has the type bigint, not text; numbers lose leading zeros',
     ),
     "domain over a number": (
         "CREATE DOMAIN d AS int; CREATE TABLE users (nickname text, card_number d, plan text);",
@@ -373,7 +373,7 @@ async def test_a_user_whose_nickname_is_stored_with_an_at_sign_is_broken_and_not
     async with serving(database) as backend:
         assert await backend.find(ByNickname("alice")) == ALICE
         assert await backend.find(ByNickname("dave")) is None
-        with pytest.raises(Broken, match="is stored with @ in front") as caught:
+        with pytest.raises(Broken, match="is stored with a leading @") as caught:
             await backend.find(ByNickname("carol"))
     repair = (
         'UPDATE "users" SET "nickname" = substr("nickname", 2) '

@@ -31,7 +31,7 @@ ERRORS: list[tuple[Exception, type[LookupFailed], str, set[str]]] = [
     (pg.CannotConnectNowError("zq"), Unavailable, "the server is starting or shutting down", LOST),
     (pg.InterfaceError("zq"), Unavailable, "the connection was lost", LOST),
     (pg.InternalClientError("zq"), Unavailable, "the connection was lost", LOST),
-    (STANDBY, Unavailable, "each host is a standby, or has another role", LOST),
+    (STANDBY, Unavailable, "each host is a standby, or has a role other", LOST),
     (
         pg.QueryCanceledError("zq"),
         Unavailable,

@@ -155,7 +155,7 @@ SCHEMA_FAULTS = {
     ),
     "numbers": (
         "ALTER TABLE users ALTER card_number TYPE bigint USING card_number::bigint",
-        "broken: a column has another type than text (SQLSTATE 42804)",
+        "broken: a column has a type other than text (SQLSTATE 42804)",
         "ALTER TABLE users ALTER card_number TYPE text",
     ),
     "row-level security": (

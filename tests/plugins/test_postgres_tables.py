@@ -129,7 +129,7 @@ async def test_at_signs_are_seen_under_a_nondeterministic_collation_and_repaired
     columns = COLUMNS["nondeterministic"]
     database.clear(f"{TYPES} CREATE TABLE users ({columns}); {ROWS.replace('alice', '@alice')}")
     async with serving(database) as backend:
-        assert "is stored with @ in front" in await outcome(backend)
+        assert "is stored with a leading @" in await outcome(backend)
         (warning,) = [each.getMessage() for each in caplog.records]
         await asyncio.to_thread(database.run, warning.rpartition("this repairs them: ")[2])
         assert await outcome(backend) == "found"

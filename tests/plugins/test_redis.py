@@ -248,12 +248,12 @@ BROKEN: dict[str, tuple[list[list[str | bytes]], Query, str]] = {
     "user of another type": (
         [["SET", "user:carol", "x"]],
         ByNickname("carol"),
-        "a key has another type than expected",
+        "a key has an unexpected type",
     ),
     "card of another type": (
         [["HSET", "card:77", "a", "b"]],
         ByCard("77"),
-        "a key has another type than expected",
+        "a key has an unexpected type",
     ),
     "no plan": (
         [["HDEL", "user:alice", "plan"]],

@@ -183,7 +183,7 @@ def test_file_that_the_service_would_refuse_does_not_get_the_name(table: SqliteT
         "CREATE TRIGGER at AFTER INSERT ON users BEGIN UPDATE users "
         "SET nickname = '@' || nickname WHERE nickname = NEW.nickname; END"
     )
-    with pytest.raises(Broken, match="stored with @ in front"):
+    with pytest.raises(Broken, match="stored with a leading @"):
         table.load([ALICE])
     assert table.users() == set()
 

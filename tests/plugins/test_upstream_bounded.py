@@ -101,7 +101,7 @@ async def test_lookups_work_with_an_aiohttp_that_cannot_be_bounded(
     async with asked(GOOD) as (_, made):
         assert (await ask(made)).body == b"{}"
     (warning,) = set(caplog.messages)
-    assert warning.endswith(": interim responses of upstreams are not bounded")
+    assert warning.endswith(": the size of interim responses (1xx) of upstreams is not limited")
 
 
 async def test_framing_of_a_body_is_bounded() -> None:

@@ -77,7 +77,7 @@ BAD_ANSWERS = {
     "another user": (
         found(nickname="@magpie-2", card_number="40001112223334"),
         Broken,
-        "response is for another user than requested",
+        "response is for a user other than requested",
     ),
     "nickname without @": (found(nickname=NICKNAME), Broken, "wrong record: nickname"),
     "no profile_url": (without("profile_url"), Broken, "wrong record: profile_url"),

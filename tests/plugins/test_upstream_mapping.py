@@ -170,12 +170,12 @@ BROKEN = {
     "another": (
         {},
         record(login="canary", card="13"),
-        "response is for another user than requested",
+        "response is for a user other than requested",
     ),
     "another case": (
         {},
         record(login="Alice", card="012"),
-        "response is for another user than requested",
+        "response is for a user other than requested",
     ),
     "missing": ({}, record(plan=None), "plan (plan) is missing"),
     "number of plan": (
@@ -214,7 +214,7 @@ BROKEN = {
         RECORD,
         "plan (no) is missing",
     ),
-    "two at signs": ({}, record(login="@@alice", card="12"), "for another user than requested"),
+    "two at signs": ({}, record(login="@@alice", card="12"), "for a user other than requested"),
     "number that is missing": ({"plan": "to_string(level)"}, RECORD, "(to_string(level)) is miss"),
     "two echoes": (
         ECHO,

@@ -150,7 +150,7 @@ OLD = record(state="disabled", plan=None, id=1)
         ),
         ({"select": "items", "check_echo": "false"}, {"items": [{"state": "disabled"}]}, None),
         ({"select": "items"}, {"items": [RECORD, RECORD, GONE]}, "more than one user"),
-        ({}, record(state="disabled", login="bob", card="9"), "for another user"),
+        ({}, record(state="disabled", login="bob", card="9"), "for a user other"),
         ({}, record(state="disabled", login=None, card=None), "is missing"),
     ],
 )

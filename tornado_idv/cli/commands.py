@@ -52,7 +52,7 @@ _REMOVED = {
 
 @contextmanager
 def _exit_on_failure() -> Iterator[None]:
-    """Exit with another code than 1 after an interrupt or an unexpected error. 1 means "no"."""
+    """Exit with a code other than 1 after an interrupt or an unexpected error. 1 means "no"."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):

@@ -62,7 +62,7 @@ class Item:
         return json.dumps({self.member: self.identifier}).encode()
 
     def user(self, record: dict[str, Any]) -> User:
-        """Return the user of a record. Raises `Unexpected` for another user than requested."""
+        """Return the user of a record. Raises `Unexpected` for a user other than requested."""
         members: list[Any] = [record.get(name) for name in User.__slots__]
         if not all(isinstance(each, str) for each in members):
             raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
@@ -73,7 +73,7 @@ class Item:
             found = user.nickname
         # The service may fold the case of nicknames, but only in ASCII, as `bytes.lower` does.
         if found.encode().lower() != wanted.encode().lower():
-            raise Unexpected("the response is for another user than requested", HTTPStatus.OK)
+            raise Unexpected("the response is for a user other than requested", HTTPStatus.OK)
         return user
 
 

@@ -60,7 +60,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
         match = _URL.fullmatch(url)
         if match is None or int(match["port"] or 0) > 65535:  # noqa: PLR2004 - the last port
             raise ValueError(
-                "url must be like https://idv.example:8443/base, without user name, query, fragment"
+                "url must be like https://idv.example:8443/base, without user, query or fragment"
             )
         if not _VISIBLE.fullmatch(key):
             raise ValueError("key must be one token without spaces")

@@ -36,7 +36,7 @@ class Address:
     def url(self, scheme: str) -> str:
         """Return the base URL for requests from this machine, without a trailing slash.
 
-        With a Unix socket, a client takes any host.
+        For a Unix socket, the host has no effect.
         """
         if self.path is not None:
             return f"{scheme}://localhost"

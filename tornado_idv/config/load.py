@@ -26,11 +26,11 @@ from tornado_idv.interfaces.hookspecs import Kinds
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """One reading of a configuration file: settings and positions have the same source.
+    """The content of a configuration file, read once: settings and positions match.
 
     ``signature`` was taken before the file was read. ``port``, from the command line, replaces
-    ``server.port`` and ``server.listen``. `load` adds the signatures of the files named in the
-    configuration to ``named``: those of references and of the certificate. Each signature is taken
+    ``server.port`` and ``server.listen``. The configuration names further files: those of
+    ``${file:…}`` and of the certificate. `load` adds their signatures to ``named``, each taken
     before its file is read.
     """
 

@@ -187,7 +187,7 @@ class Location(NamedTuple):
 
 
 def _locate(schema: Schema, tree: Any, steps: Steps, *, missing: bool = False) -> Location:
-    """Return the location in a file with this schema; with ``missing`` its last step is absent."""
+    """Return the location of ``steps``; with ``missing``, the last of them is not in the file."""
     path: Steps = ()
     value, schemas, is_safe = tree, [schema], True
     chosen: list[Schema] = []

@@ -30,7 +30,7 @@ _SPELLINGS = {
     "boolean": ("true", "false"),
     "null": ("",),
 }
-"""Texts that have another type than string in an editor, of lengths that patterns may demand."""
+"""Texts that have a type other than string in an editor, of lengths that patterns may demand."""
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",

@@ -15,7 +15,7 @@ def _drip_rate(value: object) -> object:
         return value
     size, slash, unit = value.partition("/")
     if (slash, unit) != ("/", "s"):
-        raise ValueError("not a rate of bytes; write it like 1KiB/s")
+        raise ValueError("not a byte rate; write it like 1KiB/s")
     return parse_size(size)
 
 

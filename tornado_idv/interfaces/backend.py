@@ -93,7 +93,7 @@ _Canary = Annotated[
 
 
 class ShadowOptions(Options):
-    """The comparison of a backend that never answers with those that do.
+    """Comparison of a backend that never answers with the backends that do.
 
     It gets a sample of the real lookups, after their responses.
     """
@@ -124,7 +124,7 @@ class BackendOptions(Options):
     on_unavailable: Literal["fail", "continue"] = "fail"
     """Whether a lookup fails or continues with the next backend while this one is unavailable.
 
-    With continue, a user unknown to all later backends is still answered 503, never 404."""
+    With continue, a user unknown to all later backends still gets 503, never 404."""
     match: Pattern | None = None
     """A regular expression that the whole query must match: @nickname or the digits of a card.
 

@@ -68,6 +68,6 @@ def idv_lookup_finished(query: Query, outcome: Answer | LookupFailed, cached: bo
 
     Concurrent callers with one query share a lookup. It is called after they got their answers;
     after a failed lookup these may have been stale. A failure that is repeated from
-    ``cache.failure_memo`` is no lookup. An exception of an observer is logged, and never fails a
+    ``cache.failure_memo`` is not a lookup. An exception of an observer is logged, and never fails a
     lookup.
     """

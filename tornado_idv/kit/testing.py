@@ -113,7 +113,7 @@ class BackendConformance:
     holds_duplicates: ClassVar[bool] = True
     """Whether the source can hold two users with the same nickname or card number."""
     holds_at: ClassVar[bool] = True
-    """Whether the source can hold a nickname with ``@`` in front."""
+    """Whether the source can hold a nickname with a leading ``@``."""
     folds_stored: ClassVar[bool] = True
     """Whether a nickname stored in upper case must be found with ``nickname_case: fold``.
 

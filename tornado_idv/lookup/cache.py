@@ -56,7 +56,7 @@ class CacheLimits(Options):
     degraded_ttl: Duration = 30.0
     """The maximum TTL of a user found after an unavailable backend was skipped."""
     failure_memo: Duration = 2.0
-    """How long a failed lookup is answered 503 without querying the backends again."""
+    """How long a failed lookup returns 503 without querying the backends again."""
 
     def of_answers(self) -> dict[str, object]:
         """Return the settings that affect answers, without default values and those of features."""

@@ -62,8 +62,8 @@ class DeadlineQueue(Generic[Key]):
 class Timeout:
     """Cancel the block at ``deadline`` (the loop's clock). The block then raises `TimeoutError`.
 
-    As with `asyncio.timeout_at`, a cancellation from elsewhere stays one. ``queue`` is a
-    `DeadlineQueue` of `Timeout.expire`.
+    As with `asyncio.timeout_at`, any other cancellation raises `CancelledError`. ``queue`` must be
+    a ``DeadlineQueue(Timeout.expire)``.
     """
 
     __slots__ = ("_cancellations", "_deadline", "_queue", "_task", "expired")

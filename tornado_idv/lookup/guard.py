@@ -56,7 +56,7 @@ CallResult = Literal[
 ]
 """The result of a call. ``rejected``: the backend was not called.
 
-``verified`` is no call: the backend itself has made sure that lookups succeed."""
+``verified`` is not a call: the backend itself has made sure that lookups succeed."""
 
 
 class NotCalled(Unavailable):
@@ -309,7 +309,7 @@ class Guard:
         if query.text not in (f"@{user.nickname}", user.card_number):
             is_in_other_case = query.text.lower() == f"@{user.nickname}".lower()
             hint = "; nickname_case may be the reason" if is_in_other_case else ""
-            raise Broken(f"returned another user than requested{hint}")
+            raise Broken(f"returned a user other than requested{hint}")
         if not self._accepts(user):
             raise Broken("returned a user whose nickname or card number is not in a valid format")
         check_text(user)

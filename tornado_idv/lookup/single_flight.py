@@ -141,7 +141,7 @@ class SingleFlight:
         query = call.query
         if self._find(query) is call:
             if isinstance(outcome, Answer):
-                self._cache.store(query, outcome)  # raises if a plugin's TTL is no number
+                self._cache.store(query, outcome)  # raises if a plugin's TTL is not a number
             elif isinstance(outcome, LookupFailed) and outcome.memoized:
                 self._cache.store_failure(query, outcome)
         if call.min_ttl is not None:

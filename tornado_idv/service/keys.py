@@ -63,7 +63,7 @@ class Keys:
     async def prepare(self, auth: AuthSettings) -> Prepared:
         """Prepare to use the configured keys and those of the configured store.
 
-        Raises `StartError` if the store is another one than now and cannot be read, and
+        Raises `StartError` if the store is not the current one and cannot be read, and
         `SettingError` for a key in both.
         """
         before = store = self.store

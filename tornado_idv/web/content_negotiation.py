@@ -15,10 +15,10 @@ parameters, 0.3 s for a header of 16 KiB."""
 
 
 def check_media_types(headers: Mapping[str, str]) -> None:
-    """Raise `ApiException` if the body is declared as no JSON, or JSON is not accepted.
+    """Raise `ApiException` unless the body is declared as JSON, and the client accepts JSON.
 
-    An absent or empty header means JSON; so does an ``Accept`` that cannot be parsed. A header of
-    more than 1,024 characters cannot be parsed.
+    An absent or empty header means JSON. An ``Accept`` that cannot be parsed also means JSON; such
+    a ``Content-Type`` is rejected. A header of more than 1,024 characters is not parsed.
     """
     content_type = headers.get("Content-Type")
     if content_type not in (None, _JSON) and not _is_json(content_type.strip()):

@@ -121,7 +121,7 @@ class ApiHandler(JsonHandler):
 
     @property
     def access_log(self) -> RequestLog | None:
-        """The log of this response or ``None``."""
+        """The access log, or ``None`` if the response is not logged."""
         return self.api.access_log
 
     def on_finish(self) -> None:

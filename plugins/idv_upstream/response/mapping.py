@@ -96,7 +96,7 @@ class ResponseMapper:
         card_number = same.card_number if isinstance(same, ByCard) else self._card_number_of(record)
         nickname = same.nickname if isinstance(same, ByNickname) else self._nickname_of(record)
         if query.text not in (card_number, f"@{nickname}"):
-            raise AnotherUser("response is for another user than requested")
+            raise AnotherUser("response is for a user other than requested")
         url = self._fields["profile_url"].text(record)
         if url == "":
             raise self._fields["profile_url"].error("is empty")

@@ -26,7 +26,8 @@ def bound_responses(connector: aiohttp.BaseConnector) -> None:
     protocol: Any = getattr(factory, "func", None)
     if not hasattr(protocol, "set_response_params"):
         _log.warning(
-            "aiohttp %s: interim responses of upstreams are not bounded", aiohttp.__version__
+            "aiohttp %s: the size of interim responses (1xx) of upstreams is not limited",
+            aiohttp.__version__,
         )
         return
 

@@ -49,8 +49,8 @@ class _BoundRequest(NamedTuple):
 class Sender:
     """Sends the requests of one backend; they share connections and credential.
 
-    After ``timeout`` seconds the caller cancels the lookup, with its second attempt and its token.
-    The service does so for every backend; another timer here would cost 5 µs.
+    The caller cancels a lookup after ``timeout`` seconds, including its retry and the request for a
+    token. The service does so for every backend; another timer here would cost 5 µs.
     """
 
     def __init__(

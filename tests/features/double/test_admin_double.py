@@ -297,7 +297,7 @@ def test_the_journal_has_the_requests_in_order(double: Double) -> None:
         ("/double/faults/@a", {"status": 502}, "status: Input should be 429, 500 or 503"),
         ("/double/faults/@a", {"status": 503, "cut": True}, "choose one of status, proxy_status"),
         ("/double/faults/@a", {"delay": "5"}, "delay: not a duration; write a number"),
-        ("/double/faults/@a", {"drip": "1KiB"}, "drip: not a rate of bytes; write it"),
+        ("/double/faults/@a", {"drip": "1KiB"}, "drip: not a byte rate; write it"),
         ("/double/faults/@a", {"drip": "0B/s"}, "drip: Input should be greater than or equal to 1"),
         (
             "/double/faults/@a",

@@ -216,7 +216,7 @@ def test_state_of_another_list_or_no_state(
     for text in ("", "{}", "[]", state.replace("1", "9") % "{}", state % "[]"):
         (tmp_path / "gone.json").write_text(text, encoding="utf-8")
         result = reconcile(first)
-        assert (result.exit_code, "no state of reconcile" in result.output) == (1, True)
+        assert (result.exit_code, "not a state file of reconcile" in result.output) == (1, True)
         assert (tmp_path / "gone.json").read_text(encoding="utf-8") == text
 
 

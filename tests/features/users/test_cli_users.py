@@ -115,7 +115,7 @@ def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) 
         f"Imported {len(valid):,} users into people: {len(valid):,} added, 0 updated, "
         f"0 removed.\nRejected {1 + len(REJECTED)} rows; see {rejected}.\n"
         f"{1 + len(REJECTED)} users of the list "
-        f'(lines {", ".join(map(str, range(2, 4521, 251)))}) are answered "not found".\n'
+        f'(lines {", ".join(map(str, range(2, 4521, 251)))}) are "not found".\n'
         f"Plans: {', '.join(f'{plan} {count:,}' for count, plan in plans)}.\n"
     )
     reasons = rejected.read_text().splitlines()
@@ -151,17 +151,17 @@ REMOVED = "users would be removed, more than 2%; list them with --dry-run; if th
         (9, [*NEW, BAD], "", "1 user of the list (line 111) would be"),
         (198, [BAD, WORSE], "--max-rejected 1%", 198),
         (198, [BAD, WORSE], "--max-rejected 2", 198),
-        (198, [BAD, WORSE], "--max-rejected 1", "2 of 200 rows are rejected, more than 1; the"),
+        (198, [BAD, WORSE], "--max-rejected 1", "2 of 200 rows are rejected, more than 1; first"),
         (197, [BAD, WORSE, WORST], "", "3 users of the list (lines 199, 200, 201) would be"),
-        (8, [*NEW, SPOILED, TORN], "", "2 of 110 rows are rejected, more than 1%; the first for"),
+        (8, [*NEW, SPOILED, TORN], "", "2 of 110 rows are rejected, more than 1%; first error: "),
         (198, [user(1), BAD], "--expect-rows 200", "1 user of the list (line 201) would be"),
         (99, [BAD], "--max-rejected 0.9%", "1 of 100 rows are rejected, more than 0.9%"),
         (99, [BAD], "--max-rejected 1.0%", 99),
-        (9, [*NEW, SPOILED], "--max-rejected 0", "1 of 110 rows are rejected, more than 0; the"),
+        (9, [*NEW, SPOILED], "--max-rejected 0", "1 of 110 rows are rejected, more than 0; first"),
         (99, [BAD], "--expect-rows 99", "has 100 rows, and not the 99 of --expect-rows; nothing"),
         (0, [], ANY, "has no valid user; nothing was changed"),
-        (0, [BAD], ANY, "has no valid user; the first for line 2: card_number: not in a valid"),
-        (0, [TAKEN], f"{ANY} --merge", "has no valid user; the first for line 2: the card number"),
+        (0, [BAD], ANY, "has no valid user; first error: line 2: card_number: not in a valid"),
+        (0, [TAKEN], f"{ANY} --merge", "has no valid user; first error: line 2: the card number"),
         (7, NEW, "", f"3 of 10 {REMOVED} --max-removed 30%"),
         (0, NEW, "", f"10 of 10 {REMOVED} --max-removed 100%"),
         (8, [], "", f"2 of 10 {REMOVED} --max-removed 20%"),
@@ -247,13 +247,13 @@ def test_list_that_names_who_would_not_be_found_is_refused(
         return
     assert path.read_bytes() == before
     count = rows.count("\n") + 1
-    assert re.search(r"[12] users? of the list \(lines? [\d, ]+\) would be answered", done.stderr)
-    assert f"correct the list, or add --max-rejected {count}; the first for line" in done.stderr
+    assert re.search(r"[12] users? of the list \(lines? [\d, ]+\) would be", done.stderr)
+    assert f"or accept this with --max-rejected {count}; first error: line " in done.stderr
     given = ("--max-removed", "100%", "--max-rejected", str(count))
     done = users("import", file, "--to", "people", *mode, options=given)
     assert done.exit_code == 0
     assert re.search(
-        r'^\d users? of the list \(lines? .*\) (is|are) answered "not found"\.$',
+        r'^\d users? of the list \(lines? .*\) (is|are) "not found"\.$',
         done.stderr,
         re.MULTILINE,
     )

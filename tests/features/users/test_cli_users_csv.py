@@ -25,7 +25,7 @@ OTHER_NAMES = (
     "no column nickname, plan; it has Gr\\udcf6\\udcdfe, card_number, tier\\t2, profile_url;"
 )
 NO_QUOTE = "the header is not CSV: a quote is not closed"
-CARD = "has no valid user; the first for line 2: card_number: "
+CARD = "has no valid user; first error: line 2: card_number: "
 EXPONENT = f"{CARD}in exponential notation: a spread"
 DIGITS = "; only digits are allowed"
 LATIN = "Gr\udcf6\udcdfe"

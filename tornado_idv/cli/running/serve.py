@@ -179,7 +179,10 @@ def _try_to_announce(
 
 @contextmanager
 def _read_config(path: Path, fixture: Path | None, port: int | None) -> Iterator[ConfigFile]:
-    """Yield the configuration, or one for a fixture with a new key. Raises `StartError`."""
+    """Yield the configuration file; with ``fixture``, a temporary one with a new key.
+
+    Raises `StartError`.
+    """
     if fixture is None:
         yield ConfigFile.read(path, port)
         return

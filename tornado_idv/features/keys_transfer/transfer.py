@@ -39,7 +39,7 @@ from tornado_idv.keys.store import DuplicateKeyError
 from tornado_idv.options import Options, RateLimit, checked_by
 
 _MESSAGES = {
-    "extra_forbidden": "is no member of a key",
+    "extra_forbidden": "is not a member of a key",
     "missing": "is missing",
     "bool_type": "must be true or false",
     "model_type": "must be an object",
@@ -109,7 +109,7 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def _line(key: KeyRecord) -> Record:
-    """Return the members of a line without ``last_used``. A use is no change of a key."""
+    """Return the members of a line without ``last_used``. A use is not a change of a key."""
     times = ("created", "not_before", "expires", "revoked")
     record = as_record(key, 0.0)
     record |= {name: format_moment(getattr(key, name), exact=True) for name in times}

@@ -1,4 +1,4 @@
-"""The accounts of a list whose users do not exist."""
+"""Reconciliation: finds the accounts in a list whose users do not exist."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -85,14 +85,14 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     default="3d",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Minimum time of a user's absence.",
+    help="List an account only if its user was absent for this time.",
 )
 @click.option(
     "--min-runs",
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Minimum number of runs without the user. With --grace 0s, one run is enough.",
+    help="List an account only after this number of runs without its user (--grace 0s: 1).",
 )
 @_bound(
     "--max-gone",

@@ -64,7 +64,7 @@ class State(NamedTuple):
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             is_known = False
         if not is_known:
-            raise RefusedError(f"{path} is no state of reconcile; name another file")
+            raise RefusedError(f"{path} is not a state file of reconcile; name another file")
         if state.column != column:
             raise RefusedError(f"{path} is the state of another list: its column is {state.column}")
         return state

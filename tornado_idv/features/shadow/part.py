@@ -103,7 +103,7 @@ class ShadowsPart(Part):
         """
         names = {each.name for each in shadows}
         for each in set(self.shadows) - set(shadows):
-            # `users import` cannot report changes of a backend that is no shadow any more.
+            # `users import` cannot report changes of a backend that is no longer a shadow.
             removed = discard and each.name not in names
             closing = asyncio.create_task(each.close(discard=removed))
             self._closing.add(closing)

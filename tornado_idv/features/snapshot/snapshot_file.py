@@ -35,7 +35,7 @@ class SnapshotFiles:
         return [each for each in self._paths if os.path.lexists(each)]
 
     def read(self, path: Path) -> bytes:
-        """Return the content, or only the first bytes of a file that is no snapshot.
+        """Return the content, or only the first bytes of a file that is not a snapshot.
 
         Raises `SnapshotIgnored` if another user may have written the file.
         """

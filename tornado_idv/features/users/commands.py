@@ -137,7 +137,7 @@ users.add_command(compare)
     "--expect-rows",
     type=click.IntRange(0),
     metavar="N",
-    help="Change nothing if FILE has another number of rows.",
+    help="Change nothing unless FILE has N rows.",
 )
 @click.option(
     "--encoding",

@@ -57,7 +57,7 @@ _NOT_A_HEADER = (
         "this line sets the delimiter for a spreadsheet; delete it, and pass it as --delimiter",
     ),
 )
-"""First lines that are no header, and the cause."""
+"""First lines that are not a header, and the cause."""
 _NO_VALUE = (
     r"(?:[\W_]|total|sum|count|number|of|rows?|records?|users|lines|selected|affected|end|eof)*+"
 )
@@ -67,7 +67,7 @@ _TRAILER = re.compile(
 """A summary instead of a row at the end, such as ``Total;5000``. Group 1 is its number."""
 _CUT = (
     "the file ends within this row, so more rows may be missing; nothing was changed; if the row "
-    "is complete, add a line break; if this line is no row, delete it"
+    "is complete, add a line break; if this line is not a row, delete it"
 )
 _ENDS = ("\n", "\r", '"', "'")
 """Characters at the end of a complete row. After another character the last value may be cut."""

@@ -105,7 +105,7 @@ class Import:
             name = error.filename or self.source
             raise StartError(f"{name}: cannot be used: {error.strerror}") from None
         except UnicodeError:
-            raise RefusedError(f"{self.source}: is not in this encoding; see --encoding") from None
+            raise RefusedError(f"{self.source}: cannot be decoded; add its --encoding") from None
 
     def _commit(self, target: UserTransaction) -> None:
         """Make the changes visible, with `on_change` before and after."""
@@ -168,7 +168,7 @@ class Import:
         is_named = unstored and not self.max_rejected
         seen = ""
         for line, reason, _ in (unstored if is_named else rejected)[:1]:
-            seen = f"; the first for line {line}: {reason}; see {self.beside('rejected')}"
+            seen = f"; first error: line {line}: {reason}; see {self.beside('rejected')}"
         percent = max_removed if self.max_removed is None else self.max_removed
         allowed = (stored * percent / 100).to_integral_value(ROUND_CEILING)
         if self.expect_rows not in {None, rows}:
@@ -177,8 +177,8 @@ class Import:
             problem = f"has no valid user{seen}"
         elif is_named:
             problem = (
-                f'{_unstored(unstored)} would be answered "not found": rejected, and not stored; '
-                f"correct the list, or add --max-rejected {len(rejected)}{seen}"
+                f'{_unstored(unstored)} would be "not found" after the import; correct the list, '
+                f"or accept this with --max-rejected {len(rejected)}{seen}"
             )
         elif max_rejected.is_exceeded(len(rejected), rows):
             more = f"more than {max_rejected.text}"
@@ -204,7 +204,7 @@ class Import:
         if result.rejected:
             yield f"Rejected {counted(result.rejected, 'row')}; see {self.beside('rejected')}."
         if lost:
-            yield f'{_unstored(lost)} {"is" if len(lost) == 1 else "are"} answered "not found".'
+            yield f'{_unstored(lost)} {"is" if len(lost) == 1 else "are"} "not found".'
         if staging.held:
             yield (
                 f"Removed no user: {counted(staging.unclear, 'rejected row')} may be of any of the "

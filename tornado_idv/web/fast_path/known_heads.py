@@ -1,13 +1,13 @@
-"""Known heads: requests of clients seen before skip parser and handlers.
+"""Known heads: a request with the head of an earlier one skips the parser and the handlers.
 
 A request head is recognized by a template, a key by its token's digest and a query by the bytes of
-its body. Answers are not kept: they come from the directory. The other duties of the handlers are
-done here as well: the limits are charged, observers are called, the response is counted and gets a
-request id, the access log gets its line. Requests with an invalid key, over a limit or with an
-invalid body are left to the handlers.
+its body. Answers are not kept here: they come from the `Directory`. The other duties of the
+handlers are done here as well: the limits are charged, observers are called, the response is
+counted and gets a request id, the access log gets its line. Requests with an invalid key, over a
+limit or with an invalid body are left to the handlers.
 
-A body is kept only once its answer comes from the cache: guesses are rarely repeated, and so evict
-nothing.
+A body is stored when its answer comes from the cache. A client that guesses rarely repeats a body,
+so its bodies do not evict others.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _MAX_BODIES = 20_000
 
 
 class _KnownQuery(Struct, frozen=True, gc=False):
-    """Meaning of a body, and how the access log names the user."""
+    """The query of a body, and the name of its user in the access log."""
 
     query: Query
     subject: str | None
 
 
 class _Meaning(Struct, frozen=True, eq=False):
-    """Meaning of a template, and the known bodies of its requests, the oldest first."""
+    """The operation of a template, and the known bodies of its requests, the oldest first."""
 
     operation: Operation
     queries: OrderedDict[bytes, _KnownQuery]
 
 
 class KnownHeads:
-    """Meaning of heads and bodies; shared by all connections."""
+    """The known heads and bodies, shared by all connections."""
 
     def __init__(self, api: ApiContext, max_body: int = _MAX_BODY) -> None:
         self.api = api
@@ -70,7 +70,7 @@ class KnownHeads:
         self.templates.learn(head, key_id, meaning)
 
     def parse(self, operation: Operation, body: bytes) -> _KnownQuery | None:
-        """Return the meaning of a body, ``None`` for an invalid one."""
+        """Return the query of a body, or ``None`` for an invalid body."""
         try:
             query = operation.query(body, self.api.identifiers)
         except InvalidFormat:
