@@ -19,7 +19,16 @@ from idv_redis.backend import RedisBackend
 from idv_sqlite.backend import SqliteBackend
 from idv_upstream.backend import UpstreamBackend
 from support.databases import sqlite_databases
-from support.databases.ldap_server import ADMIN, INDEX, PASSWORD, PEOPLE, SUFFIX, LdapServer, person
+from support.databases.ldap_server import (
+    ADMIN,
+    INDEX,
+    OPTIONS,
+    PASSWORD,
+    PEOPLE,
+    SUFFIX,
+    LdapServer,
+    person,
+)
 from support.databases.ldap_server import require as require_ldap
 from support.databases.postgres_server import Database
 from support.databases.redis_server import RedisServer
@@ -95,6 +104,9 @@ async def untrusted(guard: Guard, query: Query) -> str:
 
 # LDAP. That a filter finds no user at all is noticed without a canary: bob stays.
 
+READER = {"dn": f"cn=idv,{SUFFIX}", "password": "x"}
+ACCOUNT = f"dn: cn=idv,{SUFFIX}\nobjectClass: person\ncn: idv\nsn: idv\nuserPassword: x\n\n"
+OLD = f"dn: ou=old,{SUFFIX}\nobjectClass: organizationalUnit\nou: old\n\n"
 OTHERS = f'dn.one="{PEOPLE}" filter=(!(uid=bob))'
 
 
@@ -102,8 +114,7 @@ OTHERS = f'dn.one="{PEOPLE}" filter=(!(uid=bob))'
 def ldap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
     require_ldap()
     index = INDEX.replace("uid,", "uid,employeeType,")
-    account = f"dn: cn=idv,{SUFFIX}\nobjectClass: person\ncn: idv\nsn: idv\nuserPassword: x\n\n"
-    server = LdapServer(tmp_path_factory.mktemp("ldap") / "server", [account], index)
+    server = LdapServer(tmp_path_factory.mktemp("ldap") / "server", [ACCOUNT], index)
     yield server
     server.stop()
 
@@ -113,15 +124,12 @@ def _replace_ldap(server: LdapServer, *users: User, kind: str = "active", access
     server.stop()
     head, _, _ = server.config.read_text().partition("access to ")
     server.config.write_text(f"{head}{access}access to * by * read\n")
-    account = f"dn: cn=idv,{SUFFIX}\nobjectClass: person\ncn: idv\nsn: idv\nuserPassword: x\n\n"
     kinds = {each: "active" if each is BOB else kind for each in users} | {CARL: "disabled"}
     people = [
         person(each.nickname, each.card_number, "title: Free", f"employeeType: {kinds[each]}")
         for each in users
     ]
-    server.load(
-        [account, f"dn: ou=old,{SUFFIX}\nobjectClass: organizationalUnit\nou: old\n\n", *people]
-    )
+    server.load([ACCOUNT, OLD, *people])
     server.start()
 
 
@@ -150,19 +158,15 @@ async def test_ldap(ldap: LdapServer, tmp_path: Path, lose: Any) -> None:
     from idv_ldap.backend import LdapBackend  # noqa: PLC0415 - python-ldap may be missing
 
     _replace_ldap(ldap, *USERS)
-    backend = make_backend(
-        LdapBackend,
-        tmp_path,
-        uris=[ldap.uri],
-        bind={"dn": f"cn=idv,{SUFFIX}", "password": "x"},
-        base_dn=PEOPLE,
-        by_nickname={"filter": "(&(employeeType=active)(uid={nickname}))"},
-        by_card={"filter": "(&(employeeType=active)(employeeNumber={card_number}))"},
-        response={"nickname": "uid", "card_number": "employeeNumber", "plan": "title"},
-        timeout="5s",
-        canary=CANARY,
-    )
-    await check(backend, lambda: lose(ldap))
+    options = {
+        **OPTIONS,
+        "uris": [ldap.uri],
+        "bind": READER,
+        "by_nickname": {"filter": "(&(employeeType=active)(uid={nickname}))"},
+        "by_card": {"filter": "(&(employeeType=active)(employeeNumber={card_number}))"},
+        "canary": CANARY,
+    }
+    await check(make_backend(LdapBackend, tmp_path, **options), lambda: lose(ldap))
 
 
 @pytest.mark.parametrize(
@@ -179,22 +183,18 @@ async def test_ldap_that_hides_what_a_condition_reads(
     from idv_ldap.backend import LdapBackend  # noqa: PLC0415 - python-ldap may be missing
 
     _replace_ldap(ldap, *USERS, CARL)
-    backend = make_backend(
-        LdapBackend,
-        tmp_path,
-        uris=[ldap.uri],
-        bind={"dn": f"cn=idv,{SUFFIX}", "password": "x"},
-        base_dn=PEOPLE,
-        by_nickname={"filter": "(uid={nickname})"},
-        response={
-            "nickname": "uid",
-            "card_number": "employeeNumber",
+    options = {
+        **OPTIONS,
+        "uris": [ldap.uri],
+        "bind": READER,
+        "response": {
+            **OPTIONS["response"],
             "plan": {"path": "title", "default": "Basic"},
             "not_known_when": "employeeType == 'disabled'",
         },
-        timeout="5s",
-        canary={"nickname": "@idv-canary", "max_age": "0s", **canary},
-    )
+        "canary": {"nickname": "@idv-canary", "max_age": "0s", **canary},
+    }
+    backend = make_backend(LdapBackend, tmp_path, **options)
     alice, carl = ByNickname("alice"), ByNickname("carl")
     async with open_backends([backend]):
         guard = Guard(backend, lambda _: True)

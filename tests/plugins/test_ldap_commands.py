@@ -12,24 +12,14 @@ from typing import Any
 
 import pytest
 
-from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person, require
+from support.databases.ldap_server import OPTIONS, PEOPLE, LdapServer, person, require
 from support.processes.ports import free_port
 from support.processes.process import Invoke, running
 from support.processes.service import CONFIG
 
 require()
 
-RESPONSE = {"nickname": "uid", "card_number": "employeeNumber", "plan": "title"}
-BACKEND = {
-    "name": "staff",
-    "kind": "ldap",
-    "bind": {"dn": ADMIN, "password": PASSWORD},
-    "base_dn": PEOPLE,
-    "by_nickname": {"filter": "(uid={nickname})"},
-    "by_card": {"filter": "(employeeNumber={card_number})"},
-    "response": RESPONSE,
-    "connect_timeout": "300ms",
-}
+BACKEND = {"name": "staff", "kind": "ldap", **OPTIONS, "connect_timeout": "300ms"}
 Write = Callable[..., Path]
 PERSONS = (person("carol", "3", "title: Pro", "uid: caroline"),)
 
@@ -59,7 +49,7 @@ def test_recipe_for_entries_with_several_uids(
     path = write(
         uris=[uri],
         by_nickname={"filter": f"(&(uid={{nickname}})(entryDN=uid={{nickname}},{PEOPLE}))"},
-        response={**RESPONSE, "nickname": "trim_prefix(split(entryDN, ',')[0], 'uid=')"},
+        response={**OPTIONS["response"], "nickname": "trim_prefix(split(entryDN, ',')[0], 'uid=')"},
     )
     done = invoke("lookup", who, "-c", path, "--json")
     assert json.loads(done.output).get("nickname") == nickname

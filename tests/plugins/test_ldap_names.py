@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.databases.ldap_proxy import ldap_proxy, replacing
-from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person, require
+from support.databases.ldap_server import BIND, OPTIONS, LdapServer, person, require
 from support.fakes.outcomes import outcome
 from tornado_idv import Broken, ByNickname, User
 from tornado_idv.kit.testing import make_backend
@@ -38,9 +38,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
         yield server
 
 
-BIND = {"dn": ADMIN, "password": PASSWORD}
-
-
 async def found(
     folder: Path,
     uri: str,
@@ -51,22 +48,15 @@ async def found(
     filter_: str = "(userid={nickname})",
 ) -> object:
     """Return the plan of a user, or why there is none."""
-    backend = make_backend(
-        LdapBackend,
-        folder,
-        uris=[uri],
-        bind=bind,
-        base_dn=PEOPLE,
-        by_nickname={"filter": filter_},
-        response={
-            "nickname": "uid",
-            "card_number": "employeeNumber",
-            "plan": {"path": "title", "default": "Free"},
-            **response,
-        },
-        timeout="5s",
-    )
-    async with open_backends([backend]):
+    options = {
+        **OPTIONS,
+        "uris": [uri],
+        "bind": bind,
+        "by_nickname": {"filter": filter_},
+        "by_card": None,
+        "response": {**OPTIONS["response"], **plan("title"), **response},
+    }
+    async with open_backends([make_backend(LdapBackend, folder, **options)]) as (backend,):
         result = await outcome(backend, ByNickname(who))
         if result != "found":
             return result

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pytest
 
-from support.databases.ldap_server import require
+from support.databases.ldap_server import OPTIONS, require
 from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until
 from tornado_idv import Broken, LookupFailed, Unavailable
@@ -24,14 +24,7 @@ from idv_ldap.pool import ConnectionPool  # noqa: E402
 from idv_ldap.refusals import Refused  # noqa: E402
 
 FIRST, SECOND = "ldap://127.0.0.1:1", "ldap://127.0.0.1:2"
-OPTIONS = {
-    "name": "staff",
-    "kind": "ldap",
-    "uris": [FIRST, SECOND],
-    "base_dn": "dc=example",
-    "by_nickname": {"filter": "(uid={nickname})"},
-    "response": {"nickname": "uid", "card_number": "uid", "plan": "uid"},
-}
+GIVEN = {**OPTIONS, "name": "staff", "kind": "ldap", "uris": [FIRST, SECOND]}
 ENTRY = ("cn=alice", {"uid": [b"alice"]})
 
 
@@ -89,7 +82,7 @@ class Connected:
 
     def __init__(self, **changed: object) -> None:
         self.handle = Handle()
-        options = LdapOptions.model_validate({**OPTIONS, **changed})
+        options = LdapOptions.model_validate({**GIVEN, **changed})
         self.connection = BoundConnection(self.handle, {}, options)
 
     def __enter__(self) -> Self:
@@ -210,7 +203,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
 @pytest.fixture
 def make(servers: Servers) -> Callable[..., ConnectionPool]:
     def make(**options: Any) -> ConnectionPool:
-        given = LdapOptions.model_validate({**OPTIONS, **options})
+        given = LdapOptions.model_validate({**GIVEN, **options})
         return ConnectionPool(given, servers.count_available)
 
     return make

@@ -12,23 +12,17 @@ import pytest
 
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import Refusals, Refused
+from support.databases.ldap_server import OPTIONS
 from support.fakes.clock_and_backends import Ticker
 from tornado_idv import Unavailable
 
-OPTIONS = {
-    "name": "staff",
-    "kind": "ldap",
-    "uris": ["ldap://127.0.0.1:1", "ldap://127.0.0.1:2"],
-    "base_dn": "dc=example",
-    "by_nickname": {"filter": "(uid={nickname})"},
-    "response": {"nickname": "uid", "card_number": "uid", "plan": "uid"},
-    "connect_timeout": "50ms",
-}
+URIS = ["ldap://127.0.0.1:1", "ldap://127.0.0.1:2"]
 
 
 def options(password: str = "wrong", **changed: object) -> LdapOptions:
     bind = {"dn": "cn=idv", "password": password}
-    return LdapOptions.model_validate({**OPTIONS, "bind": bind, **changed})
+    given = {**OPTIONS, "name": "staff", "kind": "ldap", "uris": URIS, "connect_timeout": "50ms"}
+    return LdapOptions.model_validate({**given, "bind": bind, **changed})
 
 
 def refuse(refusals: Refusals, credentials: LdapOptions) -> None:
@@ -44,7 +38,7 @@ def test_pause_grows_to_an_hour_and_is_of_these_credentials_alone() -> None:
         clock.now += minutes * 60 - 1
         for check in (refusals.check, lambda given: refusals.attempt(given).__enter__()):
             with pytest.raises(Refused, match=r"^no$"):
-                check(options(uris=OPTIONS["uris"][::-1]))
+                check(options(uris=URIS[::-1]))
         refusals.check(options("another"))
         clock.now += 1
         refusals.check(options())

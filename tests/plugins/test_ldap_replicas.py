@@ -16,6 +16,7 @@ import pytest
 from support.databases.ldap_server import (
     ADMIN,
     INDEX,
+    OPTIONS,
     PASSWORD,
     PEOPLE,
     SUFFIX,
@@ -87,16 +88,8 @@ def replica_of(provider: LdapServer, *, offers: bool) -> dict[str, str]:
 @pytest.fixture
 def backend_of(tmp_path: Path) -> Callable[..., LdapBackend]:
     def backend_of(*servers: LdapServer, **options: Any) -> LdapBackend:
-        given = {
-            "bind": {"dn": ADMIN, "password": PASSWORD},
-            "base_dn": PEOPLE,
-            "by_nickname": {"filter": "(uid={nickname})"},
-            "response": {"nickname": "uid", "card_number": "employeeNumber", "plan": "title"},
-            "timeout": "5s",
-            **options,
-        }
         uris = [each.uri for each in servers]
-        backend = make_backend(LdapBackend, tmp_path, **{"uris": uris, **given})
+        backend = make_backend(LdapBackend, tmp_path, **{"uris": uris, **OPTIONS, **options})
         assert isinstance(backend, LdapBackend)
         return backend
 

@@ -221,48 +221,30 @@ async def test_a_file_damaged_in_place_is_never_not_known(
         assert changes == ["changed"]
 
 
-def delete(path: Path) -> None:
-    path.rename(path.with_name("aside.db"))
+ASIDE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "deleted": (lambda path: None, "no such file"),
+    "garbage": (lambda path: path.write_bytes(b"no database" * 1000), "not a database"),
+    "empty": (lambda path: path.touch(), "the file is empty"),
+    "another schema": (
+        lambda path: run(path, "CREATE TABLE cars (wheels)"),
+        'no table "users"; there are: "cars"',
+    ),
+    "with @": (
+        lambda path: write(path, User("Free", "1", "@alice")),
+        'repairs them: UPDATE "users" SET "nickname" = ',
+    ),
+}
 
 
-def replace_by_garbage(path: Path) -> None:
-    delete(path)
-    path.write_bytes(b"no database" * 1000)
-
-
-def replace_by_nothing(path: Path) -> None:
-    delete(path)
-    path.touch()
-
-
-def replace_by_another_schema(path: Path) -> None:
-    delete(path)
-    run(path, "CREATE TABLE cars (wheels)")
-
-
-def replace_by_at_signs(path: Path) -> None:
-    delete(path)
-    write(path, User("Free", "1", "@alice"))
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        (delete, "no such file"),
-        (replace_by_garbage, "not a database"),
-        (replace_by_nothing, "the file is empty"),
-        (replace_by_another_schema, 'no table "users"; there are: "cars"'),
-        (replace_by_at_signs, 'repairs them: UPDATE "users" SET "nickname" = '),
-    ],
-    ids=["deleted", "garbage renamed over it", "an empty file", "another schema", "with @"],
-)
+@pytest.mark.parametrize(("replace", "reason"), ASIDE.values(), ids=ASIDE)
 async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_rest(
-    path: Path, fault: Callable[[Path], None], reason: str, caplog: pytest.LogCaptureFixture
+    path: Path, replace: Callable[[Path], object], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its pages are intact behind the open connections; it is logged once, and recovers."""
     async with serving(path) as backend:
         changes = changes_of(backend)
-        fault(path)
+        path.rename(path.with_name("aside.db"))
+        replace(path)
         for _ in range(3):
             assert await backend.find(KNOWN) == ALICE
             with pytest.raises(LookupFailed, match=reason):

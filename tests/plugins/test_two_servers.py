@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, LdapServer, person
+from support.databases.ldap_server import OPTIONS, LdapServer, person
 from support.databases.ldap_server import require as require_slapd
 from support.databases.postgres_cluster import running_cluster
 from support.databases.postgres_server import (
@@ -65,6 +65,15 @@ class Two(NamedTuple):
                     return
                 await asyncio.sleep(0.01)
 
+    async def check_second_is_not_believed(self) -> None:
+        """Lose the first server, and wait until it is used again when it is well."""
+        assert await self.find("nobody") is None
+        self.first.bar(ALL)
+        await self.fails_with("canary @idv-canary is not found")
+        self.first.bar(())
+        assert await self.becomes(ALICE, "alice")
+        assert await self.becomes(None, "nobody")
+
 
 @asynccontextmanager
 async def opened(
@@ -99,6 +108,16 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int,
         yield ports[0], ports[1]
 
 
+@pytest.fixture
+def kind(monkeypatch: pytest.MonkeyPatch) -> type[Backend[Any]]:
+    """The PostgreSQL backend, which checks its servers often."""
+    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
+
+    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
+    return PostgresBackend
+
+
 @pytest.fixture(scope="module")
 def databases() -> Iterator[tuple[Database, PostgresServer]]:
     """A database, and a server with a copy of its files that lacks its users."""
@@ -113,32 +132,16 @@ def databases() -> Iterator[tuple[Database, PostgresServer]]:
             yield database, copy
 
 
-def ldap_options(*uris: str) -> dict[str, Any]:
-    return {
-        "uris": list(uris),
-        "bind": {"dn": ADMIN, "password": PASSWORD},
-        "base_dn": PEOPLE,
-        "by_nickname": {"filter": "(uid={nickname})"},
-        "response": {"nickname": "uid", "card_number": "employeeNumber", "plan": "title"},
-    }
-
-
 async def test_ldap_server_without_the_canary_is_not_believed(
     directories: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the first server is used again when it is well."""
     from idv_ldap import pool  # noqa: PLC0415 - only where python-ldap is installed
     from idv_ldap.backend import LdapBackend  # noqa: PLC0415
 
     monkeypatch.setattr(pool, "RETURN_INTERVAL", 0.05)
-    options = ldap_options("ldap://FIRST", "ldap://SECOND")
-    async with opened(LdapBackend, tmp_path, *directories, **options) as both:
-        assert await both.find("nobody") is None
-        both.first.bar(ALL)
-        await both.fails_with("canary @idv-canary is not found")
-        both.first.bar(())
-        assert await both.becomes(ALICE, "alice")
-        assert await both.becomes(None, "nobody")
+    uris = ["ldap://FIRST", "ldap://SECOND"]
+    async with opened(LdapBackend, tmp_path, *directories, uris=uris, **OPTIONS) as both:
+        await both.check_second_is_not_believed()
 
 
 async def test_ldap_searches_go_to_the_first_server_that_has_a_connection(
@@ -147,8 +150,8 @@ async def test_ldap_searches_go_to_the_first_server_that_has_a_connection(
     """One of two connections leads to the second server."""
     from idv_ldap.backend import LdapBackend  # noqa: PLC0415 - only where it is installed
 
-    options = ldap_options("ldap://FIRST", "ldap://SECOND")
-    async with opened(LdapBackend, tmp_path, *directories, **options) as both:
+    uris = ["ldap://FIRST", "ldap://SECOND"]
+    async with opened(LdapBackend, tmp_path, *directories, uris=uris, **OPTIONS) as both:
         pool = both.guard.backend._pool
         await until(lambda: [each.place for each in pool._usable] == [0, 0])
         both.first.bar(ALL)
@@ -161,36 +164,24 @@ async def test_ldap_searches_go_to_the_first_server_that_has_a_connection(
 
 
 async def test_postgres_server_without_the_canary_is_not_believed(
-    databases: tuple[Database, PostgresServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    databases: tuple[Database, PostgresServer], tmp_path: Path, kind: type[Backend[Any]]
 ) -> None:
-    """And the first host is used again when it is well."""
-    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
-
-    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
-    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
     database, copy = databases
     dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", "FIRST,SECOND")
     dsn += "&target_session_attrs=primary"
     ports = (database.server.port, copy.port)
-    async with opened(PostgresBackend, tmp_path, *ports, dsn=dsn) as both:
-        assert await both.find("nobody") is None
-        both.first.bar(ALL)
-        await both.fails_with("canary @idv-canary is not found")
-        both.first.bar(())
-        assert await both.becomes(ALICE, "alice")
-        assert await both.becomes(None, "nobody")
+    async with opened(kind, tmp_path, *ports, dsn=dsn) as both:
+        await both.check_second_is_not_believed()
 
 
 async def test_postgres_servers_behind_one_address_are_distinguished(
-    databases: tuple[Database, PostgresServer], tmp_path: Path
+    databases: tuple[Database, PostgresServer], tmp_path: Path, kind: type[Backend[Any]]
 ) -> None:
     """A balancer leads to another server, which does not find the canary."""
-    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
-
     database, copy = databases
     dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", "FIRST")
     ports = (database.server.port, copy.port)
-    async with opened(PostgresBackend, tmp_path, *ports, dsn=dsn) as both:
+    async with opened(kind, tmp_path, *ports, dsn=dsn) as both:
         assert await both.find("nobody") is None
         both.first.target = copy.port
         both.first.cut()
@@ -198,15 +189,11 @@ async def test_postgres_servers_behind_one_address_are_distinguished(
 
 
 async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: type[Backend[Any]]
 ) -> None:
     """It lacks what was written since; but it is used while the new one cannot be reached."""
-    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
-
     if binaries() is None:
         pytest.skip("PostgreSQL is not installed; see `make test-tools`")
-    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
-    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
     with running_cluster() as cluster:
         old, new = cluster.servers
         database = create_database(old, "users")
@@ -215,7 +202,7 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
         cluster.wait_for_replay()
         dsn = database.dsn.replace(f"127.0.0.1:{old.port}", "FIRST,SECOND")
         dsn += "&target_session_attrs=primary"
-        async with opened(PostgresBackend, tmp_path, old.port, new.port, dsn=dsn) as both:
+        async with opened(kind, tmp_path, old.port, new.port, dsn=dsn) as both:
             backend = both.guard.backend
             assert await both.find("alice") == ALICE
             both.first.bar(ALL)
@@ -233,19 +220,19 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
 
 
 async def test_notifications_come_from_the_postgres_server_that_lookups_use(
-    databases: tuple[Database, PostgresServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    databases: tuple[Database, PostgresServer],
+    tmp_path: Path,
+    kind: type[Backend[Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also when they are back at the first host, while the second one is still there."""
-    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
     from idv_postgres.listener import Listener  # noqa: PLC0415
 
-    monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
-    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
     monkeypatch.setattr(Listener, "pause", 0.05)
     database, copy = databases
     dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", "FIRST,SECOND")
     ports = (database.server.port, copy.port)
-    async with opened(PostgresBackend, tmp_path, *ports, dsn=dsn, notify={}) as both:
+    async with opened(kind, tmp_path, *ports, dsn=dsn, notify={}) as both:
         backend, purged = both.guard.backend, list[object]()
         backend.on_change(lambda *queries: purged.extend(queries))
         await until(lambda: backend.revision is not None)

@@ -12,6 +12,7 @@ import pytest
 
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
+from support.databases.sqlite_databases import levels
 from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
@@ -51,10 +52,6 @@ async def unwatched(path: Path) -> AsyncIterator[tuple[YamlBackend, list[str]]]:
     backend.on_change(lambda: changes.append("changed"))
     async with open_backends([backend]):
         yield backend, changes
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 class TestConformance(BackendConformance):
@@ -104,19 +101,16 @@ async def test_a_bad_fixture_stops_the_start_with_every_problem(path: Path) -> N
 
 
 async def test_a_reload_answers_from_the_new_users(path: Path) -> None:
+    """The same content is no change."""
     async with unwatched(path) as (backend, changes):
+        write(path, fixture(ALICE))
+        await backend.reload()
+        assert changes == []
         write(path, fixture(BOB))
         await backend.reload()
         assert await backend.find(ByNickname("alice")) is None
         assert await backend.find(ByCard("0012345670")) == BOB
         assert changes == ["changed"]
-
-
-async def test_the_same_content_is_no_change(path: Path) -> None:
-    async with unwatched(path) as (backend, changes):
-        write(path, fixture(ALICE))
-        await backend.reload()
-        assert changes == []
 
 
 async def test_a_file_that_has_lost_its_count_keeps_the_old_users(path: Path) -> None:
@@ -149,7 +143,7 @@ async def test_a_bad_file_is_reported_once_and_the_old_users_are_kept(
             await backend.reload()
         assert await backend.find(ByNickname("alice")) == ALICE
         assert changes == []
-    (warning,) = warnings(caplog)
+    (warning,) = levels(caplog, logging.WARNING)
     assert "backend tested: fixture rejected, keeping the old users: " in warning
     assert messages in warning
     assert "canary" not in caplog.text
@@ -164,7 +158,7 @@ async def test_each_bad_file_after_a_good_one_is_reported(
             await backend.reload()
             write(path, fixture(ALICE))
             await backend.reload()
-    assert len(warnings(caplog)) == 3
+    assert len(levels(caplog, logging.WARNING)) == 3
 
 
 @pytest.mark.parametrize("bad", [9, 30], ids=["ten problems", "31 problems"])
@@ -174,7 +168,7 @@ async def test_warning_lists_at_most_ten_problems(
     async with unwatched(path) as (backend, _):
         write(path, "users:\n" + "- x\n" * bad)
         await backend.reload()
-    (warning,) = warnings(caplog)
+    (warning,) = levels(caplog, logging.WARNING)
     assert warning.count("users.yaml:") == 10
     assert warning.endswith("; and 21 more" if bad == 30 else "nickname, card_number and plan")
 

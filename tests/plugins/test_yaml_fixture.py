@@ -47,19 +47,11 @@ def test_users_are_indexed_by_nickname_and_by_card() -> None:
         ByNickname("bob"): bob,
         ByCard("0012345670"): bob,
     }
-
-
-def test_values_are_plain_text() -> None:
-    """Encoders refuse subclasses of ``str``."""
-    fixture = parse(BLOCK.encode(), "u.yaml")
+    assert "alice" not in repr(fixture)
     (query,) = (each for each in fixture.users if each == ByNickname("bob"))
     user = fixture.users[query]
     values = (query.text, user.plan, user.card_number, user.nickname, user.profile_url)
-    assert {type(value) for value in values} == {str}
-
-
-def test_repr_contains_no_user() -> None:
-    assert "alice" not in repr(parse(BLOCK.encode(), "u.yaml"))
+    assert {type(value) for value in values} == {str}  # encoders refuse subclasses
 
 
 @pytest.mark.parametrize(
@@ -92,56 +84,43 @@ def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        pytest.param("", "1:1: users", "missing or empty", id="empty document"),
-        pytest.param("\nusers: ''", "2:1: users", "missing or empty", id="users empty text"),
-        pytest.param("users: null", "1:1: users", "must be a list", id="users null"),
-        pytest.param("users: {a: b}", "1:1: users", "must be a list", id="users a mapping"),
-        pytest.param("---\n", "2:1", "write a mapping", id="empty scalar"),
-        pytest.param(f"- {ALICE}", "1:1", "write a mapping", id="root a list"),
-        pytest.param("users: [alice]", "1:9: users[0]", "write a mapping", id="user a text"),
-        pytest.param(
-            "user: []\nusers: []", "1:1", 'did you mean "users"?', id="unknown member near"
-        ),
-        pytest.param(
-            "users: []\nzz: 1",
-            "2:1",
-            "there are count, fault, users",
-            id="unknown member",
-        ),
-        pytest.param(
-            of_one(plam="x"), "5:5: users[0]", 'did you mean "plan"?', id="unknown member of a user"
-        ),
-        pytest.param("users: [{}, ]", "1:9: users[0].nickname", "missing", id="empty user"),
-        pytest.param(
-            "users:\n- {nickname: a, plan: b}", "2:3: users[0].card_number", "missing", id="no card"
-        ),
-        pytest.param(of_one(plan=""), "4:5: users[0].plan", "empty", id="plan empty"),
-        pytest.param(of_one(plan="'  '"), "4:5: users[0].plan", "empty", id="plan white space"),
-        pytest.param(of_one(plan="[]"), "4:5: users[0].plan", "plain text", id="plan a list"),
-        pytest.param(of_one(nickname=""), "2:5: users[0].nickname", "empty", id="no nickname"),
-        pytest.param(of_one(nickname='"@"'), "2:5: users[0].nickname", "empty", id="@ alone"),
-        pytest.param(of_one(nickname=".."), "2:5: users[0].nickname", "not dots", id="dots"),
-        pytest.param(of_one(nickname="'@.'"), "2:5: users[0].nickname", "not dots", id="@ and dot"),
-        pytest.param(of_one(nickname='"a\\n"'), "2:5: users[0].nickname", "ASCII", id="line break"),
-        pytest.param(of_one(nickname='"a\\0"'), "2:5: users[0].nickname", "ASCII", id="NUL"),
-        pytest.param(of_one(nickname="a" * 65), "2:5: users[0].nickname", "64", id="too long"),
-        pytest.param(of_one(nickname="@al"), "2:15", "in quotes", id="@ without quotes"),
-        pytest.param(of_one(card_number="12a"), "3:5: users[0].card_number", "64", id="letter"),
-        pytest.param(of_one(card_number="1" * 65), "3:5: users[0].card_number", "64", id="65"),
-        pytest.param(of_one(card_number="1\uff11"), "3:5: users[0].card_number", "64", id="wide"),
-        pytest.param(of_one(card_number='"1\\n"'), "3:5: users[0].card_number", "64", id="break"),
-        pytest.param(
-            of_one(profile_url="null"), "5:5: users[0].profile_url", "https://", id="null address"
-        ),
-        pytest.param(of_one(profile_url=""), "5:5: users[0].profile_url", "empty", id="no address"),
-        pytest.param("count: two\nusers: []\n", "1:1: count", "a number", id="count a word"),
-        pytest.param("count: -1\nusers: []\n", "1:1: count", "a number", id="count negative"),
-        pytest.param("count: [1]\nusers: []\n", "1:1: count", "a number", id="count a list"),
-        pytest.param(f"count: {'9' * 5000}\nusers: []\n", "1:1: count", "a number", id="huge"),
-        pytest.param("count: 2\nusers: []\n", "1:1: count", "is 2, but there are 0", id="count"),
-        pytest.param("count: 0\nusers: []", "1:1: count", "line break", id="last line unfinished"),
-        pytest.param("a: &x 1", "1:4", "anchors", id="anchor"),
-        pytest.param("users: [", "2:1", "not valid YAML", id="cut in a list"),
+        ("", "1:1: users", "missing or empty"),
+        ("\nusers: ''", "2:1: users", "missing or empty"),
+        ("users: null", "1:1: users", "must be a list"),
+        ("users: {a: b}", "1:1: users", "must be a list"),
+        ("---\n", "2:1", "write a mapping"),
+        (f"- {ALICE}", "1:1", "write a mapping"),
+        ("users: [alice]", "1:9: users[0]", "write a mapping"),
+        ("user: []\nusers: []", "1:1", 'did you mean "users"?'),
+        ("users: []\nzz: 1", "2:1", "there are count, fault, users"),
+        (of_one(plam="x"), "5:5: users[0]", 'did you mean "plan"?'),
+        ("users: [{}, ]", "1:9: users[0].nickname", "missing"),
+        ("users:\n- {nickname: a, plan: b}", "2:3: users[0].card_number", "missing"),
+        (of_one(plan=""), "4:5: users[0].plan", "empty"),
+        (of_one(plan="'  '"), "4:5: users[0].plan", "empty"),
+        (of_one(plan="[]"), "4:5: users[0].plan", "plain text"),
+        (of_one(nickname=""), "2:5: users[0].nickname", "empty"),
+        (of_one(nickname='"@"'), "2:5: users[0].nickname", "empty"),
+        (of_one(nickname=".."), "2:5: users[0].nickname", "not dots"),
+        (of_one(nickname="'@.'"), "2:5: users[0].nickname", "not dots"),
+        (of_one(nickname='"a\\n"'), "2:5: users[0].nickname", "ASCII"),
+        (of_one(nickname='"a\\0"'), "2:5: users[0].nickname", "ASCII"),
+        (of_one(nickname="a" * 65), "2:5: users[0].nickname", "64"),
+        (of_one(nickname="@al"), "2:15", "in quotes"),
+        (of_one(card_number="12a"), "3:5: users[0].card_number", "64"),
+        (of_one(card_number="1" * 65), "3:5: users[0].card_number", "64"),
+        (of_one(card_number="1\uff11"), "3:5: users[0].card_number", "64"),
+        (of_one(card_number='"1\\n"'), "3:5: users[0].card_number", "64"),
+        (of_one(profile_url="null"), "5:5: users[0].profile_url", "https://"),
+        (of_one(profile_url=""), "5:5: users[0].profile_url", "empty"),
+        ("count: two\nusers: []\n", "1:1: count", "a number"),
+        ("count: -1\nusers: []\n", "1:1: count", "a number"),
+        ("count: [1]\nusers: []\n", "1:1: count", "a number"),
+        (f"count: {'9' * 5000}\nusers: []\n", "1:1: count", "a number"),
+        ("count: 2\nusers: []\n", "1:1: count", "is 2, but there are 0"),
+        ("count: 0\nusers: []", "1:1: count", "line break"),
+        ("a: &x 1", "1:4", "anchors"),
+        ("users: [", "2:1", "not valid YAML"),
     ],
 )
 def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -> None:
@@ -154,8 +133,8 @@ def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -
 @pytest.mark.parametrize(
     ("second", "line", "name"),
     [
-        pytest.param("nickname: '@alice'\n    card_number: '2'", 5, "nickname", id="nickname"),
-        pytest.param("nickname: bob\n    card_number: 1", 6, "card_number", id="card number"),
+        ("nickname: '@alice'\n    card_number: '2'", 5, "nickname"),
+        ("nickname: bob\n    card_number: 1", 6, "card_number"),
     ],
 )
 def test_a_duplicate_user_is_reported_with_both_lines(second: str, line: int, name: str) -> None:
@@ -226,11 +205,11 @@ def test_a_wrong_count_is_reported_with_what_to_do() -> None:
 
 @pytest.mark.slow
 def test_a_large_fixture_is_read_in_a_few_seconds() -> None:
-    """Half a second on a developer's machine; quadratic work would take minutes."""
-    users = [f"- {{nickname: u{n}, card_number: {n}, plan: Free}}\n" for n in range(20_000)]
-    content = ("count: 20000\nusers:\n" + "".join(users)).encode()
+    """A quarter of a second on a developer's machine; quadratic work would take minutes."""
+    users = [f"- {{nickname: u{n}, card_number: {n}, plan: Free}}\n" for n in range(10_000)]
+    content = ("count: 10000\nusers:\n" + "".join(users)).encode()
     begun = time.process_time()
-    assert len(parse(content, "u.yaml").users) == 40_000
+    assert len(parse(content, "u.yaml").users) == 20_000
     assert time.process_time() - begun < 10
 
 

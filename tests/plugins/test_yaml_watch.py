@@ -12,6 +12,7 @@ import pytest
 
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
+from support.databases.sqlite_databases import levels
 from tornado_idv import ByNickname, FileSignature
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import make_backend
@@ -66,14 +67,6 @@ def logged(text: str) -> Awaitable[None]:
     return asyncio.wait_for(done, timeout=10)
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-
-
-def edit_in_place(path: Path, nickname: str) -> None:
-    write(path, nickname)
-
-
 def keep_times(path: Path, nickname: str) -> None:
     """Edit as a copy that preserves times does; the status change time differs."""
     before = path.stat()
@@ -106,7 +99,7 @@ def swap_folder(path: Path, nickname: str) -> None:
     new.rename(folder)
 
 
-EDITS = [edit_in_place, keep_times, rename_over, swap_link, swap_folder]
+EDITS = [write, keep_times, rename_over, swap_link, swap_folder]
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -135,7 +128,7 @@ async def test_users_are_kept_until_a_file_comes_back(
         path.parent.mkdir(exist_ok=True)
         rename_over(path, "bob")
         await next_user("bob")
-    (warning,) = warnings(caplog)
+    (warning,) = levels(caplog, logging.WARNING)
     assert warning.endswith("Too many levels of symbolic links" if "loop" in gone else "directory")
 
 
@@ -162,7 +155,7 @@ async def test_an_edit_is_read_again_after_an_error(
         monkeypatch.setattr(owner, method, call_or_fail)
         write(path, "bob")
         await next_user("bob")
-    assert [each for each in warnings(caplog) if "fixture not reloaded" in each]
+    assert [each for each in caplog.messages if "fixture not reloaded" in each]
     caplog.clear()
 
 

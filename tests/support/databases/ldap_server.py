@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 import trustme
@@ -58,6 +58,16 @@ ou: people
 
 """
 INDEX = "index objectClass,uid,employeeNumber eq"
+BIND = {"dn": ADMIN, "password": PASSWORD}
+OPTIONS: dict[str, Any] = {
+    "bind": BIND,
+    "base_dn": PEOPLE,
+    "by_nickname": {"filter": "(uid={nickname})"},
+    "by_card": {"filter": "(employeeNumber={card_number})"},
+    "response": {"nickname": "uid", "card_number": "employeeNumber", "plan": "title"},
+    "timeout": "5s",
+}
+"""Options of a backend, except where the server is."""
 
 
 def person(uid: str, card: str, *lines: str) -> str:
