@@ -1,12 +1,13 @@
 """Two tiny kinds of backend, and files to load."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
 
+from support.fixtures.configs import Load, ProblemsIn
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError
@@ -79,10 +80,7 @@ class Remote(Backend[RemoteOptions]):
         return None
 
 
-Load = Callable[..., Settings]
-
-
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kinds() -> Kinds:
     return Kinds({"table": Table, "remote": Remote})
 
@@ -100,7 +98,7 @@ def load_text(tmp_path: Path, kinds: Kinds) -> Load:
 
 
 @pytest.fixture
-def problems_in(load_text: Load, tmp_path: Path) -> Callable[..., list[str]]:
+def problems_in(load_text: Load, tmp_path: Path) -> ProblemsIn:
     """The problems of a configuration, as printed, without the name of the file."""
 
     def problems_in(text: str, environ: Mapping[str, str] | None = None, **other: Any) -> list[str]:

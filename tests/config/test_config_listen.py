@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from support.fixtures.configs import GOOD, Load, ProblemsIn
 from tornado_idv.config.address import Address
-from tornado_idv.config.settings import Settings
 from tornado_idv.keys.token import issue
 
-Load = Callable[[str], Settings]
-ProblemsIn = Callable[..., list[str]]
-GOOD = """\
-profile_sites: [https://profiles.example]
-backends: [{name: members, kind: table, path: members.db}]
-"""
 FORM = "must be like 127.0.0.1:8080, [::1]:8080 or unix:/run/idv/http.sock"
 TAKES_ITS_PLACE = "server.listen takes its place; leave this out"
 TOKEN = f"auth: {{keys: [{{id: a, token: {issue('a')}}}]}}"
@@ -94,17 +87,24 @@ def test_a_plain_token_is_refused_where_others_can_connect(problems_in: Problems
 
 
 @pytest.mark.parametrize(
-    ("listen", "proxies", "exposed"),
+    ("server", "exposed"),
     [
-        (["unix:/s", "127.0.0.1:1"], [], ""),
-        (["unix:/s", "0.0.0.0:1", "[::1]:1", "a.b:1"], ["unix:"], "0.0.0.0, a.b"),
-        (["unix:/s", "0.0.0.0:1"], ["10.0.0.1", "unix:"], ""),
+        *((f"host: {host}", host) for host in ("0.0.0.0", "'::'", "192.0.2.1", "10.1.2.3", "a.b")),
+        *((f"host: {host}", "") for host in ("127.0.0.1", "127.9.9.9", "'::1'", "LocalHost")),
+        ("host: 0.0.0.0, trusted_proxies: [10.0.0.1]", ""),
+        ("host: 0.0.0.0, tls: {cert_file: tls.pem, key_file: tls.pem}", ""),
+        ("listen: ['unix:/s', '127.0.0.1:1']", ""),
+        ("listen: ['unix:/s', '0.0.0.0:1'], trusted_proxies: [10.0.0.1, 'unix:']", ""),
+        (
+            "listen: ['unix:/s', '0.0.0.0:1', '[::1]:1', 'a.b:1'], trusted_proxies: ['unix:']",
+            "0.0.0.0, a.b",
+        ),
     ],
 )
 def test_addresses_with_plain_http_are_warned_of(
-    load_text: Load, listen: list[str], proxies: list[str], exposed: str
+    load_text: Load, server: str, exposed: str
 ) -> None:
-    text = listening(*listen).replace("]}", f"], trusted_proxies: {proxies}}}")
-    server = load_text(text).server
-    warning = server.warning(server.addresses) or ""
-    assert warning.partition(":")[0] == (f"plain HTTP on {exposed}" if exposed else "")
+    settings = load_text(f"{GOOD}server: {{{server}}}\n").server
+    warning = settings.warning(settings.addresses) or ": "
+    begin, _, _ = warning.partition(": ")
+    assert begin == (f"plain HTTP on {exposed.strip(chr(39))}" if exposed else "")

@@ -1,15 +1,15 @@
 """A configuration file becomes settings, as it was written."""
 
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from support.fixtures.configs import GOOD, Load
 from tornado_idv.config.load import load
-from tornado_idv.config.settings import MissLimitSettings, Settings
+from tornado_idv.config.settings import MissLimitSettings
 from tornado_idv.errors import ConfigError, InvalidFormat, StartError
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -17,12 +17,6 @@ from tornado_idv.keys.token import issue
 from tornado_idv.model import ByCard, ByNickname
 from tornado_idv.units import Rate
 
-Load = Callable[..., Settings]
-
-GOOD = """\
-profile_sites: [https://profiles.example]
-backends: [{name: members, kind: table, path: members.db}]
-"""
 TOKEN = "plain-token-of-a-partner"
 
 EVERY_SETTING = f"""\
@@ -66,57 +60,6 @@ logging: {{level: debug, format: json}}
 admin: {{host: "::1", port: 9}}
 demo: yes
 """
-
-
-def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
-    settings = load_text(GOOD)
-    assert settings.model_dump(exclude={"backends"}) == {
-        "profile_sites": ("https://profiles.example",),
-        "server": {
-            "host": "127.0.0.1",
-            "port": 8080,
-            "listen": None,
-            "workers": 1,
-            "base_path": "",
-            "health_path": None,
-            "docs": False,
-            "verify": False,
-            "max_body": 16384,
-            "idle_timeout": 10.0,
-            "body_timeout": 5.0,
-            "request_timeout": 2.0,
-            "max_connections": 4000,
-            "fast_path": True,
-            "trusted_proxies": (),
-            "tls": None,
-            "drain": {"delay": 0.0, "timeout": 15.0},
-            "watch_config": False,
-        },
-        "admin": None,
-        "auth": {"store": None, "keys": ()},
-        "limits": {"requests": None, "misses": None, "failed_auth": None},
-        "cache": {
-            "ttl": 300.0,
-            "negative_ttl": 30.0,
-            "max_entries": 100_000,
-            "max_negative_entries": 20_000,
-            "jitter": 0.1,
-            "stale_if_error": 3600.0,
-            "refresh_ahead": 0.8,
-            "degraded_ttl": 30.0,
-            "failure_memo": 2.0,
-            "snapshot": None,
-            "snapshot_interval": 300.0,
-        },
-        "shared_cache": None,
-        "identifiers": {
-            "nickname_pattern": "[A-Za-z0-9_.-]{1,64}",
-            "nickname_case": "preserve",
-            "card_length": (1, 32),
-        },
-        "logging": {"level": "info", "format": "auto", "health_checks": True, "ids": "none"},
-        "demo": False,
-    }
 
 
 def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:

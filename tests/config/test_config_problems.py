@@ -3,15 +3,13 @@
 import hashlib
 import itertools
 import sys
-from collections.abc import Callable
 
 import pytest
 
+from support.fixtures.configs import GOOD, ProblemsIn
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.token import issue
-
-ProblemsIn = Callable[..., list[str]]
 
 TOKEN = "plain-token-of-a-partner"
 NO_PLAIN_TOKEN = (
@@ -42,11 +40,6 @@ SECTIONS = (
     "logging, demo"
 )
 
-GOOD = """\
-profile_sites: [https://profiles.example]
-backends: [{name: members, kind: table, path: members.db}]
-"""
-
 
 def key(**members: str) -> str:
     """A configuration with one key, its members beginning at line 4, column 6."""
@@ -71,8 +64,6 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
         "server: {workers: many}",
         "3:19: server.workers: must be a whole number from 1 to 256, or auto",
     ),
-    ("server: []", "3:9: server: must be a mapping, not a list"),
-    ("server: on", "3:9: server: must be a mapping, not text"),
     ("server:", "3:8: server: must be a mapping; it is empty"),
     ('server: {host: "127.0.0.1:80"}', f"3:16: server.host: {NO_HOST}"),
     ("server: {host: [a]}", "3:16: server.host: must be text, not a list"),
@@ -83,14 +74,9 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ("server: {base_path: /../x}", f"3:21: server.base_path: {NO_BASE_PATH}"),
     ("server: {max_body: 16384}", f"3:20: server.max_body: {NO_SIZE}"),
     ("server: {max_body: 2MiB}", "3:20: server.max_body: must be from 1B to 1MiB"),
+    ("server: {body_timeout: 0s}", "3:24: server.body_timeout: must be greater than 0"),
+    ("server: {request_timeout: 0ms}", "3:27: server.request_timeout: must be greater than 0"),
     ("server: {max_body: 0B}", "3:20: server.max_body: must be from 1B to 1MiB"),
-    (
-        "server: {body_timeout: 0s, request_timeout: 0ms}",
-        [
-            "3:24: server.body_timeout: must be greater than 0",
-            "3:45: server.request_timeout: must be greater than 0",
-        ],
-    ),
     (
         "limits: {requests: 100, misses: '300', failed_auth: }",
         [
@@ -148,20 +134,7 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
             "6:14: server.drain.timeout: must be a number, not a list",
         ],
     ),
-    (
-        "cache: {ttl: 5, negative_ttl: -1s, max_entries: 0, max_negative_entries: many, size: 1}",
-        [
-            f"3:14: cache.ttl: {NO_DURATION}",
-            f"3:31: cache.negative_ttl: {NO_DURATION}",
-            "3:49: cache.max_entries: must be at least 1",
-            f"3:74: cache.max_negative_entries: {NO_WHOLE}",
-            (
-                "3:80: cache.size: unknown setting; known here are ttl, negative_ttl, max_entries, "
-                "max_negative_entries, jitter, stale_if_error, refresh_ahead, degraded_ttl, "
-                "failure_memo, snapshot, snapshot_interval"
-            ),
-        ],
-    ),
+    ("cache: {negative_ttl: -1s}", f"3:23: cache.negative_ttl: {NO_DURATION}"),
     (
         'identifiers: {nickname_pattern: "[a-z"}',
         f"3:33: identifiers.nickname_pattern: {NO_PATTERN}",
@@ -217,10 +190,6 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     (
         "server: {host: idv.example}\ndemo: no\n" + key(id="a", token=TOKEN),
         f"6:20: auth.keys[0].token: {NO_PLAIN_TOKEN}",
-    ),
-    (
-        key(id="a", sha256=DIGEST, owner="[me]"),
-        "4:94: auth.keys[0].owner: must be text, not a list",
     ),
     (
         key(id="a", sha256=DIGEST, scopes="[identify]"),
@@ -301,10 +270,6 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
     ("demo: &on true", "1:7: anchors and aliases are refused; write the value out"),
     (f"{SITE}{SITE}", "2:1: duplicate member, first on line 1"),
     (
-        GOOD.replace("[https://profiles.example]", "https://profiles.example"),
-        "1:16: profile_sites: must be a list, not text",
-    ),
-    (
         GOOD.replace("https://profiles.example", "profiles.example"),
         "1:17: profile_sites[0]: not a site address; write it like https://profiles.example",
     ),
@@ -315,14 +280,10 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
     ),
     (f"{SITE}backends: [table]", "2:12: backends[0]: must be a mapping, not text"),
     (
-        f"{SITE}backends: [{{name: a, kind: tabel, whatever: 1}}]",
-        f'2:28: backends[0].kind: unknown kind; did you mean "table"? {KINDS}',
-    ),
-    (
-        f"{SITE}backends: [{{name: a, kind: remoter}}, {{name: b, kind: maple}}]",
+        f"{SITE}backends: [{{name: a, kind: tabel, whatever: 1}}, {{name: b, kind: maple}}]",
         [
-            f'2:28: backends[0].kind: unknown kind; did you mean "remote"? {KINDS}',
-            f"2:54: backends[1].kind: unknown kind; {KINDS}",
+            f'2:28: backends[0].kind: unknown kind; did you mean "table"? {KINDS}',
+            f"2:65: backends[1].kind: unknown kind; {KINDS}",
         ],
     ),
     (

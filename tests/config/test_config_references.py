@@ -1,20 +1,11 @@
 """References to the environment and to files, in values."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tornado_idv.config.settings import Settings
-
-Load = Callable[..., Settings]
-ProblemsIn = Callable[..., list[str]]
-
-GOOD = """\
-profile_sites: [https://profiles.example]
-backends: [{name: members, kind: table, path: members.db}]
-"""
+from support.fixtures.configs import GOOD, Load, ProblemsIn
 
 
 def owner(written: str) -> str:

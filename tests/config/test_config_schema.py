@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from support.fixtures.configs import Load, ProblemsIn
 from support.processes.editor import as_editor_reads
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.schema import json_schema
-from tornado_idv.config.settings import Settings
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
 
@@ -49,22 +49,26 @@ ENVIRON = {
 }
 
 
-def errors(kinds: Kinds, text: str) -> list[str]:
-    validator = Draft202012Validator(json_schema(kinds))
+@pytest.fixture(scope="module")
+def schema(kinds: Kinds) -> dict[str, Any]:
+    return json_schema(kinds)
+
+
+def errors(schema: dict[str, Any], text: str) -> list[str]:
+    validator = Draft202012Validator(schema)
     return [error.json_path for error in validator.iter_errors(as_editor_reads(text))]
 
 
-def test_the_schema_is_a_valid_schema(kinds: Kinds) -> None:
-    schema = json_schema(kinds)
+def test_the_schema_is_a_valid_schema(schema: dict[str, Any]) -> None:
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["title"] == "tornado-idv configuration"
     assert schema["description"] == "The contents of `config.yaml`."
 
 
-def test_a_good_configuration_passes(kinds: Kinds, load_text: Callable[..., Settings]) -> None:
+def test_a_good_configuration_passes(schema: dict[str, Any], load_text: Load) -> None:
     load_text(GOOD)
-    assert errors(kinds, GOOD) == []
+    assert errors(schema, GOOD) == []
 
 
 @pytest.mark.parametrize(
@@ -100,12 +104,12 @@ def test_a_good_configuration_passes(kinds: Kinds, load_text: Callable[..., Sett
     ],
 )
 def test_a_bad_configuration_fails(
-    kinds: Kinds, problems_in: Callable[..., list[str]], right: str, wrong: str
+    schema: dict[str, Any], problems_in: ProblemsIn, right: str, wrong: str
 ) -> None:
     """What the schema refuses, loading refuses too."""
     assert right in GOOD
     text = GOOD.replace(right, wrong)
-    assert errors(kinds, text)
+    assert errors(schema, text)
     assert problems_in(text)
 
 
@@ -148,14 +152,14 @@ def test_a_bad_configuration_fails(
     ],
 )
 def test_every_spelling_of_a_good_configuration_passes(
-    kinds: Kinds, load_text: Callable[..., Settings], tmp_path: Path, right: str, other: str
+    schema: dict[str, Any], load_text: Load, tmp_path: Path, right: str, other: str
 ) -> None:
     """What loading accepts, the schema accepts too."""
     (tmp_path / "seconds").write_text("1s")
     assert right in GOOD
     text = GOOD.replace(right, other)
     load_text(text, ENVIRON)
-    assert errors(kinds, text) == []
+    assert errors(schema, text) == []
 
 
 @pytest.mark.parametrize("installed", [["table"], ["remote"], ["remote", "table"]], ids=str)
@@ -169,7 +173,7 @@ def test_the_kinds_are_those_installed(kinds: Kinds, installed: list[str]) -> No
 
 def test_without_kinds_no_backend_passes() -> None:
     Draft202012Validator.check_schema(json_schema(Kinds()))
-    assert "$.backends[0]" in errors(Kinds(), GOOD)
+    assert "$.backends[0]" in errors(json_schema(Kinds()), GOOD)
 
 
 def test_defaults_have_units(kinds: Kinds) -> None:
@@ -186,16 +190,14 @@ def test_defaults_have_units(kinds: Kinds) -> None:
     }
 
 
-def test_every_default_is_valid(kinds: Kinds) -> None:
-    schema = json_schema(kinds)
+def test_every_default_is_valid(schema: dict[str, Any]) -> None:
     for name, each in members(schema):
         if "default" in each:
             validator = Draft202012Validator({**each, "$defs": schema["$defs"]})
             assert validator.is_valid(each["default"]), name
 
 
-def test_every_setting_and_option_is_described_in_the_schema(kinds: Kinds) -> None:
-    schema = json_schema(kinds)
+def test_every_setting_and_option_is_described_in_the_schema(schema: dict[str, Any]) -> None:
     for name, each in members(schema):
         section = schema["$defs"].get(each.get("$ref", "").rpartition("/")[2], {})
         assert each.get("description") or section.get("description"), name

@@ -1,22 +1,15 @@
 """What `tornado-idv check` shows of settings that are good."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 
-from tornado_idv.config.settings import Settings
+from support.fixtures.configs import GOOD, Load
 from tornado_idv.config.summary import summary
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.shared import SharedCacheOptions
 
-Load = Callable[..., Settings]
-
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
-GOOD = """\
-profile_sites: [https://profiles.example]
-backends: [{name: members, kind: table, path: members.db}]
-"""
 
 
 def test_summary_of_a_minimal_file(load_text: Load, kinds: Kinds) -> None:
@@ -46,7 +39,7 @@ def test_summary_shows_shadows_apart(load_text: Load, kinds: Kinds) -> None:
 def test_summary_of_a_large_file(load_text: Load, kinds: Kinds) -> None:
     text = f"""\
 profile_sites: [https://profiles.example, https://old.example]
-server: {{host: "::1", port: 0, base_path: /identity}}
+server: {{host: "::1", port: 0, base_path: /identity, tls: {{cert_file: c, key_file: k}}}}
 auth:
   keys:
     - {{id: shop, sha256: {"a" * 64}, expires: 2026-06-01T00:00:01Z}}
@@ -68,7 +61,7 @@ demo: true
 admin: {{port: 9}}
 """
     assert summary(load_text(text), NOW, kinds) == [
-        ("listens on", "http://[::1]:any free port/identity"),
+        ("listens on", "https://[::1]:any free port/identity"),
         ("admin listener", "http://127.0.0.1:9"),
         ("profile sites", "https://profiles.example, https://old.example"),
         (
