@@ -191,16 +191,6 @@ def test_lookup_of_a_source_without_its_canary_is_undetermined(
         ([BIRD], [ALICE, User("", "9001", "idv-canary")], ["--max-rejected", "100%"], None),
         ([], [ALICE, User("", "9001", "idv-canary")], ["--max-rejected", "100%"], "@idv-canary"),
     ],
-    ids=[
-        "listed",
-        "not listed",
-        "other card",
-        "kept",
-        "never stored",
-        "changed",
-        "rejected",
-        "rejected, new",
-    ],
 )
 def test_list_without_the_canary_is_refused(
     invoke: Invoke,

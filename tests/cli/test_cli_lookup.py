@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.forked_commands import BROKEN, start
-from support.processes.forking import fork
-from support.processes.process import TIMEOUT, Invoke, command
+from support.processes.process import Invoke, command
 from support.processes.service import make_database
 from tornado_idv.cli import lookup as lookup_command
 from tornado_idv.lookup.chain import Explanation
@@ -61,26 +59,6 @@ def test_an_absent_user_is_the_answer_no(invoke: Invoke, config: Config) -> None
     assert (result.exit_code, json.loads(result.stdout)) == (1, NOT_FOUND)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("output", [BROKEN, "/dev/full"])
-@pytest.mark.parametrize("arguments", [["@alice"], ["@alice", "--json"], ["--help"]])
-def test_a_result_that_cannot_be_printed_is_not_the_answer_no(
-    config: Config, tmp_path: Path, arguments: list[str], output: str
-) -> None:
-    done = start(tmp_path / "logs", "lookup", *arguments, "-c", config(USERS), output=output)
-    assert done.wait() == 3
-    reason = "standard output cannot be written: No space left on device\n"
-    assert done.stderr == ("" if output == BROKEN else reason)
-
-
-@pytest.mark.slow
-def test_wrong_use_that_cannot_be_printed_is_not_the_answer_no(config: Config) -> None:
-    with open("/dev/full", "w") as full:  # noqa: PTH123
-        streams = {"stdout": full.fileno(), "stderr": full.fileno()}
-        process = fork("lookup", "no nick", "-c", str(config(USERS)), **streams)
-        assert process.wait(TIMEOUT) == 2
-
-
 def test_an_unexpected_error_is_not_the_answer_no(
     invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,32 +78,23 @@ def test_a_failed_lookup_prints_the_reason(invoke: Invoke, config: Config) -> No
 
 
 @pytest.mark.parametrize(
-    "who",
-    ["alice", "@", "", "@a b", "https://evil.example/m/alice", "1" * 33, "\u0664\u0660"],
-    ids=ascii,
-)
-def test_an_invalid_identifier_is_wrong_use(invoke: Invoke, config: Config, who: str) -> None:
-    """The valid forms are printed."""
-    result = invoke("lookup", "-c", config(USERS), "--", who)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "write @nick, https://profiles.example/m/nick, or a card's digits" in result.stderr
-
-
-@pytest.mark.parametrize(
     ("who", "hint"),
     [
         ("alice", "; did you mean @alice?"),
-        ("4000-1234", ", only digits: no spaces, dashes or dots"),
-        ("4000 1234", ", only digits: no spaces, dashes or dots"),
-        ("a b", ", or a card's digits"),
-        ("@a b", ", or a card's digits"),
+        *((who, ", only digits: no spaces, dashes or dots") for who in ("4000-1234", "4000 1234")),
+        *((who, ", or a card's digits") for who in ("a b", "@a b", "@", "", "\u0664\u0660")),
+        ("https://evil.example/m/alice", ", or a card's digits"),
+        ("1" * 33, ""),
     ],
+    ids=ascii,
 )
-def test_a_guess_is_made_at_what_was_meant(
+def test_an_invalid_identifier_is_wrong_use(
     invoke: Invoke, config: Config, who: str, hint: str
 ) -> None:
+    """The valid forms are printed, and a guess at what was meant."""
     result = invoke("lookup", "-c", config(USERS), "--", who)
-    assert result.exit_code == 2
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "write @nick, https://profiles.example/m/nick, or a card's digits" in result.stderr
     assert result.stderr.splitlines()[-1].endswith(hint)
 
 

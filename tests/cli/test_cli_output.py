@@ -18,10 +18,11 @@ USER = User("Größe €", "4000", "alice")
 CONFIG = """profile_sites: [https://p.example]
 backends: [{name: users, kind: sqlite, path: users.db}]
 """
-LOCALES: dict[str, dict[str, str]] = {
-    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    "Latin-1": {"PYTHONIOENCODING": "latin-1"},
-    "ASCII, strict": {"PYTHONIOENCODING": "ascii:strict"},
+ASCII = {
+    "LC_ALL": "C",
+    "PYTHONUTF8": "0",
+    "PYTHONCOERCECLOCALE": "0",
+    "PYTHONIOENCODING": "ascii:strict",
 }
 
 
@@ -34,13 +35,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("locale", list(LOCALES.values()), ids=list(LOCALES))
-def test_output_is_utf8_in_any_locale(folder: Path, locale: dict[str, str]) -> None:
+def test_output_is_utf8_in_any_locale(folder: Path) -> None:
     """An export can be imported again."""
     exported = subprocess.run(
         [*COMMAND, "users", "export", "--from", "users"],
         cwd=folder,
-        env={**os.environ, **locale},
+        env={**os.environ, **ASCII},
         capture_output=True,
         timeout=TIMEOUT,
         check=False,
@@ -65,12 +65,7 @@ def test_name_of_a_file_that_is_no_text_is_printed(folder: Path, arguments: list
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [["users", "export", "--from", "users"], ["users", "--help"]],
-    ids=" ".join,
-)
-def test_closed_pipe_ends_a_command_without_a_word(folder: Path, arguments: list[str]) -> None:
+def test_closed_pipe_ends_a_command_without_a_word(folder: Path) -> None:
     """As behind `head`; the exit code is that of a result that cannot be printed.
 
     Also where Python does not buffer; `test_cli_output_errors` has the others.
@@ -78,7 +73,7 @@ def test_closed_pipe_ends_a_command_without_a_word(folder: Path, arguments: list
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [*COMMAND, *arguments],
+        [*COMMAND, "users", "export", "--from", "users"],
         cwd=folder,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=writer,

@@ -15,7 +15,7 @@ import click
 import pytest
 
 from support.databases import sqlite_databases
-from support.databases.key_stores import make_store
+from support.databases.key_stores import make_store, read
 from support.processes.commands import commands
 from support.processes.forked_commands import BROKEN, CLOSED, open_output
 from support.processes.forking import fork
@@ -92,8 +92,8 @@ TABLE = {
     "cache": ("", 2, 2),
 }
 SAMPLE = {
-    *("check", "keys issue", "keys rotate", "lookup", "reconcile", "serve", "users export"),
-    *("--help", "no-such-command"),
+    *("check", "keys issue", "keys revoke", "keys rotate", "lookup", "reconcile", "serve"),
+    *("users export", "--help", "no-such-command"),
 }
 """Commands that print in different ways; one class writes to the streams of all commands."""
 
@@ -172,6 +172,10 @@ def test_exit_code_is_the_documented_one(
         if expected[name] == 3 != TABLE[name][1]:
             reason = "standard output cannot be written: No space left on device\n"
             assert text == (reason if output == "/dev/full" else "")
+    stored = read(folder / "keys.db")
+    assert stored["disabled"].disabled or "keys disable" not in names
+    assert stored["revoked"].revoked is not None
+    assert (len(stored["rotated"].tokens) > 1) is not unwritten
 
 
 _OF_A_PLUGIN = """

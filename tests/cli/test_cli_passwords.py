@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,14 +59,14 @@ COMMANDS = (
     "lookup @alice --explain",
     "keys list",
     "keys issue shop --json",
-    "users count --from a",
     "users export --from a",
     "lookup @alice --steps --backend a",
     "postgres init --apply",
     "status",
-    "reload",
     "serve",
 )
+# Commands that read the configuration in different ways.
+READERS = ("check", "keys list", "status", "serve")
 
 
 def write(folder: Path, template: str, backend: str, more: str) -> Path:
@@ -82,12 +82,12 @@ def write(folder: Path, template: str, backend: str, more: str) -> Path:
 
 @pytest.fixture
 def reported(invoke: Invoke, folder: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., str]:
-    """Run all commands with this URL, and return what they print, log and raise."""
+    """Run commands with this URL, and return what they print, log and raise."""
 
-    def run(setting: str, url: str) -> str:
+    def run(setting: str, url: str, commands: Sequence[str] = READERS) -> str:
         path = write(folder, url, *SETTINGS[setting][1:])
         texts: list[str] = []
-        for command in COMMANDS:
+        for command in commands:
             if command != "serve" or not texts[0].startswith("check: 0"):
                 result = invoke(*command.split(), "-c", path)
                 texts.append(f"{command}: {result.exit_code} {result.output}")
@@ -104,7 +104,7 @@ def test_no_command_shows_a_part_of_a_password(
 ) -> None:
     """Whether or not it is percent-encoded where it must be; each setting has a third of them."""
     for password in PASSWORDS[number % 3 :: 3]:
-        text = reported(setting, SETTINGS[setting][0].format(password))
+        text = reported(setting, SETTINGS[setting][0].format(password), COMMANDS)
         for secret in SECRETS:
             assert secret not in text, (password, text)
 

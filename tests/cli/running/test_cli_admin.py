@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN
+from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN, admin_port
 from support.processes.process import Invoke, eventually
 from support.processes.service import FIXTURE, KEY, Client, serving
 from tornado_idv.admin.report import PartReport
@@ -26,13 +26,10 @@ COMMANDS = [
     ("explain", "@alice"),
     ("reload",),
 ]
-NAMES = [" ".join(each) for each in COMMANDS]
 
 
-def with_fixed_port(service: Service, folder: Path, text: str) -> Path:
-    """Write the configuration of a service with the port that its admin listener took."""
-    assert service.admin_url is not None
-    port = service.admin_url.rpartition(":")[2]
+def with_admin_port(folder: Path, port: int, text: str = WITH_ADMIN) -> Path:
+    """Write a configuration whose admin listener has this port."""
     before, _, after = text.rpartition("port: 0")
     path = folder / "used.yaml"
     path.write_text(f"{before}port: {port}{after}", encoding="utf-8")
@@ -48,7 +45,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def used(service: Service, tmp_path: Path) -> Path:
-    return with_fixed_port(service, tmp_path, WITH_ADMIN)
+    return with_admin_port(tmp_path, admin_port(service))
 
 
 def test_status_is_shown(service: Service, used: Path, invoke: Invoke) -> None:
@@ -150,14 +147,13 @@ def test_explain_shows_the_backends(
         assert record["backends"][0]["backend"] == "users"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_service_could_not_be_determined(
     tmp_path: Path, invoke: Invoke, command: tuple[str, ...]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    path = tmp_path / "config.yaml"
-    path.write_text(WITH_ADMIN.replace("admin: {port: 0}", f"admin: {{port: {port}}}"))
+    path = with_admin_port(tmp_path, port)
     done = invoke(*command, "--config", path)
     assert (done.exit_code, done.stdout) == (3, "")
     assert f"no response from the admin listener at http://127.0.0.1:{port}" in done.stderr
@@ -179,9 +175,8 @@ def test_something_else_at_the_port_could_not_be_determined(
 
         thread = threading.Thread(target=respond)
         thread.start()
-        path = tmp_path / "config.yaml"
         port = listener.getsockname()[1]
-        path.write_text(WITH_ADMIN.replace("admin: {port: 0}", f"admin: {{port: {port}}}"))
+        path = with_admin_port(tmp_path, port)
         done = invoke("status", "--config", path)
         thread.join()
     assert (done.exit_code, done.stdout) == (3, "")
@@ -213,7 +208,7 @@ def test_key_is_read_from_a_file(tmp_path: Path, invoke: Invoke) -> None:
     (tmp_path / "other.token").write_text(KEY)
     (tmp_path / "bad.token").write_text("one\ntwo")
     with serving(OPEN_TO_ALL, tmp_path) as service:
-        used = with_fixed_port(service, tmp_path, OPEN_TO_ALL)
+        used = with_admin_port(tmp_path, admin_port(service), OPEN_TO_ALL)
 
         def health(*options: object) -> tuple[int, str]:
             done = invoke("health", "--config", used, *options)

@@ -65,8 +65,7 @@ def stopped_while(
 
 
 @pytest.mark.parametrize(
-    ("importing", "number"),
-    [("click", signal.SIGTERM), ("pluggy", signal.SIGINT), ("idv_hanging", signal.SIGTERM)],
+    ("importing", "number"), [("click", signal.SIGTERM), ("pluggy", signal.SIGINT)]
 )
 def test_stop_while_python_imports_ends_the_service_with_exit_code_0(
     tmp_path: Path, importing: str, number: signal.Signals
