@@ -45,10 +45,10 @@ SIZES = {
     "plugins/idv_upstream": 2840,
     "plugins/idv_yaml": 424,
     "soak": 3_720,
-    "product": 36_020,  # + 300 for comments that answer "why", and two sentences in place of one
-    "tests": 73_800,  # + 500: bugs that were seeded and not found have tests
+    "product": 36_060,  # + 300 for comments that answer "why", and two sentences in place of one
+    "tests": 73_300,  # + 500: bugs that were seeded and not found have tests
     # In hundredths of a line.
-    "tests per line of product": 204,
+    "tests per line of product": 203,
     # Words of Markdown outside of tests and examples.
     # + 1,300 for a README in each feature; + 2,800 for those who take the code up: reasons, reading
     # order, features, plugins, guarding tests.

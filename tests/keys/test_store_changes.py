@@ -152,14 +152,14 @@ def test_changes_at_once_wait_for_each_other(place: KeyStoreLocation) -> None:
             rotate_at(own, first)
 
     def rotate_at(own: KeyStoreLocation, first: int) -> None:
-        for i in range(first, first + 10):
+        for i in range(first, first + 5):
             with open_store(own) as store:
                 token = Token(digest(str(i)), CREATED + i)
                 store.rotate("shop", token, overlap=1e6, expires=None)
 
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(rotate, range(0, 40, 10)))
-    assert len(read(place)["shop"].tokens) == 41
+        list(threads.map(rotate, range(0, 20, 5)))
+    assert len(read(place)["shop"].tokens) == 21
 
 
 def test_store_is_created_once_by_commands_at_once(place: KeyStoreLocation) -> None:

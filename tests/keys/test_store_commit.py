@@ -15,7 +15,7 @@ from idv_postgres import key_database
 from idv_postgres.key_store import PostgresKeyStore
 from support.databases.key_stores import CREATED, make_store, open_store, postgres_place, read
 from support.databases.postgres_server import Database
-from support.processes.process import Invoke
+from support.processes.process import Invoke, eventually
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.keys.token import check_token, digest
 
@@ -87,7 +87,8 @@ def test_change_that_no_standby_confirms_is_uncertain(
         database.run("ALTER SYSTEM RESET synchronous_standby_names")
         database.run("ALTER ROLE idv RESET synchronous_commit; SELECT pg_reload_conf()")
     place.close()
-    assert read(place)["shop"].disabled is states[-1]
+    # On a busy machine the server may begin the COMMIT after the command has given up.
+    eventually(lambda: read(place)["shop"].disabled is states[-1])
 
 
 def test_token_that_may_be_valid_is_printed_with_an_exit_code_of_its_own(

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
-from support.databases.key_stores import make_store, open_store
+from support.databases.key_stores import config_with, make_store, open_store
 from support.databases.postgres_cluster import Cluster, running_cluster
 from support.databases.postgres_server import PostgresServer
 from support.http.repeated_requests import BODY, PATH
@@ -20,7 +20,7 @@ from support.http.tcp_relay import relaying
 from support.processes.admin import ask_admin
 from support.processes.ports import free_port
 from support.processes.process import Invoke, eventually
-from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from support.processes.service import FIXTURE, KEY, Client, serving
 from tornado_idv.keys import follower
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.token import issue
@@ -69,42 +69,8 @@ def split(cluster: Cluster) -> None:
 
 def configured(path: Path, store: str) -> Path:
     (path.parent / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    config = CONFIG.replace("auth:\n", f"auth:\n  store: {store}\n")
-    backends = "  - {name: users, kind: yaml, path: users.yaml}\n"
-    path.write_text(f"{config}{backends}admin: {{port: 0}}\n", encoding="utf-8")
+    path.write_text(f"{config_with(store)}admin: {{port: 0}}\n", encoding="utf-8")
     return path
-
-
-COMMANDS = (
-    "revoke shop",
-    "disable shop",
-    "rotate shop",
-    "issue new",
-    "list",
-    "show shop",
-    "export",
-)
-
-
-def test_commands_refuse_where_two_hosts_are_primaries(
-    cluster: Cluster, tmp_path: Path, invoke: Invoke
-) -> None:
-    """Whichever is named first. Neither has changed then."""
-    tokens_of(cluster, "shop")
-    split(cluster)
-    names = [f"127.0.0.1:{each.port}" for each in cluster.servers]
-    file = tmp_path / "keys.jsonl"
-    file.write_text(f'{{"id": "new", "sha256": "{"0" * 64}"}}')
-    for servers in (cluster.servers, cluster.servers[::-1]):
-        config = configured(tmp_path / "config.yaml", dsn(*servers))
-        for command in (*COMMANDS, f"import {file} --update", "issue new --create"):
-            result = invoke("keys", *command.split(), "-c", config)
-            assert (result.exit_code, result.stdout) == (1, ""), command
-            assert all(name in result.stderr for name in names)
-            assert "are both primaries" in result.stderr
-    assert [each.run(STATES) for each in cluster.servers] == ["shop true"] * 2
-    single = configured(tmp_path / "config.yaml", dsn(cluster.primary))
-    assert invoke("keys", "revoke", "shop", "-c", single).exit_code == 0
 
 
 def test_a_standby_a_lost_host_and_another_name_are_no_second_primary(
@@ -152,12 +118,20 @@ async def test_a_host_that_leads_to_another_primary_by_now_is_noticed(
         await asyncio.to_thread(followed.location.close)
 
 
-def test_service_reports_two_primaries_and_keys_that_a_failover_brings_back(
+COMMANDS = ("revoke shop", "disable shop", "rotate shop", "issue new", "issue new --create")
+COMMANDS += ("list", "show shop", "export", "import keys.jsonl --update")
+
+
+def test_two_primaries_are_reported_and_keys_that_a_failover_brings_back(
     cluster: Cluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    invoke: Invoke,
 ) -> None:
+    """Commands refuse, whichever is named first; neither has changed then."""
+    monkeypatch.chdir(tmp_path)
+    Path("keys.jsonl").write_text(f'{{"id": "new", "sha256": "{"0" * 64}"}}')
     monkeypatch.setattr(follower, "_SERVER_INTERVAL", 0.2)
     tokens = {"caller": KEY, "unknown": issue("unknown"), **tokens_of(cluster, "shop")}
     config = configured(tmp_path / "config.yaml", dsn(*cluster.servers)).read_text("utf-8")
@@ -185,6 +159,14 @@ def test_service_reports_two_primaries_and_keys_that_a_failover_brings_back(
         assert (report()[1], "are both primaries" in str(report()[2])) == (["key store"], True)
         assert [status(each) for each in tokens] == [200, 503, 503]
         assert "undone" not in caplog.text
+        for servers in (cluster.servers, cluster.servers[::-1]):
+            path = configured(tmp_path / "commands.yaml", dsn(*servers))
+            for command in COMMANDS:
+                result = invoke("keys", *command.split(), "-c", path)
+                assert (result.exit_code, result.stdout) == (1, ""), command
+                assert all(f"127.0.0.1:{each.port}" in result.stderr for each in servers)
+                assert "are both primaries" in result.stderr
+        assert [each.run(STATES) for each in cluster.servers] == ["shop false", "shop true"]
         cluster.primary.stop()
         eventually(lambda: report() == ("ready", [], None))
         (warning,) = [each.getMessage() for each in caplog.records if "undone" in each.getMessage()]

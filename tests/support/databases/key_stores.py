@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
 from support.databases.postgres_server import Database
+from support.processes.service import CONFIG
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
@@ -42,6 +43,12 @@ def postgres_place(database: Database) -> PostgresKeyStore:
         f"SET client_min_messages = error; DROP SCHEMA IF EXISTS idv_keys CASCADE; {create}"
     )
     return PostgresKeyStore(SecretStr(database.dsn))
+
+
+def config_with(dsn: str) -> str:
+    """Return the configuration of a service with this key store, and users in users.yaml."""
+    config = CONFIG.replace("auth:\n", f"auth:\n  store: {dsn}\n")
+    return f"{config}  - {{name: users, kind: yaml, path: users.yaml}}\n"
 
 
 def open_store(place: Place, **options: Any) -> AbstractContextManager[KeyStore]:
