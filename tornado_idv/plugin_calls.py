@@ -14,7 +14,7 @@ ResultT = TypeVar("ResultT")
 def is_cancelled() -> bool:
     """Return whether the current task is being cancelled.
 
-    If it is not, a caught `CancelledError` comes from something that the task awaited.
+    Otherwise a caught `CancelledError` comes from something that the task awaited.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
