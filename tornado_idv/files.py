@@ -132,7 +132,7 @@ class FileSecret(SecretStr):
 
     A missing, empty or binary file does not change the secret: a write may be in progress. Nor does
     a text with another ``fixed_part``, before a reload. The file is checked at most once a second;
-    ``timer`` gives seconds.
+    ``timer`` returns seconds.
     """
 
     check_interval: ClassVar[float] = 1.0

@@ -43,7 +43,7 @@ class Refused(Broken):
 
 
 class Refusals:
-    """The pauses of all credentials; ``timer`` gives seconds, the same in all processes."""
+    """The pauses of all credentials; ``timer`` returns seconds, the same in all processes."""
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer

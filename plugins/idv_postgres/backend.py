@@ -91,13 +91,13 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def problem(self) -> str | None:
-        """Why every lookup fails, or every "not found" of a standby."""
+        """The reason why lookups fail, or why "not found" of a standby does not count."""
         error = self._availability.error
         return self._database.problem if error is None else error.reason
 
     @property
     def revision(self) -> str | None:
-        """Another one for each connection of the listener: earlier changes are unknown."""
+        """An id of the listener's connection: changes before this connection are unknown."""
         return None if self._listener is None else self._listener.session
 
     @property
@@ -105,7 +105,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         return self._database.servers
 
     async def open(self) -> None:
-        """Connect and validate the table; raises `StartError` for one that may not be served."""
+        """Connect and validate the table; raises `StartError` if it must not be served."""
         try:
             await self._connect()
             with suppress(Exception):  # lookups will report it

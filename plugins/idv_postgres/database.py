@@ -190,7 +190,7 @@ class Database:
 
     @property
     def problem(self) -> str | None:
-        """Why "not found" of a standby in use does not count."""
+        """The reason why "not found" of a standby in use does not count."""
         problems = (self.executor.servers[address][1] for address, _ in self.servers)
         return next(filter(None, problems), None)
 
@@ -243,7 +243,7 @@ class Database:
             self.pool.drop_idle()
 
     async def fetch(self, sql: str, value: str | list[str]) -> Result:
-        """Run a lookup, or one for several values, which may raise `TimeoutError`."""
+        """Run a lookup of one value or of several; the latter may raise `TimeoutError`."""
         pool = self.pool  # `open` replaces it
         connection = await pool.acquire()
         try:

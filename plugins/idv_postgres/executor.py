@@ -44,11 +44,11 @@ class Executor:
         """The last role at each address, and why "not found" does not count there."""
 
     async def run(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
-        """Run a lookup, or one for several values, which may raise `TimeoutError`.
+        """Run a lookup of one value or of several; the latter may raise `TimeoutError`.
 
-        A lookup that calls a function is repeated after it found nothing. A STABLE function reads
-        by the snapshot of the query, and this is older than the end of a TRUNCATE for which the
-        function waits. In a transaction the second query has a snapshot from after these locks.
+        A lookup that calls a function is repeated if it found no row. A STABLE function reads the
+        snapshot of its query. If the function waited for a TRUNCATE, the snapshot is too old. The
+        second query, in the same transaction, gets a new snapshot and already holds the locks.
         """
         is_batch, may_repeat = isinstance(value, list), sql in self.lookups.repeated
         if self._is_prepared:

@@ -109,7 +109,7 @@ class Listener:
                 self._purge()
 
     async def _read_files(self, connection: Connection) -> tuple[object, str]:
-        """Return the relations that lookups read with their files, and the position in the WAL."""
+        """Return the files of the relations that lookups read, and the position in the WAL."""
         relation = self._database.executor.lookups.relation
         files, position = await connection.fetchrow(_FILES, relation and relation.sql)
         return files, position

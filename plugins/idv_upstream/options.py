@@ -115,7 +115,7 @@ class UpstreamOptions(BackendOptions):
         names = {name.lower() for each in requests if each is not None for name in each.headers}
         own = (self.echo_header or "").lower()
         if own in {*names, *self.forward} or is_reserved(own):
-            raise ValueError("echo_header is set by this service already; write another header")
+            raise ValueError("echo_header is reserved, or set by headers or forward; rename it")
         if both := sorted(self.forward & names):
             raise ValueError(f"forward and headers both set {both[0]}; write it in one of them")
         return self

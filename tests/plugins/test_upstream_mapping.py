@@ -396,8 +396,8 @@ def test_echo_in_another_case_and_of_another_form_is_no_missing_user() -> None:
     [
         ({"match": "echo"}, "match: echo needs select"),
         ({**ECHO, "check_echo": "false"}, "match: echo needs select"),
-        ({"plan": "&plan"}, "gives an expression, no value"),
-        ({"found_when": "&plan"}, "gives an expression, no value"),
+        ({"plan": "&plan"}, "is an expression reference"),
+        ({"found_when": "&plan"}, "is an expression reference"),
         ({"found_when": " || ".join(["a"] * 3000)}, "not a JMESPath expression"),
     ],
     ids=["echo of no list", "unchecked echo", "reference", "condition", "endless"],

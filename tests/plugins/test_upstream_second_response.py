@@ -204,5 +204,5 @@ def test_echo_header_is_no_header_of_another_kind(name: str) -> None:
         "forward": ["x-request-id"],
         "echo_header": name,
     }
-    with pytest.raises(ValueError, match="echo_header is set by this service already"):
+    with pytest.raises(ValueError, match="echo_header is reserved, or set by"):
         UpstreamOptions.model_validate({**options, "kind": "upstream"})

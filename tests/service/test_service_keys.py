@@ -234,7 +234,7 @@ def test_unexpected_error_does_not_end_the_following(
         with monkeypatch.context() as patched:
             patched.setattr(KeyStore, "api_keys", lambda *_: 1 / 0)
             change(store, lambda opened: opened.set_disabled("shop", disabled=True))
-            eventually(lambda: "following the key store failed" in caplog.text)
+            eventually(lambda: "reading or writing the key store failed" in caplog.text)
         eventually(lambda: ask(Client(service.port), token).status == 401)
     assert "ZeroDivisionError" in caplog.text
 

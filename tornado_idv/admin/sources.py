@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 def source_report(
     name: str, kind: str, breaker: CircuitBreaker, counters: Counters, **state: Any
 ) -> BackendReport:
-    """Return the report of a source with this ``state``. Its counters are found by ``name``."""
+    """Return the report of the source ``name``. ``state`` are further fields of the report."""
     counted = counters.backends[name]
     return BackendReport(
         name=name,

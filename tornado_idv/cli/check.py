@@ -228,9 +228,9 @@ class DryRun:
 
     @contextmanager
     def _problems_at(self, *steps: int | str) -> Iterator[None]:
-        """Catch an `IdvError`, and add it as a problem of the setting at ``steps``.
+        """Catch an `IdvError`, and report it as a problem of the setting with the path ``steps``.
 
-        A `SettingError` has steps of its own.
+        A `SettingError` contains the path of its setting.
         """
         try:
             yield

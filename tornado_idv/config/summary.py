@@ -19,7 +19,7 @@ _MAX_KEYS = 10
 
 
 def summary(settings: Settings, now: datetime, kinds: Kinds) -> list[tuple[str, str]]:
-    """Return labels and texts, one line each, none for what is off; ``now`` decides on keys."""
+    """Return the label and text of each line. ``now`` decides which keys are valid."""
     server, admin, store = settings.server, settings.admin, settings.auth.store
     cache, shared = settings.cache, settings.shared_cache
     listens = ", ".join(

@@ -22,7 +22,7 @@ class SharedCacheOptions(Options):
 
 
 class Purge(NamedTuple):
-    """A purge of the answers of backends, those of users, or without either everything.
+    """A purge of the answers of some backends, of some users, or, without both, of everything.
 
     Each also purges every "not found".
     """

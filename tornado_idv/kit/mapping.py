@@ -126,7 +126,7 @@ class Expression:
         self.text = text
         self.node = _parse(text)
         if self.node["type"] == "expref":  # rejected: as a condition it would always be true
-            raise ValueError(f"not a JMESPath expression: {text} gives an expression, no value")
+            raise ValueError(f"not a value: {text} is an expression reference; remove the &")
         self._member = self.node["value"] if self.node["type"] == "field" else None
 
     @property
@@ -184,7 +184,7 @@ def _check_no_projection(text: str) -> None:
         if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
             raise ValueError(
                 f"{text} leaves out records with an unexpected structure, so their users would "
-                "not be found; select the list itself, and write the rest into the fields"
+                "not be found; select only the list here, and move the rest of the path into fields"
             )
 
 

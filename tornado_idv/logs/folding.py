@@ -27,7 +27,7 @@ class Folding:
 
     An event is folded for 10 s after it was written. At the end, `expire` calls ``write`` for a
     repeated event, and begins another interval. With too many different events, the interval of the
-    oldest ends early. ``clock`` gives seconds.
+    oldest ends early. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Folding:
             return True
 
     def expire(self) -> None:
-        """End all intervals that are over. Begin another one for each repeated event."""
+        """End all expired intervals. Begin a new interval for each repeated event."""
         with self._lock:
             now = self._clock()
             while self._folds and next(iter(self._folds.values())).until <= now:

@@ -66,7 +66,7 @@ class CacheLimits(Options):
 class AnswerCache:
     """Answers by query.
 
-    ``timer`` gives seconds and never goes back; ``chance`` gives numbers from 0 to 1.
+    ``timer`` returns seconds and never goes back; ``chance`` returns numbers from 0 to 1.
     """
 
     def __init__(

@@ -65,8 +65,8 @@ class Canary:
     """The canaries of one backend for one ``kind`` of query. All of them must be found.
 
     The ``absent`` users, the same for each kind, must not be found. ``look_up`` queries the
-    backend until a deadline; ``timer`` gives seconds. At most one lookup of the canaries runs at a
-    time, in ``task``. Waiting lookups share it, or the next one.
+    backend until a deadline; ``timer`` returns seconds. At most one lookup of the canaries runs at
+    a time, in ``task``. Waiting lookups share it, or the next one.
     """
 
     def __init__(

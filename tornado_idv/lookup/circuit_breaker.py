@@ -28,7 +28,7 @@ class Permit(Enum):
 
 
 class CircuitBreaker:
-    """One circuit. ``timer`` gives seconds; ``chance`` gives numbers from 0 to 1."""
+    """One circuit. ``timer`` returns seconds; ``chance`` returns numbers from 0 to 1."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ _RESOLUTION = 0.005
 class DeadlineQueue(Generic[Key]):
     """Keys with a deadline, in one event loop. ``on_expired`` is called with each expired key.
 
-    Times are those of the loop's clock, in seconds.
+    Times are seconds of the loop's clock.
     """
 
     def __init__(self, on_expired: Callable[[Key], object]) -> None:

@@ -117,4 +117,4 @@ class Failures(TTLCache[str, LookupFailed | None]):
         return self[text] if Cache.__contains__(self, text) else None
 
     def __missing__(self, key: str) -> None:
-        """Return ``None`` for an expired one."""
+        """Return ``None`` for an expired failure."""

@@ -79,7 +79,7 @@ class Guard:
     `User`, with "not known here", or with `Unavailable` or `Broken` in the backend's name.
     ``accepts`` returns whether a response can contain a record. ``on_result`` is called with every
     `BackendCall`. ``ttl`` is the configured time to live of users without ``cache_ttl``; ``timer``
-    gives seconds. If a backend has several guards, one of them ``listens`` to it.
+    returns seconds. If a backend has several guards, one of them ``listens`` to it.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Guard:
         return (self.name, self.find(query, deadline)) if self.serves(query) else None
 
     async def find(self, query: Query, deadline: float, *, canary: bool = False) -> Answer | None:
-        """Look the query up in the backend, by ``deadline`` (seconds of the loop's clock)."""
+        """Look the query up in the backend until ``deadline``, in seconds of the loop's clock."""
         if self._match is not None and not self._match(query.text) and not canary:
             return _EXCLUDED
         started = self._timer()

@@ -111,7 +111,7 @@ class Keys:
                     await store.in_thread(store.write_last_used, self._last_used())
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 self._mark_incomplete()
-                _log.error("following the key store failed:\n%s", format_traceback(error))
+                _log.error("reading or writing the key store failed:\n%s", format_traceback(error))
             finally:
                 late.cancel()
 

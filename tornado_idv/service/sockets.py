@@ -139,7 +139,7 @@ class SocketFiles:
 
 
 def _is_lost(path: Path, own: FileSignature | None) -> bool:
-    """Return whether the file is missing or another one. Without access it counts as present."""
+    """Return whether the file is missing or replaced. An inaccessible file counts as present."""
     try:
         now = FileSignature.of(path)
     except OSError as error:

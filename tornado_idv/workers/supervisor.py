@@ -51,7 +51,7 @@ class Supervisor:
     When all processes serve, ``on_ready`` is called with the number of keys. ``release`` closes the
     public sockets in this process: otherwise they would stay open after the workers close theirs. A
     reload changes ``current``. ``counters`` has the last counts of ended processes, and the counts
-    of reloads. ``clock`` gives monotonic seconds.
+    of reloads. ``clock`` returns monotonic seconds.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class TlsOptions(Options):
 
 
 class Tls:
-    """The SSL context of one backend; ``timer`` gives seconds."""
+    """The SSL context of one backend; ``timer`` returns seconds."""
 
     def __init__(
         self, options: TlsOptions, name: str, timer: Callable[[], float] = time.monotonic

@@ -174,14 +174,14 @@ create_option = click.option(
 
 
 def _parse_id(key_id: str) -> str:
-    """Return a valid id of a key. Raises `RefusedError`, without the text: it may be a token."""
+    """Return a valid ``key_id``. The `RefusedError` omits an invalid one: it may be a token."""
     if not re.fullmatch(KEY_ID, key_id, re.ASCII):
         raise RefusedError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
     return key_id
 
 
 def check_moment(moment: float) -> float:
-    """Return a printable Unix time. Raises `ValueError` for others."""
+    """Return a Unix time that can be printed. Raises `ValueError` for any other time."""
     if not 0 <= moment < _END_OF_TIME:
         raise ValueError("must be a time from 1970 on and before the year 9999")
     return moment

@@ -195,7 +195,7 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
 
 
 def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
-    """Return the reason against an update: it would undo a later change, or replace another key."""
+    """Return why an update must not happen: it undoes a later change, or replaces another key."""
     latest, digests = key.tokens[-1].created, {each.digest for each in key.tokens}
     if stored.revoked is not None and key.revoked is None:
         return "the key was revoked permanently in this store"

@@ -44,7 +44,7 @@ def service_time(date: str) -> float:
 class Run:
     """Looks up the user of each account, and keeps the rows of missing users.
 
-    ``grace`` is in seconds, ``clock`` gives Unix time, and ``pause`` sleeps for some seconds.
+    ``grace`` is in seconds, ``clock`` returns Unix time, and ``pause`` sleeps for some seconds.
     `ask`, `check` and `require_users` raise `RefusedError` or `UndeterminedError`.
     """
 

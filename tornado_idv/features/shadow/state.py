@@ -41,7 +41,7 @@ class ShadowState:
     """Writes the comparisons of a shadow to its file every few seconds, in a thread.
 
     If the file hangs or cannot be written, lookups are not delayed. ``problem`` is the last error.
-    ``clock`` gives Unix time.
+    ``clock`` returns Unix time.
     """
 
     def __init__(self, path: Path, backend: str, clock: Callable[[], float] = time.time) -> None:

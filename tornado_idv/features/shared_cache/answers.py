@@ -14,9 +14,9 @@ from tornado_idv.model import Answer, Query, SharedAnswer, User
 
 @dataclass(slots=True, eq=False)
 class SharedAnswers:
-    """The shared answers of ``backends``, for the queries of a directory with this cache.
+    """The shared answers for a directory with this ``cache`` and these ``backends``.
 
-    ``scope`` is the one for `SharedCache`. ``encode`` and ``accepts`` are those of the directory.
+    `SharedCache` gets the ``scope``. The directory has the same ``encode`` and ``accepts``.
     """
 
     tier: SharedTier

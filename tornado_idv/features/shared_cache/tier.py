@@ -46,7 +46,7 @@ def _union(purges: Sequence[Purge]) -> Purge:
 
 
 class SharedTier:
-    """A shared cache for directories. ``clock`` gives wall-clock seconds.
+    """A shared cache for directories. ``clock`` returns wall-clock seconds.
 
     Its name in ``counters`` is `NAME`. The caller counts hits and misses.
     """

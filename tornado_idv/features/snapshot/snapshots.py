@@ -55,7 +55,7 @@ def make_part(running: Running) -> Snapshots:
 
 
 class Snapshots(Part):
-    """The snapshot named by ``settings``. ``clock`` gives seconds of the wall clock.
+    """The snapshot named by ``settings``. ``clock`` returns seconds of the wall clock.
 
     ``error`` is the current problem with the file, first seen at ``since``.
     """

@@ -61,7 +61,7 @@ class _Totals(NamedTuple):
 
 
 class History:
-    """Samples of a service. ``timer`` gives seconds, ``clock`` Unix time."""
+    """Samples of a service. ``timer`` returns seconds, ``clock`` Unix time."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""``tornado-idv users``: commands for all users of a backend."""
+"""``tornado-idv users``: import, export, count and compare the users of a backend."""
 
 from __future__ import annotations
 

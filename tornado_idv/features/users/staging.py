@@ -151,9 +151,9 @@ class Staging:
     def reject(
         self, row: int, line: int, reason: str, named: Iterable[Named], *, is_unclear: int
     ) -> None:
-        """Stage a rejected row, with an entry for each nickname or card number it may mean.
+        """Stage a rejected row, with one entry for each possible user in ``named``.
 
-        ``is_unclear`` is 1 for an invalid nickname, and 2 for a syntax error.
+        ``is_unclear`` is 1 for an invalid nickname, 2 for a syntax error, and otherwise 0.
         """
         for nickname, card_number in [*named] or [(None, None)]:
             self._run(

@@ -1,4 +1,4 @@
-"""The setting of lookups for proxies."""
+"""The setting that enables lookups for proxies."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
 
 
 class HeadTemplates(Generic[_Meaning]):
-    """The templates of all clients, by the shape of their heads; ``timer`` gives seconds."""
+    """The templates of all clients, by the shape of their heads; ``timer`` returns seconds."""
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer

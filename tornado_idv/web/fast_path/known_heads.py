@@ -199,7 +199,7 @@ class PendingResponse(Struct, eq=False):
         self.keep_alive = False
 
     def on_disconnect(self) -> None:
-        """Do nothing: the lookup goes on, and its answer is cached."""
+        """Ignore the disconnect: the lookup continues, and its answer is cached."""
 
     def send(self, _: Future[Answer]) -> None:
         """Send the response after the end of its lookup."""
