@@ -164,5 +164,5 @@ class FileSecret(SecretStr):
                     if self.fixed_part(text) == self.fixed_part(self._text):
                         self._text = text
                     else:
-                        _log.warning("%s: another source is named; reload", self._path)
+                        _log.warning("%s: the file names another source; reload", self._path)
         return self._text

@@ -22,7 +22,7 @@ FormatLines = Callable[[Sequence[Record]], str]
 
 
 def _as_text(value: object) -> str:
-    """Return text for a value without a JSON form: ``str``, for an exception only its type."""
+    """Return text for a value without a JSON form. For an exception, it is only the type."""
     return type(value).__name__ if isinstance(value, BaseException) else str(value)
 
 

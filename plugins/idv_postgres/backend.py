@@ -250,7 +250,7 @@ class PostgresBackend(Backend[PostgresOptions]):
                     _log.info("backend %s: connected", self.name)
 
     async def _watch(self) -> None:
-        """Probe the server once a lookup fails, or check the table after some time without that."""
+        """Probe the server after a failed lookup. Without one, check the table after some time."""
         try:
             async with asyncio.timeout(self.check_interval):
                 await self._availability.is_disturbed.wait()

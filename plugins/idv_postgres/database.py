@@ -177,7 +177,7 @@ class Database:
         return connection
 
     def _leave_other_hosts(self, connection: Connection) -> None:
-        """Close connections to other hosts after their use: two hosts may have other users."""
+        """Close connections to other hosts after use: two hosts may have different users."""
         if any(each.address != connection.address for each in self.pool.connections):
             self.pool.replace()
 

@@ -87,7 +87,7 @@ class Executor:
             raise
 
     async def _fetch(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
-        """Run a statement, with the state of a standby unless that is certain."""
+        """Run a statement. Unless the state of the standby is certain, query the state, too."""
         is_batch = isinstance(value, list)
         limit = self._batch_timeout if is_batch else None
         fetch = connection.fetch_prepared if self._is_prepared else connection.fetch

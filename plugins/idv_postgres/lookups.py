@@ -257,7 +257,7 @@ def select_users(
 
 
 async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:
-    """Return the columns of the table; raises `Broken` for a missing one, or one without text."""
+    """Return the columns of the table; raises `Broken` if one is missing or has no text."""
     table, names = options.quoted_table, options.columns
     if await connection.fetchval("SELECT to_regclass($1::text) IS NULL", table):
         raise Broken(f"there is no table {table}, or the user of the dsn cannot see it")
@@ -278,7 +278,7 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
 
 
 async def _equals(connection: Connection, column: Column, *, folds: bool = False) -> Condition:
-    """Return the condition for a column: equal to the byte, or except for the case of ASCII.
+    """Return a comparison of the column: exact, or, with ``folds``, ignoring the case of ASCII.
 
     The first comparison of folded values uses the usual index. A Turkish collation turns an ASCII
     letter into another one. There only ``COLLATE "C"`` folds like this service.
@@ -303,7 +303,7 @@ async def _equals(connection: Connection, column: Column, *, folds: bool = False
 async def _unique_warnings(
     connection: Connection, options: PostgresOptions, columns: Mapping[str, Column]
 ) -> list[str]:
-    """Return a statement for each missing index that makes two rows for one query impossible."""
+    """Return a warning for each missing unique index, because two rows could match a query."""
     table = options.quoted_table
     query = "SELECT relkind::text FROM pg_class WHERE oid = $1::text::regclass"
     # The key of a partitioned table may allow no unique index.

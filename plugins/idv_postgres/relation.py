@@ -70,7 +70,7 @@ async def resolve(
     """Return the relation of the option ``table``, and a warning for an ambiguous name.
 
     ``equals`` is for nicknames. Raises `Broken` for a relation that may not replace ``before``,
-    and for an ambiguous name of an empty one.
+    and for an empty relation with an ambiguous name.
     """
     table, column = options.quoted_table, f"{quoted(options.columns.nickname)}::text"
     value = f'lower({column} COLLATE "C")' if options.folds_nicknames else column
@@ -99,7 +99,7 @@ async def resolve(
 async def _require_same_users(
     connection: Connection, before: Relation, relation: Relation, equals: Condition
 ) -> None:
-    """Raise `Broken` unless ``relation`` may replace ``before``, the earlier one of this name.
+    """Raise `Broken` unless ``relation`` may replace ``before``, the former relation.
 
     A job may have loaded a new table and exchanged the names: then the old table is still in the
     same schema. Otherwise at least half of the sampled users must be in the new one.

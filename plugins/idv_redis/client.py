@@ -190,7 +190,7 @@ async def _ask(sentinel: Any, service: str | None) -> tuple[int, str]:
 
 
 async def _connect_to_primary(connection: Any) -> None:
-    """Reject a replica; ``HELLO`` shows the role to a user without any permission."""
+    """Prepare a connection, but reject a replica. Every user may send ``HELLO`` for the role."""
     await connection.on_connect()
     await connection.send_command("HELLO")
     if b"master" not in await connection.read_response():

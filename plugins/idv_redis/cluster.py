@@ -122,7 +122,7 @@ class ReadyKeys:
         self._terms: dict[str, tuple[str, int]] = {}
 
     def _term(self, info: Mapping[str, str]) -> tuple[str, int]:
-        """Number the terms of a run: a demoted server may be promoted again."""
+        """Return the run of the primary, and the number of its promotions in this run."""
         # A promotion changes `master_replid2`.
         run_id, promoted_from = info["run_id"], info.get("master_replid2", _NO_ID)
         last, number = self._terms.get(run_id, (promoted_from, 0))

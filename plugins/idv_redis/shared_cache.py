@@ -260,7 +260,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self.purged(_to_purge(record) if follows else Purge())
 
     async def _purge_unread(self) -> None:
-        """Purge this process and all entries with this secret, without a message."""
+        """Purge this process and all entries with this secret after an unreadable message."""
         if not self._has_warned:
             _log.warning(
                 "shared cache: a purge message cannot be read: its sender has another secret, is "

@@ -80,13 +80,13 @@ def _masked(request: Request) -> Request:
 
 
 def _mask_pairs(pairs: str) -> str:
-    """Mask in a query or a form."""
+    """Mask the secrets in a query string or a form."""
     parts = [pair.partition("=") for pair in pairs.split("&")]
     return "&".join(name + equals + _mask(value, name) for name, equals, value in parts)
 
 
 def _mask_json(body: bytes) -> str:
-    """Mask in a JSON document; return other bodies, and those without a secret, unchanged."""
+    """Mask the secrets in a JSON document; return any other body unchanged."""
     with suppress(ValueError):
         document = strict_json.loads(body)
         if (masked := _mask(document)) != document:
@@ -95,7 +95,7 @@ def _mask_json(body: bytes) -> str:
 
 
 def _mask(value: Any, name: str = "") -> Any:
-    """Mask a value, and at any depth, by the names of members."""
+    """Mask the secrets in a value, at any depth, by the names of members."""
     if value and _SECRET_NAME.search(unquote(name)):
         return Masker.MASK
     if isinstance(value, dict):

@@ -178,7 +178,7 @@ WRONG = [
         (
             {"kind": "api_key", "header": name, "value": "canary"},
             "api_key.header",
-            "this header is set by the client",
+            "this header is reserved",
         )
         for name in ("Host", "content-length", "Transfer-Encoding", "Proxy-X")
     ),

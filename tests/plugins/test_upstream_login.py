@@ -264,8 +264,8 @@ async def test_changed_password_is_tried_at_once(tmp_path: Path) -> None:
         ({"token": "data."}, "login.token"),
         ({"json": None}, "login.json"),
         ({"header": "X Y"}, "login.header"),
-        ({"header": "Content-Length"}, "this header is set by the client"),
-        ({"headers": {"Transfer-Encoding": "chunked"}}, "this header is set by the client"),
+        ({"header": "Content-Length"}, "this header is reserved"),
+        ({"headers": {"Transfer-Encoding": "chunked"}}, "this header is reserved"),
         ({"typo": "x"}, "login.typo"),
     ],
 )

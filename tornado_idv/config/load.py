@@ -144,7 +144,7 @@ def _validate(
 def _first_site(tree: Any) -> str:
     """The profile site of responses, for backends that query by profile URL.
 
-    Empty for a missing or invalid one: the settings model reports it.
+    Empty if the site is missing or invalid: the settings model reports that.
     """
     try:
         return ProfileSite.parse(tree["profile_sites"][0]).prefix

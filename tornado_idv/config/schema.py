@@ -97,7 +97,7 @@ def _for_editors(node: Any) -> Any:
 
 
 def _with_spellings(schema: Schema) -> Schema:
-    """Return the schema of a scalar, widened. Others, and mappings of schemas, are not changed."""
+    """Return a scalar's schema that accepts other spellings, too; return other values unchanged."""
     kind = schema.get("type")
     if isinstance(schema.get("enum"), list) or isinstance(schema.get("format"), str):
         words = {name: schema.pop(name) for name in ("enum", "format", "type") if name in schema}

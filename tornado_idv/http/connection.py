@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _start_next(self) -> None:
-        """Start the next request: on the fast path of an authenticated client now, else in turn.
+        """Start the next request of an authenticated client on the fast path, or else queue it.
 
         An incomplete or malformed head is handled immediately: it costs little.
         """

@@ -136,7 +136,7 @@ def _check_host(start_line: RequestStartLine, headers: HTTPHeaders) -> None:
 def _content_length(
     start_line: RequestStartLine, headers: HTTPHeaders, max_body: int
 ) -> int | None:
-    """Return the body's length, ``None`` for a chunked one (RFC 9112, 6.3, and stricter).
+    """Return the body's length, ``None`` for a chunked body (RFC 9112, 6.3, and stricter).
 
     llhttp has rejected an invalid length, two lengths, and a length together with chunks.
     """

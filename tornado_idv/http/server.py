@@ -100,7 +100,7 @@ class HttpServer:
         return min(_HANDSHAKE_TIMEOUT, self._context.serving.limits.idle_timeout)
 
     def _has_room_for_handshake(self, pending: int) -> bool:
-        """Return whether one more than ``pending`` handshakes are within limits and descriptors."""
+        """Return whether another handshake, besides ``pending``, fits the limits."""
         limit = self._context.serving.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
         return pending < _MAX_HANDSHAKES and len(self._connections) + pending < limit
 

@@ -86,7 +86,7 @@ class StoreFollower:
                 self.error, self.since = None, self._clock()
 
     def _warn_of_returned(self, keys: Mapping[bytes, ApiKey]) -> None:
-        """Log the keys that are valid again, or for longer.
+        """Log the keys that became valid again, or expire later than before.
 
         Of all commands, only an import does this. Otherwise the store has lost changes.
         """

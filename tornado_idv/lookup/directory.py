@@ -164,7 +164,7 @@ class Directory:
     def _purge_from(self, changed: str, *queries: Query) -> None:
         """Purge cached answers of this backend, and of all later ones: it may pre-empt them.
 
-        With ``queries`` only the answers for these users are purged, but those of any backend.
+        With ``queries`` only the answers for these users are purged, of all backends.
         """
         names = [guard.name for guard in self.guards]
         later = () if queries else names[names.index(changed) :]

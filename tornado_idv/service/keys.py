@@ -123,7 +123,7 @@ class Keys:
             await asyncio.wait(self._leaving)
 
     def _mark_incomplete(self) -> None:
-        """Leave keys that are not valid undetermined until the store has been read."""
+        """Make unknown keys undetermined, not invalid, until the store has been read."""
         self.ring.is_complete = False
 
     async def _poll(self, store: StoreFollower) -> None:
@@ -141,7 +141,7 @@ class Keys:
             self.ring.is_complete = store.error is None
 
     def _last_used(self) -> dict[str, float]:
-        """Return when stored keys were last used: a store may have the ids of configured ones."""
+        """Return when stored keys were last used. An id that is also configured is left out."""
         configured = {key.id for key in self._configured}
         times = self.ring.last_used.items()
         return {key_id: used for key_id, used in times if key_id not in configured}

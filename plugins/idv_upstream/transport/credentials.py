@@ -62,7 +62,7 @@ HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$")
 
 def _may_be_set(header: str) -> str:
     if is_reserved(header) and header.lower() != "authorization":
-        raise ValueError("this header is set by the client; write another one")
+        raise ValueError("this header is reserved; write another one")
     return header
 
 

@@ -38,7 +38,7 @@ _REJECTED = (401, 403, 422)
 
 
 class _BoundRequest(NamedTuple):
-    """One request with its complete URL, and the origin of the URL; empty for ``base_url``."""
+    """One request with its complete URL. ``origin`` is empty for a URL of ``base_url``."""
 
     request: Request
     wants_body: WantsBody

@@ -222,5 +222,5 @@ def _render(
 
 
 def _text(value: bytes) -> str:
-    """Return the value of a header field as the parser has it."""
+    """Return the value of a header field as the parser would."""
     return value.strip(b" \t").decode("latin-1")
