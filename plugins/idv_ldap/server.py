@@ -92,9 +92,9 @@ def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
     """Return whether the database of ``base_dn`` has a ``contextCSN``; blocks.
 
     OpenLDAP writes it into the suffix of each replicated database; in a replica, at the end of the
-    first refresh. A missing one raises `Unavailable` if ``is_replica``; if ``is_replica`` is
-    unknown, it does so on a server that offers replication. Also raises `Unavailable` for an
-    unsynchronized controller of Active Directory, and errors of python-ldap.
+    first refresh. Without it, raises `Unavailable` if ``is_replica``, or if that is unknown and the
+    server offers replication. Also raises `Unavailable` for an unsynchronized controller of Active
+    Directory, and errors of python-ldap.
     """
     root = _read(handle, "", "namingContexts", "supportedControl", "isSynchronized")
     if root["issynchronized"] == [b"FALSE"]:

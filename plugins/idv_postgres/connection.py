@@ -26,7 +26,7 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
         self.address = self.server = ""
         """The host and port, and the server there, because a balancer may lead to several."""
         self.standby: object = "unknown"
-        """The last `Result.standby`; a primary is one for the whole session."""
+        """The last `Result.standby`. A primary stays a primary for the whole session."""
 
     def __enter__(self) -> Self:
         return self

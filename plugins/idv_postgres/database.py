@@ -32,7 +32,7 @@ _OTHER_ROLE = TargetServerAttributeNotMatched()
 
 
 class Connector:
-    """Makes connections; the host at the address ``last`` responded last and is tried first.
+    """Makes connections. The host that responded last, at the address ``last``, is tried first.
 
     Each of the ``roles`` is tried with every host before the next one. With hosts to ``avoid``,
     these are tried last, and the others in any order.
@@ -103,7 +103,7 @@ class Database:
         self._timeline = ""
         """The timeline of the primary at the last inspection. A promotion begins a later one."""
         self._rejected = ""
-        """The address of the last standby that was to be used and did not follow its primary."""
+        """The address of the last standby that was rejected: it did not follow its primary."""
         self._has_hung = False
         """Whether a lookup was not answered since the last probe."""
 
@@ -226,7 +226,7 @@ class Database:
         await self.fetch(NO_LOOKUP, "")
 
     async def follows(self, connection: Connection | None = None) -> bool:
-        """Return whether a server follows its primary soon; by default one in use."""
+        """Return whether a server, by default one in use, soon follows its primary."""
         run = self.fetch if connection is None else partial(self.executor.run, connection)
         for _ in range(8):
             if (await run(NO_LOOKUP, "")).reason is None:

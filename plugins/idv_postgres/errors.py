@@ -58,7 +58,7 @@ _OF_CLIENT = {
     ),
     (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
 }
-"""Errors of asyncpg itself; not if they are a `ValueError`, too."""
+"""Errors of asyncpg itself, except those that are also a `ValueError`."""
 
 
 class ReplacedError(Unavailable):

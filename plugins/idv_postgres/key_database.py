@@ -215,7 +215,7 @@ class KeyDatabase:
             return not has_store
 
     def primaries(self, timeout: float) -> Sequence[str]:
-        """Return this primary and those behind the hosts now, with the times of their starts.
+        """Return this primary and every primary behind the hosts now, with their start times.
 
         In a failover the name or address of a host may move to another server.
         """

@@ -107,7 +107,7 @@ class Result(NamedTuple):
     standby: object = None
     """The server and its WAL receiver; ``None`` for a primary."""
     may_repeat: bool = False
-    """Whether the same lookup would have no reason now."""
+    """Whether the same lookup would be reliable now: the standby has caught up during it."""
     address: str = ""
     origin: str = ""
     """`Connection.address` and `Connection.server`."""

@@ -61,7 +61,7 @@ class Standbys:
         self._certain: tuple[object, float, int] = None, -inf, 0
 
     def require(self, position: str | None) -> None:
-        """Let a result be storable from this position on; without one, let none be storable."""
+        """Make results storable from this position on. With ``None``, no result is storable."""
         required = inf if position is None else _to_bytes(position)
         # An idle standby stops before the header of a page that is empty otherwise.
         is_empty = required % _PAGE_SIZE in _PAGE_HEADERS

@@ -26,7 +26,7 @@ IN_CLUSTER = (
     "the server is a node of a Redis Cluster; use a single server or Sentinels, or set "
     "cluster: true (only in a backend)"
 )
-"""The reason for a node without ``cluster``: a single `ready` key does not cover every node."""
+"""Why a node needs ``cluster``: a single `ready` key does not cover every node."""
 _MIN_SECRET = 32
 _URL = re.compile(
     r"(?:rediss?://(?:[^@/?#\[\]]*@)?(?:\[[^\[\]@/?#]+\]|[^@/?#:\[\]]+)(?::[0-9]+)?(?:/[0-9]*/?)?"

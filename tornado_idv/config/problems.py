@@ -174,9 +174,9 @@ def _expected(kind: str, value: Any) -> str:
 class Location(NamedTuple):
     """A location in the file, as far as it exists there.
 
-    ``path`` ends before the first name that is not safe to print. ``value`` is the value there; for
-    a missing one, the mapping or list around it. ``known`` are its known settings, ``choices`` the
-    values of its member ``tag`` that select a variant.
+    ``path`` ends before the first name that is not safe to print. ``value`` is the value there. If
+    it is missing, ``value`` is the mapping or list around it. ``known`` are the known settings in
+    the value, ``choices`` the values of its member ``tag`` that select a variant.
     """
 
     path: Steps

@@ -24,13 +24,13 @@ class _AbsentError(ValueError):
 
 
 class Resolved:
-    """``tree`` is a copy with references replaced, except in texts with an unresolved one.
+    """``tree`` is a copy with references replaced. A text with an unresolved reference is kept.
 
     Relative paths are relative to ``base_dir``, the folder of the configuration at ``path``; one
     newline at the end of a file is dropped.
     ``absent`` are references to unset variables and unreadable files; ``invalid`` are wrong on
-    every machine. ``values`` are the values of the others: mostly secrets. ``files`` are the named
-    files with their signatures, taken before the files were read.
+    every machine. ``values`` are the values of resolved references: mostly secrets. ``files`` are
+    the named files with their signatures, taken before the files were read.
     """
 
     def __init__(self, tree: Any, path: Path, environ: Mapping[str, str]) -> None:

@@ -50,7 +50,7 @@ def is_host(text: str) -> bool:
 
 
 def accepted_by(accepts: Callable[[Any], object], message: str) -> AfterValidator:
-    """Return a validator that changes no value; ``message`` is the error of a rejected one."""
+    """Return a validator that rejects values with ``message``, and changes none."""
 
     def check(value: Any) -> None:
         if not accepts(value):

@@ -40,10 +40,11 @@ _Waiters = OrderedDict[Resume, None]
 
 
 class FairQueue:
-    """First in, first out in each class; each at most once per iteration, and at least one.
+    """Resumes waiters in each iteration of the loop, in order of arrival within each class.
 
-    In an iteration waiters are resumed for ``budget`` seconds, and at least ``rate`` per second of
-    its length. ``timer`` returns seconds.
+    A waiter is resumed at most once per iteration, and at least one is. Waiters are resumed for
+    ``budget`` seconds of an iteration, and for at least ``rate`` per second of its length.
+    ``timer`` returns seconds.
     """
 
     def __init__(
@@ -59,12 +60,12 @@ class FairQueue:
         self._budget = budget
         self._rate = rate
         self._classes: tuple[_Waiters, _Waiters] = OrderedDict(), OrderedDict()
-        self._turn = 1  # the class of the last resumed one
+        self._turn = 1  # the class of the last resumed waiter
         self._scheduled = False
         self._scheduled_at = 0.0
 
     def enqueue(self, resume: Resume, *, rejected: bool = False) -> None:
-        """Call ``resume`` once, after all of its class; if it waits already, it keeps its position.
+        """Call ``resume`` once, after all waiters of its class. If it waits, it keeps its position.
 
         Its class must not change while it waits.
         """
@@ -88,7 +89,7 @@ class FairQueue:
         least = 1 + int(min(now - self._scheduled_at, _MAX_ELAPSED) * self._rate)
         try:
             for count, waiters in enumerate(self._turns(), 1):
-                if waiters:  # a resumed one may have removed others
+                if waiters:  # a resumed waiter may have removed others
                     resume, _ = waiters.popitem(last=False)
                     resume()
                 if count >= least and self._timer() >= until:

@@ -45,7 +45,7 @@ _MIN_TIME_LEFT = 0.05
 _RECOVERY_INTERVAL = 10.0
 """The minimum of seconds between two log lines "available again" of one backend."""
 _MAX_TRIES = 4
-"""Lookups of a user and then of the canary, until one server has found the latter."""
+"""Maximum attempts to look up a user and the canary on the same server."""
 _OPEN = "circuit breaker open"
 _EXCLUDED = Answer(None)
 """The answer to a query excluded by ``match``."""

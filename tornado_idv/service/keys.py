@@ -28,8 +28,8 @@ from tornado_idv.service.part import Prepared
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
 _LATE = 0.75
-"""Seconds: when a read of the store takes longer, keys that are not valid are undetermined. With
-the interval that is one second: by then a new key is accepted, or not called invalid."""
+"""Seconds: if a read of the store takes longer, unknown keys are undetermined. With the interval of
+polls this is one second: by then a new key is accepted, or at least not called invalid."""
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of when keys were last used."""
 _STOP_TIMEOUT = 2.0

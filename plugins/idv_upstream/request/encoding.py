@@ -106,8 +106,8 @@ class Placeholders:
     def compile(self, text: str, value: Encode = str, literal: Encode = str) -> Parts:
         """Compile ``text``; ``value`` encodes values, ``literal`` the text around them.
 
-        Raises `ValueError`: for an unknown placeholder, for one between quotes without a safe
-        escape, and from ``literal``.
+        Raises `ValueError` for an unknown placeholder, and for a placeholder between quotes
+        without a safe escape. ``literal`` may raise it, too.
         """
         if _SLOT in text:
             raise ValueError("a NUL character cannot be sent")

@@ -84,8 +84,8 @@ class Tokens:
     def invalidate(self, token: str) -> bool:
         """Drop a rejected token; return whether to try a new one.
 
-        After two rejected tokens in a row, the cause is another one: no third is fetched for some
-        seconds.
+        If a second new token is rejected, the token is not the cause: no third token is fetched for
+        some seconds.
         """
         if token == self.latest:
             if self._timer() < self._rejected_until:

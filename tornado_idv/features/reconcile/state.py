@@ -44,7 +44,7 @@ class State(NamedTuple):
     def load(cls, path: Path, column: str, now: float) -> State:
         """Return the state in a file, or a new one if the file does not exist.
 
-        If an absence begins after ``now``, a clock was wrong: it is dropped. Raises `RefusedError`
+        An absence that begins after ``now`` is dropped: a clock was wrong. Raises `RefusedError`
         for the state of another list, and `StartError`.
         """
         try:

@@ -92,7 +92,7 @@ class SharedTier:
         self.cache.on_purge(self._missed.append)
 
     def follow(self, cache: AnswerCache) -> None:
-        """Apply purges of other processes to this cache, and to no earlier one."""
+        """Apply purges of other processes to this cache, instead of the previous cache."""
         for each in self._missed:
             cache.apply(each)
         self._missed.clear()

@@ -115,8 +115,8 @@ def restore(
 ) -> int:
     """Add the answers of a snapshot to a cache as stale answers. Return their number.
 
-    ``revisions`` are the current ones of the backends, in order. The first backend with another
-    revision, or without one in the snapshot, may pre-empt all later ones. So only answers of the
+    ``revisions`` has the current revision of each backend, in order. The first backend with another
+    revision in the snapshot, or with none, may pre-empt all later backends. So only answers of the
     backends before it are used.
     """
     unchanged: dict[str, str] = {}
