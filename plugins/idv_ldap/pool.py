@@ -78,7 +78,7 @@ class ConnectionPool:
     async def search(self, find: Callable[[BoundConnection], Awaitable[Found]]) -> Found:
         """Search on the first server, over its connection with the fewest searches.
 
-        If the connection is lost, repeat the search on another one.
+        If the connection is lost, repeat the search on another connection.
         """
         failure = self._failure.copy()
         # The pool retries anyway; an open circuit would only delay the next lookup.

@@ -25,7 +25,7 @@ from tornado_idv import KeyStoreError, MissingKeyStoreError, UncertainChangeErro
 _TIMEOUT = 3.0
 """Seconds for a statement, in addition to the wait for a lock.
 
-A change of a key is delayed as long if the server hangs and another one takes over."""
+A change of a key is delayed as long if the server hangs and another server takes over."""
 _BATCH_TIMEOUT = 10.0
 """Seconds for a statement with many rows."""
 _PING_TIMEOUT = 1.0
@@ -103,7 +103,7 @@ CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON tokens
 class KeyDatabase:
     """An open connection; see the protocol of the same name in `tornado_idv`.
 
-    A change waits ``busy_timeout`` seconds for another one. Raises `KeyStoreError`.
+    A change waits ``busy_timeout`` seconds for another change. Raises `KeyStoreError`.
     """
 
     def __init__(self, dsn: SecretStr, name: str) -> None:

@@ -281,7 +281,7 @@ async def _equals(connection: Connection, column: Column, *, folds: bool = False
     """Return a comparison of the column: exact, or, with ``folds``, ignoring the case of ASCII.
 
     The first comparison of folded values uses the usual index. A Turkish collation turns an ASCII
-    letter into another one. There only ``COLLATE "C"`` folds like this service.
+    letter into another letter. There only ``COLLATE "C"`` folds like this service.
     """
     name = f"u.{quoted(column.name)}"
     if not folds and column.compares_exactly:

@@ -122,7 +122,7 @@ class ReadyKeys:
         self._terms: dict[str, tuple[str, int]] = {}
 
     def _term(self, info: Mapping[str, str]) -> tuple[str, int]:
-        """Return the run of the primary, and the number of its promotions in this run."""
+        """Return the run id of a server, and the number of its promotions in this run."""
         # A promotion changes `master_replid2`.
         run_id, promoted_from = info["run_id"], info.get("master_replid2", _NO_ID)
         last, number = self._terms.get(run_id, (promoted_from, 0))
@@ -137,7 +137,7 @@ class ReadyKeys:
         """Return the reason why the server may lack users, or ``None``; ``value`` is the key's.
 
         The number of evicted keys counts, not the ``maxmemory-policy``: it may have changed since
-        the start, and replicas may have another one.
+        the start, and replicas may have another policy.
         """
         run_id, number = term = self._term(info)
         is_known = term in (self._first.setdefault(node, term), self._missing.get(key))

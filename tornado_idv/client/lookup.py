@@ -135,7 +135,7 @@ class Lookup:
     def body_length(self, fields: Fields) -> int | None:
         """Return the length of the body to read, or ``None`` to discard the response.
 
-        The response must have the id of this request: otherwise it may belong to another one. It
+        The response must have the id of this request: otherwise it may belong to another. It
         must have exactly one length: otherwise a truncated body would not be detected.
         """
         length = fields("content-length", [])

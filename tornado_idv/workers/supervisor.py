@@ -217,7 +217,7 @@ class Supervisor:
             self._on_reloaded(self._used or failure(StartError(reason)))
 
     def _pass_hangup_on(self) -> None:
-        """Send a pending reload to the manager. A new manager gets it again until it begins."""
+        """Send a due reload to the manager. A new manager gets it again until the reload begins."""
         manager = self._slots[MANAGER].child
         if self._announced and self._hangup_due and manager and manager.phase == "ready":
             manager.send("hangup")
