@@ -85,7 +85,7 @@ def _refuse_password() -> NoReturn:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of such a file, without the line break at its end.
+    """Return the content of a file as text, without the line break at its end.
 
     Raises `OSError` as `read_file` does, and `UnicodeDecodeError` unless it is UTF-8.
     """

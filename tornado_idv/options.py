@@ -161,7 +161,7 @@ def _key_store(value: object, info: ValidationInfo) -> object:
 
 
 def is_like_url(path: str) -> bool:
-    """Return whether text in place of a path may be a mistyped URL, with a password."""
+    """Return whether a path looks like a mistyped URL, which may contain a password."""
     return _LIKE_URL.match(path) is not None
 
 

@@ -11,11 +11,11 @@ FAILED = "reload_failed"
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """Result of a reload, ``at`` a Unix time.
+    """Result of a reload; ``at`` is its Unix time.
 
-    After success, ``needs_restart`` are the settings that differ from those of the start, and take
-    effect after a restart. After a failure the old configuration stays effective: ``code`` is
-    `INVALID` or `FAILED`, and ``problems`` are the reasons.
+    After success, ``needs_restart`` has the settings that were changed since the start, and take
+    effect only after a restart. After a failure, the old configuration stays effective: ``code``
+    is `INVALID` or `FAILED`, and ``problems`` has the reasons.
     """
 
     at: float = field(default_factory=time.time)

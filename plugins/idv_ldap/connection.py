@@ -85,8 +85,8 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
 def _try_tls(options: LdapOptions, uri: str) -> str | None:
     """Make a trial TLS handshake; return the reason if the certificate is not trusted.
 
-    The handshake of libldap has no timeout, and reports no reason. Its result counts, so other
-    failures are ignored here. Raises `OSError` for an unreachable server and for a timeout.
+    libldap's own handshake has no timeout, and does not report a reason. Other TLS errors are
+    ignored: libldap reports them later. Raises `OSError` for an unreachable server and a timeout.
     """
     server: Any = urlsplit(uri)
     try:

@@ -80,7 +80,7 @@ class PostgresUserStore(UserStore):
 
 
 class PostgresTransaction(UserTransaction):
-    """The change of a table, which is locked from the beginning."""
+    """A transaction that changes the table, and locks it at the start."""
 
     def __init__(
         self, store: PostgresUserStore, options: PostgresOptions, session: _Session

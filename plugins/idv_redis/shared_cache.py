@@ -263,8 +263,8 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         """Purge this process and all entries with this secret after an unreadable message."""
         if not self._has_warned:
             _log.warning(
-                "shared cache: a purge message cannot be read: its sender has another secret, is "
-                "another version or another client; each such message purges everything"
+                "shared cache: a purge message cannot be read: its sender has another secret or "
+                "version, or is not this service; each such message purges all entries"
             )
         self._has_warned = True
         self.purged(Purge())

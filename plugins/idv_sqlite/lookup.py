@@ -38,10 +38,10 @@ _AT_ONCE = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookupStatement:
-    """The statement for one kind of query, with a SELECT for each form in the column.
+    """The statement for one kind of query, with a SELECT for each storage form of the value.
 
-    ``batches`` are statements for several queries, by their number. Their parameters are the
-    concatenated values of the queries. Each row begins with the index of its query.
+    ``batches`` maps a number of queries to the statement for as many queries. Its parameters are
+    the values of all queries in order. Each row begins with the index of its query.
     """
 
     sql: str

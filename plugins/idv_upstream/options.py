@@ -188,5 +188,5 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def mapping(self) -> ResponseOptions:
-        """The mapping of responses; validation requires it."""
+        """The options in ``response``; validation ensures that they are set."""
         return cast("ResponseOptions", self.response)

@@ -166,7 +166,7 @@ class _ReportCollector(Collector):
 
 
 def _processes(pids: Iterable[int]) -> Iterator[core.Metric]:
-    """Yield the usual process metrics as sums. The start time is that of the first process."""
+    """Yield the usual metrics, added up over the processes; the start time is the earliest."""
     found: defaultdict[str, list[core.Metric]] = defaultdict(list)
     for pid in pids:
         for each in ProcessCollector(pid=partial(int, pid), registry=None).collect():

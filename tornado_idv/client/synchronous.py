@@ -182,7 +182,7 @@ def _connect(
             sock.close()
             if parts == 1:
                 raise
-    raise OSError("no address")
+    raise OSError("the host name has no address")
 
 
 def _bounded(sock: socket.socket, seconds: float) -> socket.socket:

@@ -338,7 +338,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._transport.close()
 
     def _bound_read_ahead(self) -> None:
-        """Pause reading while more is buffered than the longest request takes."""
+        """Pause reading while the buffer exceeds the size of the largest valid request."""
         is_full = len(self._parser.buffer) > MAX_HEAD + self._serving.limits.max_body
         if is_full != self._reading_paused:
             self._reading_paused = is_full

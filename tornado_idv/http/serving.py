@@ -60,9 +60,9 @@ and the peer's address."""
 class Serving:
     """An application and its limits.
 
-    ``reject`` renders and logs rejections before the application; ``fast_path`` answers known
-    requests without the application. With ``keep_alive`` a connection stays open after a response
-    if the client permits it.
+    ``reject`` renders and logs the response to a request that does not reach the application.
+    ``fast_path`` answers known requests without the application. With ``keep_alive`` a
+    connection stays open after a response if the client permits it.
     """
 
     app: HTTPServerConnectionDelegate

@@ -347,5 +347,5 @@ class MappedField:
             return value
         mapped = self._map.get(value if type(value) is str else json.dumps(value), self._default)
         if mapped is None and value is not None:
-            raise self.error("has a value missing in value_map, and there is no default")
+            raise self.error("has a value that is not in value_map, and no default")
         return mapped

@@ -182,7 +182,7 @@ class Canary:
         return self._max_age > 0 and ended - began <= self._max_age
 
     def _start(self) -> asyncio.Future[_Outcome]:
-        """Return the next lookup. It begins now, or after the running one."""
+        """Return the future of the next lookup, which starts now or after the running lookup."""
         loop = asyncio.get_running_loop()
         if self._next is None:
             self._next = loop.create_future()

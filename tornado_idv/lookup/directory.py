@@ -116,9 +116,10 @@ class Directory:
         return await self._chain.explain(query)
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
-        """Replace ``previous``, and take over its found answers of the backends ``kept``.
+        """Replace ``previous``, and copy the cached users from its backends named in ``kept``.
 
-        Running lookups of the previous directory end there. Their answers are not cached here.
+        Running lookups continue in the previous directory. Their answers are not cached in this
+        one.
         """
         if kept:
             self.cache.take_found_answers(previous.cache, kept, previous._single_flight.queries)

@@ -57,7 +57,7 @@ class Part:
         return log
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
-        """Return the layer of lookups past this cache, by these settings, before the backends."""
+        """Return the layer between this cache and the backends, or ``None``."""
         return None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:  # noqa: ARG002

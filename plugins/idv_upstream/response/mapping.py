@@ -208,12 +208,12 @@ class ResponseMapper:
         field = self._fields["card_number"]
         card_number = field.required(record)
         if not (card_number.isascii() and card_number.isdigit()):
-            raise field.error("has other characters than digits")
+            raise field.error("contains characters other than digits")
         return card_number
 
     def _nickname_of(self, record: Any) -> str:
         field = self._fields["nickname"]
         nickname = field.required(record).removeprefix("@")
         if not _NICKNAME.fullmatch(nickname):
-            raise field.error("is empty, or has characters that no nickname has")
+            raise field.error("is empty, or contains characters that are not allowed in a nickname")
         return nickname.lower() if self._folds_nicknames else nickname

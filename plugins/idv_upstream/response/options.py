@@ -116,7 +116,7 @@ class ResponseOptions(Options):
         return self
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each expression that hides an error or a further page."""
+        """Yield a warning for each expression that may hide an error, or a user on a later page."""
         texts = (self.unavailable_when, self.broken_when)
         errors = [Expression(text) for text in texts if text is not None]
         for each in errors:

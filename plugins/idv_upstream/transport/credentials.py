@@ -143,7 +143,7 @@ class KeyInPlace(_Credential):
     @classmethod
     def _header_or_query(cls, query: str | None, info: ValidationInfo) -> str | None:
         if "header" in info.data and (query is None) == (info.data["header"] is None):
-            raise ValueError("write either header or query for the place of the key")
+            raise ValueError("write either header or query, not both")
         return query
 
     def secret(self) -> str:

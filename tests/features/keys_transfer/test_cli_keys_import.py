@@ -66,7 +66,7 @@ WRONG = [
     ("{} {}", "not a line of JSON"),
     ("[]", "must be an object"),
     (json.dumps({"sha256": "0" * 64}), "id: is missing"),
-    ('{"id": "x"}', "sha256: is missing, or tokens"),
+    ('{"id": "x"}', "sha256: is required unless there are tokens"),
     (line("a_b"), "id: must be 1 to 64 letters, digits, . and -"),
     (line("x", sha256="00"), "sha256: must be 64 hexadecimal digits"),
     ('{"id": "x", "id": "y"}', "not a line of JSON"),

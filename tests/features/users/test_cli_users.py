@@ -361,7 +361,7 @@ def test_import_whose_summary_fails_changes_nothing(
 
     monkeypatch.setattr(Staging, "plans", fail)
     done = users("import", source(lines(ALICE)), "--to", "people", "--merge")
-    assert (done.exit_code, "temporary files, see SQLITE_TMPDIR" in done.stderr) == (3, True)
+    assert (done.exit_code, "SQLITE_TMPDIR sets its folder" in done.stderr) == (3, True)
     assert path.read_bytes() == before
 
 

@@ -81,7 +81,7 @@ class ImportedKey(Options):
     def _is_alone(cls, sha256: str | None, info: ValidationInfo) -> str | None:
         tokens = info.data.get("tokens", ())  # missing if they have an error themselves
         if sha256 is None and tokens is None:
-            raise ValueError("is missing, or tokens")
+            raise ValueError("is required unless there are tokens")
         if sha256 is not None and tokens:
             raise ValueError("is one of tokens already")
         return sha256

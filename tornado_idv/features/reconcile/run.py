@@ -150,8 +150,8 @@ class Run:
             )
         if self._sampler.is_other_list:
             raise RefusedError(
-                "--state is for another list: most accounts in a sample of the last run are "
-                "missing; check that the list is complete, or name another file"
+                "--state is for another list: most accounts in a sample of the last run are not "
+                "in this list; check that the list is complete, or name another state file"
             )
         if max_gone.is_exceeded(gone, total - undetermined):
             short = sum(len(each.identifier) < self._shortest_found for each in self._gone)

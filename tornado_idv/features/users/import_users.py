@@ -100,7 +100,7 @@ class Import:
                         self._commit(target)
                 return result, notes
         except sqlite3.Error as error:
-            raise StartError(f"temporary files, see SQLITE_TMPDIR: {error}") from None
+            raise StartError(f"temporary file: {error}; SQLITE_TMPDIR sets its folder") from None
         except OSError as error:
             name = error.filename or self.source
             raise StartError(f"{name}: cannot be used: {error.strerror}") from None
