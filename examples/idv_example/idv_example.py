@@ -40,7 +40,7 @@ class CsvBackend(Backend[CsvOptions]):
         )
 
     async def find(self, query: Query) -> User | None:
-        """Return the user, or ``None``: all users are known, so there is no such one."""
+        """Return the user, or ``None``: the file has all users, so this one does not exist."""
         return self._users.get(query)
 
 
