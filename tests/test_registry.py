@@ -397,7 +397,7 @@ async def test_backend_that_opens_degraded_stays_open_only_where_that_is_allowed
     assert log == ["close a"]
     await open_backend(backend, may_be_degraded=True)
     assert log == ["close a"]
-    assert caplog.messages == ["refused; lookups fail until that is repaired, without a restart"]
+    assert caplog.messages == ["refused; lookups fail until this is repaired; no restart is needed"]
 
 
 @pytest.mark.parametrize(

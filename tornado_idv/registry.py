@@ -171,7 +171,7 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
         if not may_be_degraded:
             await close_backend(backend)
             raise
-        _log.error("%s; lookups fail until that is repaired, without a restart", error)
+        _log.error("%s; lookups fail until this is repaired; no restart is needed", error)
     except IdvError:
         raise
     except Exception as error:  # noqa: BLE001 a plugin may raise anything

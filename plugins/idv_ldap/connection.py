@@ -104,7 +104,7 @@ def _try_tls(options: LdapOptions, uri: str) -> str | None:
             return error.verify_message
         except TimeoutError:
             raise
-        except OSError:  # such as a reset by a server that requires our certificate
+        except OSError:  # such as a reset by a server that requires a client certificate
             return None
     return None
 

@@ -57,7 +57,7 @@ def is_loopback(uri: str) -> bool:
 
 
 class BindOptions(Options):
-    """Our credentials: a name and a password, or the client certificate."""
+    """The credentials of the service: a name and a password, or the client certificate."""
 
     dn: Annotated[str, Field(min_length=1)] | None = None
     """The name to bind as."""
@@ -82,7 +82,7 @@ class TlsOptions(Options):
     ca_file: ConfigPath | None = None
     """The trusted certificates, in PEM; by default the system's."""
     cert_file: ConfigPath | None = None
-    """Our certificate, in PEM."""
+    """The client certificate, in PEM."""
     key_file: ConfigPath | None = None
     """Its private key, in PEM."""
 
@@ -137,7 +137,7 @@ class LdapOptions(BackendOptions):
     uris: Annotated[tuple[Annotated[str, AfterValidator(_uri)], ...], Field(min_length=1)]
     """The servers, in order of preference."""
     bind: BindOptions | None = None
-    """Our credentials; by default, the bind is anonymous."""
+    """The credentials of the service; by default, the bind is anonymous."""
     base_dn: str
     """The entry at the top of the search."""
     scope: Literal["subtree", "onelevel", "base"] = "subtree"

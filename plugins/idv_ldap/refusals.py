@@ -39,7 +39,7 @@ The length is 0 for accepted credentials.
 
 
 class Refused(Broken):
-    """The server refuses our credentials; a pause precedes the next attempt."""
+    """The server refuses the credentials; a pause precedes the next attempt."""
 
 
 class Refusals:

@@ -118,7 +118,7 @@ class PoolOptions(Options):
     min: Annotated[WholeNumber, Field(ge=0, le=1000)] = 1
     """Connections at the start."""
     max: Annotated[WholeNumber, Field(ge=1, le=1000)] = 10
-    """Connections at most; further lookups wait."""
+    """Maximum number of connections; if all are in use, lookups wait."""
 
     @model_validator(mode="after")
     def _min_is_not_above_max(self) -> Self:

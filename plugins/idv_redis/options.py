@@ -70,9 +70,9 @@ class RedisServer(Options):
     """The URLs of the Sentinels. They name the primary; ``url`` then gives only user, password,
     database and TLS."""
     service: Annotated[str, Field(min_length=1)] | None = None
-    """The Sentinels' name of the primary."""
+    """The name of the primary, as configured in the Sentinels."""
     pool_size: Annotated[WholeNumber, Field(ge=1, le=1000)] = 16
-    """Maximum number of concurrent commands of one process; further ones wait."""
+    """Maximum number of concurrent commands of one process; other commands wait."""
 
     @model_validator(mode="after")
     def _one_way_to_the_server(self) -> Self:

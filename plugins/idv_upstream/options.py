@@ -72,7 +72,7 @@ class UpstreamOptions(BackendOptions):
     cache_control: Literal["follow", "ignore"] = "follow"
     """Shorten the cache time of a response by its ``Cache-Control``, or ignore this header."""
     auth: Credential = NoCredential()
-    """Our credential."""
+    """The credential of the service."""
     tls: TlsOptions = TlsOptions()
     """Trusted certificates, and our own."""
     _profile_site: str = PrivateAttr(default="")

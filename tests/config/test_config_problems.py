@@ -375,7 +375,7 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
     ),
     (
         f"{SITE}backends: [{{name: a, kind: remote, url: a, shadow: {{sample: 5%}}}}]",
-        "2:11: backends: all of them are shadows; leave shadow out of the one that answers",
+        "2:11: backends: all backends are shadows; remove shadow from the one that answers",
     ),
     (
         f"{SITE}backends: [{{name: a, kind: remote, url: a, shadow: {{hits: true}}}}]",

@@ -259,7 +259,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
         (line,) = caplog.records
         assert line.levelname == "ERROR"
         assert line.getMessage().startswith(f"{followed.path}: ")
-        assert "the keys read before stay in force" in line.getMessage()
+        assert "the keys that were read before stay valid" in line.getMessage()
         failed = followed.follower
         assert failed.error is not None
         assert failed.error.startswith(f"{followed.path}: ")

@@ -422,11 +422,11 @@ async def test_concurrent_rejections_fetch_one_token() -> None:
     assert len(case.issuer.requests) == 2
 
 
-REFUSED = "token server: our credentials are refused (status {})"
+REFUSED = "token server: the credentials are refused (status {})"
 NOT_JSON = "token server: a response that is not valid JSON"
 NO_TOKEN = (
-    "token server: token ((!token_type || lower(token_type) == 'bearer') && access_token) gives no"
-    " token, but {}"
+    "token server: token ((!token_type || lower(token_type) == 'bearer') && access_token) gives {},"
+    " not a token"
 )
 TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
     "400": (http(400, b'{"error":"invalid_client"}'), Broken, REFUSED.format(400)),

@@ -70,7 +70,7 @@ BAD_ANSWERS = {
     "found 404": (http(404, GOOD), Broken, "not_known_when is false for"),
     "not_found 200": (http(200, json.dumps(NOT_FOUND).encode()), Broken, "not a record"),
     "not_found 500": (http(500, json.dumps(NOT_FOUND).encode()), Unavailable, "status 500"),
-    "401": (http(401), Broken, "our credentials are refused"),
+    "401": (http(401), Broken, "the credentials are refused"),
     "101": (http(101, b"", "Upgrade: tls", "Connection: upgrade"), Broken, "status 101"),
     "204": (b"HTTP/1.1 204 Canary\r\n\r\n", Broken, "unexpected status 204"),
     "302": (http(302, b"", "Location: /magpie"), Broken, "status 302); redirects"),

@@ -142,9 +142,9 @@ async def test_token_is_sent_as_bearer_token_whatever_the_case_of_the_header() -
 EXPIRES = {"expires": "data.expires"}
 FAILURES: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "no token": (
-        http(200, b'{"error":"wrong password"}'), {}, "token (data.token) gives no token, but null",
+        http(200, b'{"error":"wrong password"}'), {}, "token (data.token) gives null, not a token",
     ),
-    "no expiry": (logged_in(), EXPIRES, "expires (data.expires) gives no time, but null"),
+    "no expiry": (logged_in(), EXPIRES, "expires (data.expires) gives null, not a time"),
     "a word": (logged_in(expires="soon"), EXPIRES, "expires (data.expires) gives"),
     "not a number": (logged_in(expires="nan"), EXPIRES, "expires (data.expires)"),
     "true": (logged_in(expires=True), EXPIRES, "expires (data.expires) gives"),
@@ -152,7 +152,7 @@ FAILURES: dict[str, tuple[bytes, dict[str, Any], str]] = {
         logged_in(jwt(exp=int(later(minutes=-1).timestamp()))), {},
         "the token has expired already; compare the clocks",
     ),
-    "newline": (logged_in("a\r\nX: b"), {}, "token (data.token) gives no token"),
+    "newline": (logged_in("a\r\nX: b"), {}, "token (data.token) gives text, not a token"),
 }  # fmt: skip
 
 

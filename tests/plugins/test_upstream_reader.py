@@ -124,8 +124,8 @@ class TestNotKnownWhen:
     ("status", "kind", "start"),
     [
         (400, Broken, "unexpected status 400"),
-        (401, Broken, "our credentials are refused (status 401)"),
-        (403, Broken, "our credentials are refused (status 403)"),
+        (401, Broken, "the credentials are refused (status 401)"),
+        (403, Broken, "the credentials are refused (status 403)"),
         (404, Broken, "not_known_when is false for a response of status 404"),
         (500, Unavailable, "temporarily unavailable (status 500)"),
         (200, Broken, "a wrong record: card_number (card) is missing"),

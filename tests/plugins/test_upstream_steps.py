@@ -491,7 +491,7 @@ ABSENT = Reply(404, b'{"error": "no user"}', {})
         (ABSENT, "not_known_when: \"error == 'no user'\"", None),
         (Reply(200, b'{"user": null}', {}), 'found_when: "error || user"', None),
         (Reply(404, b'{"path": "/"}', {}), "not_known_when: \"error == 'no user'\"", "status 404"),
-        (Reply(401, b"{}", {}), "", "our credentials are refused (status 401)"),
+        (Reply(401, b"{}", {}), "", "the credentials are refused (status 401)"),
         (Reply(503, b"{}", {}), "", "temporarily unavailable (status 503)"),
         (Reply(200, json.dumps(ALICE).encode(), {}), "", "a user other than requested"),
         (

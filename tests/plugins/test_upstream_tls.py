@@ -256,7 +256,7 @@ async def test_missing_or_wrong_client_certificate_is_broken(
         members |= {"cert_file": str(cert), "key_file": str(key)}
     failure = await with_our(authority, options(**members), version)
     assert isinstance(failure, Broken)
-    assert failure.reason == "TLS refused: our client certificate is missing or not accepted"
+    assert failure.reason == "TLS refused: the client certificate is missing or not accepted"
 
 
 # Files

@@ -135,7 +135,7 @@ def test_every_exception_has_its_error(exception: BaseException, error: ApiError
         (Unavailable("at our side", backend="users"), ApiError.UNAVAILABLE, "1"),
         (Unavailable("full", retry_after=0.0), ApiError.UNAVAILABLE, "1"),
         (Unavailable("asked to wait", retry_after=29.2), ApiError.UNAVAILABLE, "30"),
-        (Broken("our credentials are refused", backend="users"), ApiError.BROKEN, "60"),
+        (Broken("the credentials are refused", backend="users"), ApiError.BROKEN, "60"),
         (Broken("paused", retry_after=90.0).copy(), ApiError.BROKEN, "90"),
         (Unavailable("wait of a plugin", retry_after=math.inf), ApiError.UNAVAILABLE, "3600"),
         (Unavailable("wait of a plugin", retry_after=math.nan), ApiError.UNAVAILABLE, "1"),

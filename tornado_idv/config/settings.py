@@ -167,7 +167,7 @@ class MissLimitSettings(Options):
     )
 
     rate: RateLimit
-    """How many such lookups are allowed; over it, every lookup is refused."""
+    """How many such lookups are allowed; above the limit, every lookup is refused."""
     log_only: bool = False
     """Whether lookups over the limit are only logged and not refused."""
 
@@ -316,7 +316,7 @@ class Settings(Options):
     @classmethod
     def _one_answers(cls, backends: tuple[BackendOptions, ...]) -> tuple[BackendOptions, ...]:
         if all(each.shadow is not None for each in backends):
-            raise ValueError("all of them are shadows; leave shadow out of the one that answers")
+            raise ValueError("all backends are shadows; remove shadow from the one that answers")
         return backends
 
     def make_identifiers(self) -> Identifiers:

@@ -132,7 +132,7 @@ class BackendOptions(Options):
     max_concurrent: Annotated[WholeNumber, Field(ge=1)] = 64
     """The maximum number of concurrent lookups.
 
-    Further ones wait for up to half of their remaining time, and then fail as unavailable."""
+    Other lookups wait for up to half of their remaining time, and then fail as unavailable."""
     breaker: BreakerOptions = BreakerOptions()
     """The circuit breaker of this backend."""
     cache_ttl: Duration | None = None
@@ -213,7 +213,7 @@ class Backend(ABC, Generic[OptionsT]):
 
     @property
     def problem(self) -> str | None:
-        """Problem with the source, such as a rejected edit or a lost connection.
+        """Problem with the source, such as an invalid change or a lost connection.
 
         It makes the service degraded. No value of a user may be in it. Read as `user_count`.
         """

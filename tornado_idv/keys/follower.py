@@ -77,7 +77,7 @@ class StoreFollower:
                 reason = str(error)
                 if isinstance(error, MissingKeyStoreError):
                     reason = f"{self.location.name}: the key store is gone; restore it"
-                text = "%s; until that is repaired, the keys read before stay in force"
+                text = "%s; until this is repaired, the keys that were read before stay valid"
                 _log.error(text, reason)
                 self.error, self.since = reason, self._clock()
         else:

@@ -274,7 +274,7 @@ class FieldOptions(Options):
     value_map: dict[str, str] = Field(default_factory=dict)
     """Replacements of values. Write numbers, true, false and null as in JSON."""
     default: str | None = None
-    """Text for null, and for values missing in ``value_map``."""
+    """Text for null, and for values that are not in ``value_map``."""
     const: str | None = None
     """Constant text, instead of all other options."""
 

@@ -87,7 +87,7 @@ class ResponseOptions(Options):
     plan: FieldSource
     """The plan."""
     card_number: FieldSource | None = None
-    """The card number, as text of digits."""
+    """The card number, as a string of digits."""
     nickname: FieldSource | None = None
     """The nickname, with or without ``@``."""
     profile_url: FieldSource | None = None

@@ -169,7 +169,7 @@ class ResponseReader:
             wait = min(max(retry_after(response.headers), 1.0), MAX_RETRY_AFTER)
             raise Unavailable(f"temporarily unavailable (status {status})", retry_after=wait)
         if status in _REFUSED and self._credential:
-            raise Broken(f"our credentials are refused (status {status})")
+            raise Broken(f"the credentials are refused (status {status})")
         if status in _REFUSED:
             raise Broken(f"refused (status {status}), and auth sets no credential")
         if status in _REDIRECTS:

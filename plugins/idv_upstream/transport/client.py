@@ -247,5 +247,5 @@ def _failure(error: Exception) -> LookupFailed:
         reason = getattr(error.certificate_error, "verify_message", "it cannot be verified")
         return Broken(f"its TLS certificate is not trusted: {reason.removesuffix('.')}")
     if isinstance(error, aiohttp.ClientOSError) and _CERTIFICATE_ALERT.search(str(error)):
-        return Broken("TLS refused: our client certificate is missing or not accepted")
+        return Broken("TLS refused: the client certificate is missing or not accepted")
     return next(kind(reason) for raised, kind, reason in _FAILURES if isinstance(error, raised))

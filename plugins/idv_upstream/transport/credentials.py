@@ -1,4 +1,4 @@
-"""Our credential for an upstream: its options, and its place in a request.
+"""The credential for an upstream: its options, and its place in a request.
 
 A secret is read for each request and never stored: its file may change.
 """
@@ -201,7 +201,7 @@ class ClientCredentials(IssuedToken):
     client_secret: _Password
     """Its password."""
     scope: Annotated[str, Field(pattern=r"^[ -~]{1,1024}$")] | None = None
-    """The token server's name of the scope of the token."""
+    """The scope of the token, as the token server names it."""
     audience: Annotated[str, Field(pattern=r"^[ -~]{1,1024}$")] | None = None
     """The audience of the token; some token servers require it."""
     style: Literal["basic", "form"] = "basic"
@@ -280,4 +280,4 @@ Credential = Annotated[
     NoCredential | BearerToken | BasicPassword | KeyInPlace | ClientCredentials | Login,
     Field(discriminator="kind"),
 ]
-"""Our credential; selected by its member ``kind``."""
+"""The credential of the service; selected by its member ``kind``."""

@@ -36,7 +36,7 @@ class TlsOptions(Options):
     ca_file: ConfigPath | None = None
     """Certificates of the trusted authorities, in PEM form; by default the system's."""
     cert_file: ConfigPath | None = None
-    """Our client certificate and its chain, in PEM form."""
+    """The client certificate and its chain, in PEM form."""
     key_file: ConfigPath | None = None
     """The unencrypted key of ``cert_file``; not needed if ``cert_file`` contains it."""
     verify: bool = True

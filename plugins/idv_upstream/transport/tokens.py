@@ -133,7 +133,7 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
     """Return the token and its lifetime in seconds; raises `Unavailable` or `Broken`."""
     status = response.status
     if status in _REFUSED:
-        raise Broken(f"our credentials are refused (status {status})")
+        raise Broken(f"the credentials are refused (status {status})")
     if status in _TEMPORARY:
         raise Unavailable(f"temporarily unavailable (status {status})")
     if status not in _ISSUED:
@@ -141,7 +141,7 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
     document, (where, until) = decode_json(response.body), auth.where()
     token = Expression(where).evaluate(document)
     if not (isinstance(token, str) and TOKEN.pattern.fullmatch(token)):
-        raise Broken(f"token ({where}) gives no token, but {json_type(token)}")
+        raise Broken(f"token ({where}) gives {json_type(token)}, not a token")
     now = sent_at(response.headers).timestamp()
     times = []
     # A JWT contains its expiry (RFC 7519, section 4.1.4); no signature check is needed for that.
@@ -154,7 +154,7 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
         try:
             times.append(_time(value, now))
         except _NO_TIME:
-            raise Broken(f"expires ({until}) gives no time, but {json_type(value)}") from None
+            raise Broken(f"expires ({until}) gives {json_type(value)}, not a time") from None
     lifetime = min(times, default=now + _DEFAULT_LIFETIME) - now
     if lifetime < 0:
         raise Broken("the token has expired already; compare the clocks")

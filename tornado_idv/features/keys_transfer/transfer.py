@@ -83,7 +83,7 @@ class ImportedKey(Options):
         if sha256 is None and tokens is None:
             raise ValueError("is required unless there are tokens")
         if sha256 is not None and tokens:
-            raise ValueError("is one of tokens already")
+            raise ValueError("is already among the tokens")
         return sha256
 
     def as_record(self, now: float, stored: KeyRecord | None = None) -> KeyRecord:

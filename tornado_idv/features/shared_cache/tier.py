@@ -204,8 +204,8 @@ class SharedTier:
                 self.counted.fail(reason, self.clock())
                 if reason != self._purge_failure:
                     _log.error(
-                        "shared cache: purge failed: %s; not read until it succeeds; "
-                        "next attempt in %g s",
+                        "shared cache: purge failed: %s; the cache is not read until a "
+                        "purge succeeds; next attempt in %g s",
                         reason,
                         _PURGE_PAUSE,
                     )
