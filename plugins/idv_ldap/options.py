@@ -77,7 +77,7 @@ class BindOptions(Options):
 
 
 class TlsOptions(Options):
-    """Trusted certificates, and our own."""
+    """The trusted certificates, and the client certificate."""
 
     ca_file: ConfigPath | None = None
     """The trusted certificates, in PEM; by default the system's."""
@@ -151,7 +151,7 @@ class LdapOptions(BackendOptions):
     start_tls: bool = False
     """Upgrade ``ldap://`` to TLS before the bind."""
     tls: TlsOptions = TlsOptions()
-    """Trusted certificates, and our own."""
+    """The trusted certificates, and the client certificate."""
     insecure: bool = False
     """Allow ``ldap://`` without TLS to other machines, with passwords and users in plain text."""
     require_context_csn: bool | None = None

@@ -15,7 +15,7 @@ _CLOSE_TIMEOUT = 1.0
 
 
 class Pool:
-    """Connections, ``size`` at most; a further lookup waits, and the last returned is used next."""
+    """Up to ``size`` connections, the most recently used first. If all are in use, lookups wait."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int) -> None:
         self._connect = connect
@@ -61,7 +61,7 @@ class Pool:
         self._idle.clear()
 
     def replace(self) -> None:
-        """Close each present connection, after its use."""
+        """Close every current connection as soon as it is not in use."""
         self.drop_idle()
         self._outdated = {*self.connections}
 

@@ -89,7 +89,7 @@ class ClusterClient(Client):
         return "of this slot"
 
     def _check_node(self, node: str) -> None:
-        """Raise the last failure of the node again during the pause after it."""
+        """During the pause after a failure of the node, raise that failure again."""
         failed = self._failed.get(node)
         if failed is not None and asyncio.get_running_loop().time() < failed[0]:
             raise failed[1].copy()

@@ -186,7 +186,7 @@ class SqliteUserStore(UserStore):
 
 
 class SqliteTransaction(UserTransaction):
-    """The change of a file, or of a copy at ``target``; the commit renames the copy."""
+    """A transaction that changes the file, or a copy at ``target`` that the commit renames."""
 
     def __init__(
         self,

@@ -24,12 +24,12 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class CommandTools:
-    """Common parts of all commands, so that those of plugins behave like ours.
+    """Common parts of all commands, so that the commands of plugins behave like the others.
 
     ``config_option`` and ``json_option`` are decorators. They add the parameters ``config_path``
     and ``as_json``. ``read_backends`` returns the options of the backends in a configuration
     file, in order; it raises `StartError`.
-    ``exit_on_error(code, as_json=False)`` prints an error of ours, raised within, and exits.
+    ``exit_on_error(code, as_json=False)`` prints an `IdvError` raised within, and exits.
     """
 
     config_option: Callable[[Any], Any]

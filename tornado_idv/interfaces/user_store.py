@@ -17,7 +17,7 @@ StoredRow = tuple[object, ...]
 
 
 class UserTransaction(ABC):
-    """A change of users. `commit` makes all of it visible; without it nothing is changed.
+    """A transaction that changes users. Without a `commit`, nothing is changed.
 
     Other writers wait for its end. Fields are nickname, card_number, plan and, for a list with this
     column, profile_url; other columns are not written. `delete`, `update` and `insert` return the
@@ -83,7 +83,7 @@ class UserStore(ABC):
 
     @abstractmethod
     def transaction(self, *, in_place: bool) -> AbstractContextManager[UserTransaction]:
-        """Begin a change of users. Without a commit the end of the block undoes it.
+        """Begin a transaction. If the block ends without a commit, its changes are undone.
 
         With ``in_place`` the source itself is changed. Otherwise it may be replaced as a whole.
         """

@@ -21,7 +21,7 @@ BreakerState = Literal["closed", "half_open", "open"]
 
 
 class Permit(Enum):
-    """Permit for a call, to be reported on."""
+    """Permit for a call, whose result must be reported."""
 
     REGULAR = auto()
     PROBE = auto()
@@ -58,7 +58,7 @@ class CircuitBreaker:
         return 0.0 if self._open_until is None else max(self._open_until - self._timer(), 0.0)
 
     def try_acquire(self) -> Permit | None:
-        """Return a permit to call, to be reported on exactly once; ``None`` rejects the call."""
+        """Return a permit for one call, which must be reported; ``None`` rejects the call."""
         if self._open_until is None:
             return Permit.REGULAR
         if self._probing or self._timer() < self._open_until:

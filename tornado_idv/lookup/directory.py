@@ -37,7 +37,7 @@ class Layer(Protocol):
         ...
 
     def follow(self) -> None:
-        """Apply further purges of other processes to the cache of the directory."""
+        """Apply later purges by other processes to the cache of the directory."""
         ...
 
 
@@ -116,7 +116,7 @@ class Directory:
         return await self._chain.explain(query)
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
-        """Replace ``previous``, and copy the cached users from its backends named in ``kept``.
+        """Replace ``previous``, and take over the cached users of its backends named in ``kept``.
 
         Running lookups continue in the previous directory. Their answers are not cached in this
         one.

@@ -161,7 +161,7 @@ class ResponseOptions(Options):
 
 
 def _results_for_others(expression: Expression, errors: Sequence[Expression]) -> list[Any]:
-    """Return the results for responses of another kind, such as an error.
+    """Return the results of the expression for other responses, such as an error.
 
     The test documents contain the members of the expression. Each member is missing, an unknown
     text, a literal of ``errors``, an object, or a list of objects. These objects have the same

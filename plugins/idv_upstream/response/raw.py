@@ -73,7 +73,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def sent_at(headers: Mapping[str, str]) -> datetime:
-    """Return the time of the upstream's clock, or else of ours: the two may differ."""
+    """Return the time of the upstream's clock, or else of this machine's: the two may differ."""
     return _date(headers.get("Date", "")) or datetime.now(UTC)
 
 

@@ -149,7 +149,7 @@ class _NoCookies(aiohttp.DummyCookieJar):
 async def _without_retry(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Raise our own errors: on those of aiohttp, the session would repeat idempotent requests."""
+    """Replace errors of aiohttp: on those, the session would repeat idempotent requests."""
     try:
         return await handler(request)
     except (aiohttp.ClientError, OSError) as error:

@@ -31,7 +31,7 @@ _CHECK_INTERVAL = 1.0
 
 
 class TlsOptions(Options):
-    """Trusted certificates, and our own."""
+    """The trusted certificates, and the client certificate."""
 
     ca_file: ConfigPath | None = None
     """Certificates of the trusted authorities, in PEM form; by default the system's."""

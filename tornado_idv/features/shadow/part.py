@@ -97,7 +97,7 @@ class ShadowsPart(Part):
         return [canary for each in guards for canary in each.canaries.values()]
 
     def _close_others(self, shadows: Sequence[Shadow], *, discard: bool = True) -> None:
-        """Replace the shadows by these, and close the others.
+        """Use these shadows, and close the previous ones that are not among them.
 
         With ``discard``, the comparisons of shadows that no longer exist are deleted.
         """

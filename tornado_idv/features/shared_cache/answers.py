@@ -55,7 +55,7 @@ class SharedAnswers:
         self.tier.purge(purge)
 
     def follow(self) -> None:
-        """Apply further purges of other processes to the cache."""
+        """Apply later purges by other processes to the cache."""
         self.tier.follow(self.cache)
 
     def _use(
