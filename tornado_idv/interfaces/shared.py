@@ -75,7 +75,7 @@ class SharedCache(ABC, Generic[OptionsT]):
     async def purge(self, purge: Purge) -> None:
         """Begin a new generation, and make every other process call `purged`.
 
-        If it raises an exception, it is called again with this purge, or with a larger one.
+        After an exception, it is called again with this purge, or with a larger one.
         """
 
     async def close(self) -> None:
