@@ -97,7 +97,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def revision(self) -> str | None:
-        """An id of the listener's connection: changes before this connection are unknown."""
+        """The id of the session of the listener: changes between two sessions may be missed."""
         return None if self._listener is None else self._listener.session
 
     @property
