@@ -34,6 +34,7 @@ from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.log_format import json_lines
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.circuit_breaker import CircuitBreaker
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
@@ -327,6 +328,9 @@ class Harness:
         self.directory = Directory(
             manager, [self.users], self.cache, encode, accepts=IDENTIFIERS.accepts
         )
+        for guard in self.directory.guards:  # without jitter, as in the cache
+            options = guard.backend.options.breaker
+            guard.breaker = CircuitBreaker(options, self.loop.time, chance=lambda: 0.5)
         self.keys = KeyRing(issued_keys(), self.loop.time)
         log = AccessLog(self.logged.append, json_lines)
         limiter = self._key_limiter
