@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 from msgspec import structs
@@ -512,3 +513,19 @@ async def test_an_observer_that_fails_is_logged_and_keeps_nothing_from_the_other
     (message,) = caplog.messages
     first, *_, last = message.splitlines()
     assert (first, last) == ("an observer of lookups failed:", "KeyError")
+
+
+async def test_observers_of_several_owners_are_all_called() -> None:
+    """Those of one owner replace earlier ones of the same owner alone."""
+    calls: list[str] = []
+
+    def observer(name: str) -> Callable[..., None]:
+        return lambda *_, **__: calls.append(name)
+
+    asked = directory(FakeBackend(ALICE))
+    asked.observe("recorder", [observer("old")], [])
+    asked.observe("shadows", [observer("shadow")], [observer("hit")])
+    asked.observe("recorder", [observer("recorder")], [])
+    await asked.find(QUERY)
+    await asked.find(QUERY)
+    assert calls == ["recorder", "shadow", "hit"]
