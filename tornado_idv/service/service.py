@@ -104,6 +104,8 @@ class Service(ServiceInfo):
     directories: Directories
     shared: SharedParts
     reloader: Reloader = field(init=False)
+    needs_restart: tuple[str, ...] = field(default=(), init=False)
+    """The settings of the last reload that differ, and need a restart."""
 
     async def prepare(self, settings: Settings) -> Prepared:
         """Open everything that these settings need, and change nothing yet.
@@ -114,7 +116,7 @@ class Service(ServiceInfo):
         opened.
         """
         has_tls = settings.server.tls is not None
-        settings, _ = applicable(self.settings, settings)
+        settings, needs_restart = applicable(self.settings, settings)
         # If the file has no `tls` any more, which needs a restart, the certificate may be gone.
         tls = tls_context(settings.server.tls) if settings.server.tls and has_tls else None
         changes = [await self.keys.prepare(settings.auth)]
@@ -130,7 +132,7 @@ class Service(ServiceInfo):
             abort = undo.pop_all().aclose
 
         def commit() -> None:
-            self.settings = settings
+            self.settings, self.needs_restart = settings, needs_restart
             for each in changes:
                 each.commit()
             self.shared.limiters.configure(settings.limits)
@@ -243,15 +245,8 @@ async def service_of_one_process(
         operations = service.operations
 
         async def apply(file: ConfigFile) -> ReloadResult:
-            needs_restart: tuple[str, ...] = ()
-
-            async def prepare(read: Settings) -> Prepared:
-                nonlocal needs_restart
-                needs_restart = applicable(service.settings, read)[1]
-                return await service.prepare(read)
-
-            (await prepare_file(file, kinds, prepare)).commit()
-            return ReloadResult(needs_restart=needs_restart)
+            (await prepare_file(file, kinds, service.prepare)).commit()
+            return ReloadResult(needs_restart=service.needs_restart)
 
         def end(result: ReloadResult, audited: Audited) -> None:
             events.send("ready")
