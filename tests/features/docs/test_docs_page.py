@@ -13,8 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from support.processes.browser import (
-    CHROMIUM,
-    DRIVER,
+    NEEDS_BROWSER,
     load_axe,
     prefer,
     resize,
@@ -22,17 +21,11 @@ from support.processes.browser import (
     wait_for,
     wait_until_narrow,
 )
-from support.processes.proxies import find_tool, not_installed
+from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, FIXTURE, KEY, serving
 from tornado_idv.service.service import Service
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None,
-        reason=not_installed("chromium with its driver"),
-    ),
-]
+pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
 WITH_DOCS = (
     CONFIG.replace("port: 0,", "port: 0, base_path: /identity, docs: true, verify: true,")
     + "  - {name: users, kind: yaml, path: users.yaml}\n"

@@ -69,16 +69,22 @@ def new(answer: object = None, **options: Any) -> FakeBackend:
     return FakeBackend(answer, "new", shadow=shadow, **options)
 
 
-async def test_outcome_that_changes_in_the_meantime_is_no_difference() -> None:
-    old, shadow = FakeBackend(ALICE), new(OTHER_ALICE)
+async def counts_after_a_change(before: object, held: object, after: object) -> dict[str, int]:
+    """Compare a user while the source changes from ``before`` to ``after``, with ``held``."""
+    old, shadow = FakeBackend(before), new(held)
     compared = Compared(directory(old), shadow)
     gate = shadow.source.hold()
     await compared.find()
     await shadow.source.begun.wait()
-    old.source.answer = OTHER_ALICE
+    old.source.answer = after
     gate.set()
-    assert await compared.results() == {"match": 1}
+    await compared.end()
     assert old.source.asked == 2
+    return {**compared.counts}
+
+
+async def test_outcome_that_changes_in_the_meantime_is_no_difference() -> None:
+    assert await counts_after_a_change(ALICE, OTHER_ALICE, OTHER_ALICE) == {"match": 1}
 
 
 @pytest.mark.parametrize(
@@ -87,15 +93,7 @@ async def test_outcome_that_changes_in_the_meantime_is_no_difference() -> None:
 async def test_difference_that_the_source_does_not_confirm_is_none(
     then: object, result: str
 ) -> None:
-    old, shadow = FakeBackend(ALICE), new(OTHER_ALICE)
-    compared = Compared(directory(old), shadow)
-    gate = shadow.source.hold()
-    await compared.find()
-    await shadow.source.begun.wait()
-    old.source.answer = then
-    gate.set()
-    await compared.end()
-    assert compared.counts == {result: 1}
+    assert await counts_after_a_change(ALICE, OTHER_ALICE, then) == {result: 1}
 
 
 async def test_confirmation_neither_changes_nor_uses_the_cache() -> None:
@@ -117,15 +115,7 @@ async def test_user_found_after_a_skipped_backend_is_unverified(held: User | Non
 
 async def test_not_found_in_both_needs_a_source_that_says_so_twice() -> None:
     """It may have had a problem until its first lookup ended."""
-    old, shadow = FakeBackend(None), new(None)
-    compared = Compared(directory(old), shadow)
-    gate = shadow.source.hold()
-    await compared.find()
-    await shadow.source.begun.wait()
-    old.source.answer = ALICE
-    gate.set()
-    await compared.end()
-    assert compared.counts == {"unverified": 1}
+    assert await counts_after_a_change(None, None, ALICE) == {"unverified": 1}
 
 
 async def test_not_found_of_a_source_with_a_problem_is_not_believed() -> None:

@@ -17,8 +17,7 @@ from selenium.webdriver.common.by import By
 from support.databases.key_stores import make_store
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN, ask_admin
 from support.processes.browser import (
-    CHROMIUM,
-    DRIVER,
+    NEEDS_BROWSER,
     load_axe,
     prefer,
     resize,
@@ -26,7 +25,6 @@ from support.processes.browser import (
     wait_for,
     wait_until_narrow,
 )
-from support.processes.proxies import not_installed
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
@@ -40,13 +38,7 @@ from tornado_idv.keys.token import issue
 from tornado_idv.log_format import format_time
 from tornado_idv.service.service import Service
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None,
-        reason=not_installed("chromium with its driver"),
-    ),
-]
+pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
 BACKENDS = """\
   - {name: first, kind: sqlite, path: users.db, breaker: {failures: 2, open_for: 100ms}}
 admin: {port: 0}

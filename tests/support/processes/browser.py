@@ -15,6 +15,9 @@ from selenium.webdriver.chrome.service import Service
 from support.processes.proxies import not_installed
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+NEEDS_BROWSER = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason=not_installed("chromium with its driver")
+)
 _AXE = Path(__file__).parents[2] / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 _FLAGS = (
     "--headless",
