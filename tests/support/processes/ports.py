@@ -33,6 +33,6 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
     """Return whether a server listens on the port."""
     try:
         socket.create_connection((host, port), timeout=10).close()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # Reset: it closed meanwhile.
         return False
     return True
