@@ -275,14 +275,14 @@ def harness() -> Iterator[Harness]:
 
 
 def test_log_names_the_route_and_nothing_of_the_request(harness: Harness) -> None:
-    for text in ("@alice", "@nobody", "bad"):
+    for text in ("@alice", "@nobody", "no handle"):
         harness.ask(request(X_Idv_Input=text))
     harness.access()
     lines = [json.loads(line) for line in "".join(harness.logged).splitlines()]
     assert [(each["method"], each["route"], each["status"], each["key"]) for each in lines] == [
         ("GET", "verify", status, "caller") for status in (200, 404, 422)
     ]
-    for text in ("alice", "nobody", "bad", "path", ALICE.card_number):
+    for text in ("alice", "nobody", "no handle", "path", ALICE.card_number):
         assert text not in "".join(harness.logged)
 
 
