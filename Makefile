@@ -105,7 +105,7 @@ test-features: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m ci tests/test_features.py
 
 test-release: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m ci --ignore tests/test_features.py
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile -m ci --deselect tests/test_features.py
 
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout=0 tests/wire

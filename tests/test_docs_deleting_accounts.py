@@ -20,7 +20,7 @@ PAGE = page("docs/guide/deleting-accounts.md")
 ACCOUNTS = "id,nickname,email\n17,@alice,a@example.com\n18,@bob,b@example.com\n"
 GONE = "id,nickname,email\n18,@bob,b@example.com\n"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 
 @pytest.fixture

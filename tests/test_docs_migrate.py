@@ -28,7 +28,7 @@ from support.pages import page
 from support.processes.process import eventually
 from tornado_idv.client import Client, ClientError, User
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 PAGE = page("docs/guide/migrate.md")
 Person = tuple[str, str, str]

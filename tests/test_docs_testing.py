@@ -28,7 +28,7 @@ PAGE = page("docs/guide/testing.md")
 CLIENT = page("docs/reference/client.md")
 SEARCH_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 
 def run(command: list[str], folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:

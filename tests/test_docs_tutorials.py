@@ -13,7 +13,7 @@ from support.pages import ROOT, page
 from support.processes.proxies import find_tool, running_program
 from support.recipes.peer_process import MODULES, PROGRAMS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 COMPARISON = page("docs/explanation/comparison.md")
 

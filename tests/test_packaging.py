@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from support.processes.proxies import find_tool
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ROOT / ".venv-tools" / "bin"
@@ -213,7 +213,6 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree / "dist"
 
 
-@pytest.mark.ci
 def test_make_dist_builds_the_same_archives(built: Built, dist: Path) -> None:
     """Of files of another time and umask; they pass twine and check-wheel-contents there."""
     sdist, wheel = (dist / path.name for path in (built.sdist, built.wheel_of_sdist))
@@ -246,7 +245,6 @@ def test_lock_has_every_requirement_with_digests(built: Built) -> None:
     assert "index-url" not in (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
-@pytest.mark.ci
 def test_bill_of_materials_lists_the_lock(built: Built, dist: Path) -> None:
     """That it is valid is checked by cyclonedx-py before it writes it."""
     version = built.wheel.name.split("-")[1]

@@ -45,7 +45,7 @@ from support.processes.benchmark_processes import forked
 from support.processes.process import command
 from support.processes.proxies import not_installed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 ROOT = Path(__file__).parents[1]
 USERS = 50

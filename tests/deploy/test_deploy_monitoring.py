@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.processes.proxies import find_tool
 from tornado_idv.web.errors import ApiError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

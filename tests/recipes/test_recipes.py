@@ -27,7 +27,7 @@ from support.recipes.servers import (
 )
 from tornado_idv import User
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 PAGE = Path(idv_upstream.__file__).with_name("RECIPES.md").read_text(encoding="utf-8")
 SECTIONS = dict(section.split("\n", 1) for section in PAGE.split("\n## ")[1:])

@@ -187,6 +187,7 @@ def test_browser_is_led_to_the_page_where_it_is_served(tmp_path: Path, base_path
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_linter_finds_nothing() -> None:
     modules = ROOT / "tests" / "contract" / "node_modules"
     redocly = find_tool("redocly", modules / ".bin")
@@ -203,6 +204,7 @@ def test_linter_finds_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     """With valid and invalid requests, made of the document and sent to the service."""
     schemathesis = find_tool("schemathesis", ROOT / ".venv-tools" / "bin")
