@@ -19,8 +19,7 @@ PAGE = Path(__file__).parent / "reference" / "commands.md"
 _HEAD = """\
 # Commands
 
-The help of every command, as `--help` prints it, but for these options, which are only named there.
-This page is generated: `make docs` renews it.
+The help of every command, as `--help` prints it. These options are only named there:
 
 | option | meaning |
 |---|---|
@@ -28,16 +27,16 @@ This page is generated: `make docs` renews it.
 or `/etc/tornado-idv/config.yaml` if there is none here; default: `config.yaml` |
 | `--token-file PATH` | a file with a key of scope `admin`, for a listener that is not on loopback |
 | `--json` | print JSON for scripts |
-| `-h`, `--help` | show the help and exit |
+| `--store PATH` | the file of the key store; default: `auth.store` |
 
-Output is UTF-8 in every locale. A command whose result cannot be written ends with exit code 3,
-without a message where standard output is closed, as behind `head` or by `>&-`. A change by `keys`
-or `users import` that was made is 0 all the same. Standard error changes no exit code.
+`make docs` generates this page. Output is UTF-8. If the result of a command cannot be written, as
+behind `head`, the exit code is 3, but 0 if `keys` or `users import` has made a change.
 """
 _COMMON = re.compile(
-    r"^  (?:-c, )?(--config PATH|--token-file PATH|--json|-h, --help)  .*\n(?: {16,}.*\n)*",
+    r"^  (?:-c, )?(--config PATH|--token-file PATH|--store PATH|--json)  .*\n(?: {16,}.*\n)*",
     re.MULTILINE,
 )
+_HELP = re.compile(r"^  -h, --help  .*\n", re.MULTILINE)
 
 
 def whole(command: click.Command) -> click.Command:
@@ -72,10 +71,17 @@ def all_commands() -> click.Context:
 
 
 def short_help(context: click.Context) -> str:
-    """Return the help of a command, where options that many have are only named."""
-    text = context.get_help() + "\n"
+    """Return the help of a command, with only the names of options that many commands have.
+
+    The commands of a group are left out: their own sections follow.
+    """
+    text = _HELP.sub("", context.get_help() + "\n")
+    if context.parent and isinstance(context.command, click.Group):
+        return text.partition("\nOptions:\n")[0]
+    named = ", ".join(each.split()[0] for each in _COMMON.findall(text))
+    if not named:
+        return text.replace("\nOptions:\n\n", "\n")
     *_, last = _COMMON.finditer(text)
-    named = ", ".join(each.removeprefix("-h, ").split()[0] for each in _COMMON.findall(text))
     return _COMMON.sub("", text[: last.start()]) + f"  {named}\n" + text[last.end() :]
 
 
