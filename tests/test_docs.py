@@ -23,7 +23,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from pydantic import BaseModel
 
 import tornado_idv
-from benchmarks.suite import BENCHMARKS
 from support.http.repeated_requests import repeating
 from support.pages import ROOT, code_blocks, page
 from support.processes.admin import WITH_ADMIN, ask_admin
@@ -395,10 +394,6 @@ def test_documented_import_is_accepted(tmp_path: Path) -> None:
     arguments = ["keys", "import", "-", "--create", "--store", str(tmp_path / "keys.db")]
     with put_back():
         assert CliRunner().invoke(main, arguments, input=line).exit_code == 0
-
-
-def test_every_benchmark_is_documented() -> None:
-    assert first_cells(PERFORMANCE) == set(BENCHMARKS)
 
 
 def test_public_names_for_tests_are_documented() -> None:

@@ -11,7 +11,7 @@ from docs_tutorial import walk
 
 from support.pages import ROOT, page
 from support.processes.proxies import find_tool, running_program
-from support.recipes.peer_process import MODULES, PROGRAMS
+from support.recipes.peer_process import PROGRAMS
 
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
@@ -102,7 +102,6 @@ def test_checklist_holds_for_a_safe_set_up(tmp_path: Path) -> None:
     [
         ("nginx proxy_cache", "nginx", Path("/usr/sbin")),
         ("Datasette", "datasette", PROGRAMS),
-        ("Test doubles", "json-server", MODULES / ".bin"),
     ],
 )
 def test_comparison(heading: str, tool: str, folder: Path, tmp_path: Path) -> None:

@@ -205,10 +205,12 @@ def test_cache_control_is_passed_on_with_the_answer(seconds: int) -> None:
         assert reader().read(QUERY, received) == BackendResult(user, ttl=seconds, storable=True)
 
 
-# The samples of docs/tutorial/caching-proxy.md
+# The samples of docs/tutorial/caching-proxy.md and of the README
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "caching-proxy.md"
+ROOT = Path(__file__).parents[2]
+TUTORIAL = ROOT / "docs" / "tutorial" / "caching-proxy.md"
+README = ROOT / "plugins" / "idv_upstream" / "README.md"
 RECORD_THERE = {"login": "alice", "card": "1", "subscription": {"name": "Free"}}
 HIT = {"login": "alice", "card": "1", "tariff": 1}
 ANSWERS = {
@@ -233,9 +235,9 @@ ALWAYS_200 = {
 }
 
 
-def documented_reader(heading: str) -> ResponseReader:
-    """The reader of the backend that is configured below a heading of the page."""
-    section = PAGE.read_text(encoding="utf-8").partition(heading)[2]
+def documented_reader(page: Path, heading: str) -> ResponseReader:
+    """The reader of the backend that is configured below a heading of a page."""
+    section = page.read_text(encoding="utf-8").partition(heading)[2]
     (block,) = re.findall(r"^(backends:\n(?: .*\n)+)", section.partition("\n## ")[0], re.MULTILINE)
     (backend,) = yaml_loader.read(block.encode(), "proxy.md")["backends"]
     options = ResponseOptions.model_validate(backend["response"])
@@ -244,20 +246,20 @@ def documented_reader(heading: str) -> ResponseReader:
 
 
 @pytest.mark.parametrize(
-    ("heading", "status", "body", "expected"),
+    ("page", "heading", "status", "body", "expected"),
     [
-        pytest.param(heading, *answer, id=f"{heading}: {name}")
-        for heading, answers in {
-            "## A search by POST, with errors as 200": ALWAYS_200,
-            "## 3. The mapping": ANSWERS,
-        }.items()
+        pytest.param(page, heading, *answer, id=f"{heading}: {name}")
+        for page, heading, answers in (
+            (README, "\n## Examples", ALWAYS_200),
+            (TUTORIAL, "\n## 3. The mapping", ANSWERS),
+        )
         for name, answer in answers.items()
     ],
 )
 def test_documented_mapping_reads_each_documented_response(
-    heading: str, status: int, body: Any, expected: User | type[LookupFailed] | None
+    page: Path, heading: str, status: int, body: Any, expected: User | type[LookupFailed] | None
 ) -> None:
-    documented = documented_reader(heading)
+    documented = documented_reader(page, heading)
     if isinstance(expected, type):
         assert type(failure(documented, response(status, body))) is expected
     else:
