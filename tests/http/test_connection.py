@@ -248,13 +248,15 @@ async def test_lines_without_cr_are_rejected_before_they_end(sent: bytes) -> Non
 
 @pytest.mark.slow
 async def test_drain_waits_for_started_requests() -> None:
-    """Also for a request of which only a part is here; an idle client is left at once."""
+    """Also for a request of which only a part is here; an idle client is left after a second."""
     async with connected_client() as client:
         client.send(POST[:-1])
         await until(lambda: any(each.state is not State.IDLE for each in client.connections))
         _, idle = await asyncio.open_connection("127.0.0.1", client.port)
         await until(lambda: len(client.connections) == 2)
         drained = asyncio.ensure_future(client.server.drain())
+        await until(lambda: client.server._connections.draining)
+        await client.clock.advance(1.5)  # a new client has a second to send its request
         await until(lambda: any(each.state is State.CLOSING for each in client.connections))
         idle.close()
         await until(lambda: len(client.connections) == 1)

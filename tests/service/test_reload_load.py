@@ -74,19 +74,21 @@ async def test_each_response_is_of_one_configuration_during_reloads(tmp_path: Pa
     texts = {}
     for plan in ("A", "B"):
         make_users(tmp_path / f"{plan}.db", plan)
-        backend = f"{{name: users, kind: sqlite, path: {plan}.db}}"
+        backend = f"{{name: users, kind: sqlite, path: {plan}.db, timeout: 60s}}"
         limits = f"limits: {{requests: {9 if plan == 'A' else 8}00000/second}}\n"
-        texts[plan] = config(backend, site=f"https://{plan.lower()}.example", more=limits)
+        site, server = f"https://{plan.lower()}.example", "request_timeout: 60s"
+        texts[plan] = config(backend, site=site, server=server, more=limits)
     async with reloadable(tmp_path, texts["A"]) as harness:
         load = Load(harness)
-        clients = [asyncio.create_task(load.run(i)) for i in range(CONNECTIONS)]
-        await reload_often(harness, texts, RELOADS // 4, load)
-        await rest(harness)
-        before = descriptors(), threading.active_count()
-        memory = resident()
-        await reload_often(harness, texts, RELOADS - RELOADS // 4, load)
-        load.stopped = True
-        await asyncio.gather(*clients)
+        async with asyncio.TaskGroup() as clients:
+            for i in range(CONNECTIONS):
+                clients.create_task(load.run(i))
+            await reload_often(harness, texts, RELOADS // 4, load)
+            await rest(harness)
+            before = descriptors(), threading.active_count()
+            memory = resident()
+            await reload_often(harness, texts, RELOADS - RELOADS // 4, load)
+            load.stopped = True
         await rest(harness)
         await come_to_hold(lambda: descriptors() <= before[0] - CONNECTIONS)
         await come_to_hold(lambda: threading.active_count() <= before[1])

@@ -92,6 +92,7 @@ class Client:
         self.server = server
         self.port = port
         self.clock = LoopClock()
+        self.clock.stop()
         self.reader: StreamReader
         self.writer: StreamWriter
 
