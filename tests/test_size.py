@@ -19,33 +19,33 @@ FEATURES = PACKAGE / "features"
 BESIDE_THE_CORE = (FEATURES, PACKAGE / "client", PACKAGE / "double", PACKAGE / "kit")
 SIZES = {
     # Lines of Python, with docstrings and blank lines.
-    "core": 17_880,
+    "core": 17_900,  # + 20: two sentences in place of one
     # Beside it: for callers, for their tests, and for authors of plugins.
-    "client": 876,
+    "client": 880,
     "double": 216,
     "kit": 712,
     # Features: what they cost beside the core.
     "features/batch": 190,
     "features/docs": 493,
-    "features/double": 658,
+    "features/double": 661,
     "features/keys_transfer": 273,
-    "features/reconcile": 835,
+    "features/reconcile": 837,
     "features/shadow": 1_076,  # + 3: comparisons that are dropped during a write count
-    "features/shared_cache": 462,
+    "features/shared_cache": 465,
     "features/snapshot": 542,
     "features/status_page": 306,
     "features/systemd": 73,
-    "features/users": 1406,
+    "features/users": 1409,
     "features/verify": 124,
     # Plugins.
-    "plugins/idv_ldap": 1316,
-    "plugins/idv_postgres": 2858,
-    "plugins/idv_redis": 1105,
+    "plugins/idv_ldap": 1325,
+    "plugins/idv_postgres": 2862,
+    "plugins/idv_redis": 1106,
     "plugins/idv_sqlite": 1400,
     "plugins/idv_upstream": 2840,
     "plugins/idv_yaml": 424,
     "soak": 3_720,
-    "product": 36_060,  # + 300 for comments that answer "why", and two sentences in place of one
+    "product": 36_090,  # + 330 for comments that answer "why", and two sentences in place of one
     "tests": 73_300,  # + 500: bugs that were seeded and not found have tests
     # In hundredths of a line.
     "tests per line of product": 203,

@@ -89,7 +89,7 @@ REFUSED = {
         "2:2: duplicate member, first on line 1",
     ),
     "list as a name": (b"? [a]\n: b", "1:3: a member's name must be plain text"),
-    "second document": (b"a: 1\n---\nb: 2", "2:1: a second document; one is read"),
+    "second document": (b"a: 1\n---\nb: 2", "2:1: a second document; only one is allowed"),
     "33 levels": (b"[" * 33 + b"]" * 33, "1:33: nested deeper than 32 levels"),
     "no end of a list": (b"a: [1, 2", "2:1: not valid YAML: "),
     "no end of a quote": (b"a: 'b", "1:6: not valid YAML: "),

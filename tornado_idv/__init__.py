@@ -1,6 +1,6 @@
-"""Public API for plugin authors; everything else in this package is its own business.
+"""The public API for authors of plugins. All other names in this package are private.
 
-Everything is imported when it is first used: `tornado-idv --help` and the client need little of it.
+Names are imported on first use, because `tornado-idv --help` and the client need few of them.
 """
 
 from importlib import import_module
@@ -88,7 +88,7 @@ _BY_NAME = {each: module for module, names in _NAMES.items() for each in names.s
 _BY_NAME |= {each.rpartition(".")[2]: each for each in _SUBMODULES}
 _MODULES = dict(sorted(_BY_NAME.items()))
 
-if not TYPE_CHECKING:  # for a type checker it would make every name valid
+if not TYPE_CHECKING:  # with `__getattr__`, type checkers would accept any name
     __all__ = list(_MODULES)
 
     def __getattr__(name: str) -> object:

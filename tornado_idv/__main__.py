@@ -1,4 +1,4 @@
-"""``python -m tornado_idv``: the ``tornado-idv`` command, where it is not on the path."""
+"""Runs the command ``tornado-idv`` as ``python -m tornado_idv``."""
 
 from tornado_idv.cli import main
 

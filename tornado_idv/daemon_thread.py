@@ -10,23 +10,23 @@ from typing import Any
 
 
 class DaemonThread:
-    """Calls functions one at a time and in order, in daemon threads.
+    """Calls functions in daemon threads, one at a time and in order.
 
-    Neither the event loop nor the end of the process waits for a hanging call.
+    A hanging call blocks neither the event loop nor the exit of the process.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._ended = Event()  # the last call
+        self._ended = Event()  # set at the end of the last call
         self._ended.set()
 
     def __call__(self, function: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
-        """Call the function in a daemon thread, after earlier calls; the future has its result.
+        """Call the function in a daemon thread after earlier calls. Return a future of its result.
 
-        A call continues after its future was cancelled.
+        If the returned future is cancelled, the call still continues.
         """
         done: Future[Any] = Future()
-        done.set_running_or_notify_cancel()  # from now on it cannot be cancelled
+        done.set_running_or_notify_cancel()  # after this, `cancel` has no effect
         earlier, ended = self._ended, Event()
         self._ended = ended
 

@@ -1,7 +1,7 @@
-"""Exceptions with their data, independent of HTTP.
+"""Exceptions of the service, independent of HTTP.
 
-No message may contain a key, a card number or a nickname: these errors are logged, and some of
-their text is shown to operators.
+No message may contain a key, a card number or a nickname: messages are logged, and some of them are
+shown to operators.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import ClassVar
 
 
 class IdvError(Exception):
-    """Base of every error of this package; never raised directly."""
+    """Base class of all errors of this package, never raised directly."""
 
 
 class InvalidFormat(IdvError):
-    """The input is in no valid format, so it identifies no user.
+    """The input has an invalid format, so it identifies no user.
 
-    ``reason`` is a token for clients and logs, a key of `REASONS`, which has the messages.
+    ``reason`` is a token for clients and logs. `REASONS` contains the message for each token.
     """
 
     REASONS: ClassVar[Mapping[str, str]] = {
@@ -48,14 +48,15 @@ class InvalidFormat(IdvError):
 
 
 class LookupFailed(IdvError):
-    """A lookup ended without an answer; never raised directly.
+    """Base class for lookups that ended without an answer, never raised directly.
 
-    ``reason`` is one phrase for the operator. ``backend`` is the name of the configured backend,
-    set by its guard. With ``continues`` the chain continues with the next backend, as
-    ``on_unavailable: continue`` demands. Without ``counts_against_breaker`` the backend's circuit
-    breaker ignores it: the backend is not down, or another attempt costs nothing. Health checks and
-    metrics count it in any case. ``retry_after`` is in seconds, for ``Retry-After`` of the
-    response. A ``memoized`` failure is returned to other callers for ``cache.failure_memo``.
+    ``reason`` is a short description for the operator. ``backend`` is the name of the configured
+    backend, set by its guard. ``continues`` is true if the lookup must continue with the next
+    backend (``on_unavailable: continue``). If ``counts_against_breaker`` is false, the circuit
+    breaker of the backend ignores the failure: the backend is not down, or another attempt costs
+    nothing. Health checks and metrics count every failure. ``retry_after`` is the ``Retry-After``
+    of the response, in seconds. A ``memoized`` failure is returned to later callers for
+    ``cache.failure_memo``.
     """
 
     retry_after: float = 1.0
@@ -79,8 +80,8 @@ class LookupFailed(IdvError):
         self.continues = False
 
     def copy(self) -> LookupFailed:
-        """Return the same failure, to be raised again: each ``raise`` adds to an exception."""
-        same = type(self).__new__(type(self), self.reason)  # a plugin's may have another __init__
+        """Return a copy for another caller. Each ``raise`` adds a traceback to its exception."""
+        same = type(self).__new__(type(self), self.reason)  # a subclass may change __init__
         vars(same).update(vars(self))
         return same
 
@@ -89,24 +90,24 @@ class LookupFailed(IdvError):
 
 
 class Unavailable(LookupFailed):
-    """The backend is temporarily unavailable: time-out, connection, lock, 5xx."""
+    """The backend is temporarily unavailable: a timeout, a lost connection, a lock or a 5xx."""
 
 
 class Untrusted(Unavailable):
-    """The canaries of the backend do not confirm its answer."""
+    """The canaries of the backend do not confirm an answer of the backend."""
 
 
 class Broken(LookupFailed):
-    """The backend failed, and waiting does not help: wrong data, wrong credentials, a defect."""
+    """The backend has a permanent error, such as wrong data, wrong credentials or a defect."""
 
     retry_after = 60.0  # an operator has to act
 
 
 class InvalidKey(IdvError):
-    """The token is not that of a currently valid key.
+    """The token belongs to no valid key.
 
-    ``reason`` is for the log alone. ``key_id`` is the id of a known key: expired, not valid yet,
-    revoked or disabled.
+    ``reason`` is only for the log. ``key_id`` is set if the key is known, but expired, not valid
+    yet, revoked or disabled.
     """
 
     def __init__(self, reason: str, key_id: str | None = None) -> None:
@@ -120,7 +121,7 @@ class UndeterminedKey(InvalidKey):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One error in a file; lines and columns start at 1."""
+    """An error in a file of the operator. Lines and columns start at 1."""
 
     file: str
     line: int
@@ -134,15 +135,15 @@ class Problem:
 
 
 class KeyStoreError(IdvError):
-    """The key store is unusable, or refuses a change. The message has the reason."""
+    """The key store is unusable or refuses a change. The message contains the reason."""
 
 
 class MissingKeyStoreError(KeyStoreError):
-    """There is no key store."""
+    """The key store does not exist."""
 
 
 class UncertainChangeError(KeyStoreError):
-    """A change of the key store that may or may not be committed, or effective."""
+    """A change of the key store has an unknown result: it may or may not be effective."""
 
 
 class StartError(IdvError):
@@ -150,19 +151,19 @@ class StartError(IdvError):
 
 
 class DegradedStartError(StartError):
-    """A backend cannot look users up until an operator acts; then it recovers without a restart.
+    """A backend is open, but cannot look users up until an operator fixes its source.
 
-    It is open. The service starts degraded: otherwise a service manager would restart it in a loop.
-    A reload keeps the old configuration.
+    After the fix, the backend recovers without a restart. The service starts degraded: otherwise a
+    service manager would restart it in a loop. A reload fails and keeps the old configuration.
     """
 
 
 class MissingConfigError(StartError):
-    """There is no configuration file."""
+    """The configuration file does not exist."""
 
 
 class SettingError(StartError):
-    """A setting contradicts what it refers to; ``steps`` are its path in the configuration."""
+    """A setting conflicts with another setting or with the system. ``steps`` is its path."""
 
     def __init__(self, message: str, *steps: int | str) -> None:
         super().__init__(message)
@@ -170,9 +171,9 @@ class SettingError(StartError):
 
 
 class ConfigError(StartError):
-    """A file of the operator cannot be used; ``problems`` are all of its problems.
+    """A file of the operator has errors. ``problems`` contains all of them.
 
-    Its text has a line for each of the first `MAX_LINES`.
+    The message has a line for each of the first `MAX_LINES` problems.
     """
 
     MAX_LINES: ClassVar[int] = 100
@@ -186,8 +187,8 @@ class ConfigError(StartError):
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the type of an unexpected exception and its stack trace, for a log.
+    """Return the stack trace and the type of an unexpected exception, for the log.
 
-    Its message is omitted: it may contain the query.
+    The message of the exception is omitted, because it may contain the query.
     """
     return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__

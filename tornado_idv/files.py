@@ -1,6 +1,6 @@
-"""Small files that an operator names: reads them, notices their changes, follows a secret.
+"""Reading of small files named by an operator, and detection of their changes.
 
-Only regular files are read. Opening a FIFO would wait for its writer, and a device such as
+Only regular files are read. To open a FIFO would wait for its writer, and a device such as
 ``/dev/zero`` has no end.
 """
 
@@ -23,14 +23,15 @@ from tornado_idv.errors import StartError
 
 _log = logging.getLogger(__name__)
 MAX_SIZE = 1024**2
-"""Bytes: far more than a configuration, a secret or a certificate needs."""
+"""Maximum size of a file in bytes. Configurations, secrets and certificates are far smaller."""
 
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading.
 
-    Raises `OSError` for anything else, with a phrase for the operator in ``strerror``.
+    Raises `OSError` if the path is not a readable regular file. Its ``strerror`` is a text for the
+    operator.
     """
     added = os.O_NONBLOCK | os.O_NOCTTY
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | added)) as file:
@@ -40,7 +41,7 @@ def opened_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file of at most `MAX_SIZE` bytes; raises as `opened_file`."""
+    """Return the content of a regular file. Raises `OSError`, also for more than `MAX_SIZE`."""
     with opened_file(path) as file:
         content = file.read(MAX_SIZE + 1)
     if len(content) > MAX_SIZE:
@@ -49,7 +50,7 @@ def read_file(path: Path) -> bytes:
 
 
 def require_file(path: Path) -> bytes:
-    """Return the content as `read_file` does; raises `StartError` with the name of the file."""
+    """Return the content of a regular file. Raises `StartError` with the name of the file."""
     try:
         return read_file(path)
     except OSError as error:
@@ -57,9 +58,9 @@ def require_file(path: Path) -> bytes:
 
 
 def load_certificate(context: SSLContext, cert_file: Path, key_file: Path | None = None) -> None:
-    """Load a certificate and its key into ``context``. ``cert_file`` may contain both.
+    """Load a certificate and its private key into ``context``. ``cert_file`` may contain both.
 
-    Raises `StartError` for files without them, and for an encrypted key.
+    Raises `StartError` if the files do not contain both, or if the key is encrypted.
     """
     files = [cert_file] if key_file is None else [cert_file, key_file]
     for file in files:
@@ -80,23 +81,23 @@ class _EncryptedKeyError(Exception):
 
 
 def _refuse_password() -> NoReturn:
-    """Keep the TLS library from asking for the password on the terminal."""
+    """Raise an error instead of a password prompt of the TLS library on the terminal."""
     raise _EncryptedKeyError
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a file as text, without the line break at its end.
+    """Return the content of a text file without its final line break.
 
-    Raises `OSError` as `read_file` does, and `UnicodeDecodeError` unless it is UTF-8.
+    Raises `OSError` as `read_file` does, and `UnicodeDecodeError` if the file is not UTF-8.
     """
     return read_file(path).decode("utf-8").replace("\r\n", "\n").removesuffix("\n")
 
 
 class FileSignature(NamedTuple):
-    """The part of a file's status that changes when the file is written or replaced.
+    """The fields of a file's status that change when the file is written or replaced.
 
-    Times are in nanoseconds. ``ctime_ns`` also changes with new permissions, and differs for a copy
-    with the same size and modification time. If that matters, compare the content.
+    Times are in nanoseconds. A different signature does not prove different content: ``ctime_ns``
+    also changes with the permissions, and differs for a copy of the file.
     """
 
     device: int
@@ -107,32 +108,32 @@ class FileSignature(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> FileSignature:
-        """Return the signature of the file at the path; raises `OSError`."""
-        status = os.stat(path)  # noqa: PTH116 - a third of the time of Path.stat, per lookup
+        """Return the signature of the file at this path. Raises `OSError`."""
+        status = os.stat(path)  # noqa: PTH116 - takes a third of the time of Path.stat
         return cls(
             status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         )
 
     @classmethod
     def find(cls, path: Path) -> FileSignature | None:
-        """Return the signature as `of` does; ``None`` if the file is missing or out of reach."""
+        """Return the signature of the file at this path, or ``None`` for an inaccessible file."""
         try:
             return cls.of(path)
         except OSError:
             return None
 
     def is_same_file(self, other: FileSignature) -> bool:
-        """Return whether both are of one file, whatever was written to it in between."""
-        # Inode numbers alone repeat from one file system to the next.
+        """Return whether both signatures are from one file, even if its content has changed."""
+        # Two file systems may use the same inode number.
         return self[:2] == other[:2]
 
 
 class FileSecret(SecretStr):
-    """A secret that follows its file.
+    """A secret that is read from a file, and follows changes of the file.
 
-    A missing, empty or binary file does not change the secret: a write may be in progress. Nor does
-    a text with another ``fixed_part``, before a reload. The file is checked at most once a second;
-    ``timer`` returns seconds.
+    The file is checked at most once per second. If it is missing, empty or binary, the secret does
+    not change: a write may be in progress. If `fixed_part` returns another value for the new text,
+    the secret changes only after a reload. ``timer`` returns seconds.
     """
 
     check_interval: ClassVar[float] = 1.0
@@ -147,7 +148,7 @@ class FileSecret(SecretStr):
         self.fixed_part: Callable[[str], object] = lambda _: None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both follow the same file, whatever each has read from it."""
+        """Return whether both follow the same file. Their current texts may differ."""
         return isinstance(other, FileSecret) and self._path == other._path
 
     def __hash__(self) -> int:

@@ -1,8 +1,8 @@
-"""Untrusted text to `Query`: profile URLs, nicknames and card numbers.
+"""Parsing of untrusted identifiers: profile URLs, nicknames and card numbers.
 
-Pure and total: any text gives a query or `InvalidFormat`. No URL parser is used, and nothing is
-ever fetched. Parsers repair URLs that must be refused: ``urlsplit`` deletes tabs and newlines, and
-takes the host from behind a backslash.
+Every text gives a `Query` or `InvalidFormat`. There is no I/O: URLs are never fetched. No URL
+parser is used, because parsers repair URLs that must be refused. For example, ``urlsplit`` deletes
+tabs and newlines, and takes the host from behind a backslash.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SITE = re.compile(
 FIELDS = ("nickname", "card_number", "plan", "profile_url")
 """The members of a user in a response."""
 MAX_NICKNAME = 256
-"""The maximum length of a nickname, with any pattern: matching takes time."""
+"""The maximum length of a nickname, for any pattern. It limits the time to match the pattern."""
 
 _UNPRINTABLE = "\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff"
 """Control characters (Unicode category Cc), line separators, and lone surrogates: not UTF-8."""
@@ -40,29 +40,31 @@ _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
 def fold_case(nickname: str) -> str:
-    """Return an ASCII nickname in lower case. Others are never valid, and are not changed.
+    """Return an ASCII nickname in lower case, and any other text unchanged.
 
-    ``str.lower`` would turn the Kelvin sign, a non-ASCII character, into a "k".
+    A nickname with other characters is invalid, and must stay so: ``str.lower`` would turn the
+    Kelvin sign into an ASCII "k".
     """
     return nickname.lower() if nickname.isascii() else nickname
 
 
 def is_plan(text: str) -> bool:
-    """Return whether a plan is valid, see `PLAN_FORMAT`."""
+    """Return whether a plan has the format `PLAN_FORMAT`."""
     return _PLAN.fullmatch(text) is not None
 
 
 def is_profile_url(value: object) -> TypeGuard[str]:
-    """Return whether a profile URL is valid, see `PROFILE_URL_FORMAT`."""
+    """Return whether a value is a profile URL with the format `PROFILE_URL_FORMAT`."""
     return isinstance(value, str) and _URL.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)
 class ProfileSite:
-    """A site with ``/m/`` pages of users, such as ``https://profiles.example``.
+    """A site with profile pages of users below ``/m/``, such as ``https://profiles.example``.
 
-    ``prefix`` is its canonical spelling: scheme and host in lower case, no
-    default port (RFC 3986, 6.2.2.1 and 6.2.3), no slash at the end.
+    ``prefix`` is its canonical form: scheme and host in lower case, without a default port
+    (RFC 3986, 6.2.2.1 and 6.2.3), without a slash at the end. ``path`` is the path in this form.
+    ``pattern`` matches every form of the URL of a profile, up to the nickname.
     """
 
     prefix: str
@@ -73,8 +75,8 @@ class ProfileSite:
     def parse(cls, text: str) -> ProfileSite:
         """Parse a site of the configuration.
 
-        Raises `ValueError` for anything but an ``http`` or ``https`` address
-        without user info, query and fragment.
+        Raises `ValueError` unless the text is an ``http`` or ``https`` URL without user info, query
+        and fragment.
         """
         scheme, mark, rest = text.partition("://")
         authority, slash, path = rest.partition("/")
@@ -95,11 +97,11 @@ class ProfileSite:
 
 @dataclass(frozen=True)
 class Identifiers:
-    """The valid forms of queries.
+    """The rules for valid identifiers, and their parser.
 
-    ``sites`` are the profile sites; answers use the first. ``is_nickname`` must accept a nickname;
-    with ``nickname_case="fold"`` it gets the nickname in lower case. ``card_length`` is the minimum
-    and maximum number of digits of a card number.
+    ``sites`` are the profile sites; derived profile URLs use the first. ``is_nickname`` returns
+    whether a nickname is valid. With ``nickname_case="fold"``, its argument is in lower case.
+    ``card_length`` is the minimum and maximum number of digits of a card number.
     """
 
     sites: Sequence[ProfileSite]
@@ -117,7 +119,7 @@ class Identifiers:
         for site in self.sites:
             match = site.pattern.match(text)
             name = text[match.end() :].removesuffix("/") if match else ""
-            if name and "/" not in name:  # with one, another site may fit: /m/m/alice
+            if name and "/" not in name:  # the slash may belong to another site, as in /m/m/alice
                 nickname = self._nickname(name)
                 if nickname is None:
                     break
@@ -125,9 +127,9 @@ class Identifiers:
         raise InvalidFormat(self._reason(text))
 
     def parse_nickname(self, text: str) -> ByNickname:
-        """Parse a bare nickname; with folded case the result is in lower case.
+        """Parse a nickname without ``@``. With folded case, the result is in lower case.
 
-        Dots alone are refused: they are path segments.
+        Raises `InvalidFormat`. A nickname of dots alone is invalid: it would be a path segment.
         """
         nickname = self._nickname(text)
         if nickname is None:
@@ -135,27 +137,27 @@ class Identifiers:
         return ByNickname(nickname)
 
     def _nickname(self, text: str) -> str | None:
-        """Return the nickname in canonical form, ``None`` for an invalid one."""
+        """Return the nickname in canonical form, or ``None`` for an invalid nickname."""
         if len(text) > MAX_NICKNAME or not text.isascii() or not text.strip("."):
             return None
         nickname = fold_case(text) if self.nickname_case == "fold" else text
         return nickname if self.is_nickname(nickname) else None
 
     def parse_card(self, text: str) -> ByCard:
-        """Parse a card number: only ASCII digits, including leading zeros."""
+        """Parse a card number: ASCII digits, with any leading zeros. Raises `InvalidFormat`."""
         reason = self._card_fault(text)
         if reason is not None:
             raise InvalidFormat(reason)
         return ByCard(text)
 
     def _card_fault(self, text: str) -> str | None:
-        if not (text.isascii() and text.isdigit()):  # digits of other scripts are not a card number
+        if not (text.isascii() and text.isdigit()):  # `isdigit` accepts digits of other scripts
             return "card_not_digits"
         fewest, most = self.card_length
         return None if fewest <= len(text) <= most else "card_length"
 
     def parse_any(self, text: str) -> Query:
-        """Parse the input of a person: digits are a card number, the rest is a nickname or URL."""
+        """Parse digits as a card number, and any other text as a nickname with ``@`` or a URL."""
         return self.parse_card(text) if text.isdigit() else self.parse_input(text)
 
     def accepts(self, user: User) -> bool:
@@ -163,22 +165,22 @@ class Identifiers:
         return not (self._nickname(user.nickname) is None or self._card_fault(user.card_number))
 
     def profile_url(self, user: User) -> str:
-        """The user's own profile URL, or the one derived from the nickname."""
+        """Return the stored profile URL of a user, or a URL derived from the nickname."""
         return user.profile_url or f"{self.sites[0].prefix}/m/{user.nickname}"
 
     def differences(self, one: User, other: User) -> list[str]:
-        """Return the differing members of the responses for two users."""
+        """Return the names of the members that differ in the responses for two users."""
         members = zip(FIELDS, self.shown(one), self.shown(other), strict=True)
         return [name for name, a, b in members if a != b]
 
     def shown(self, user: User) -> tuple[str, str, str, str]:
-        """Return the members of a response, including a derived profile URL."""
+        """Return the members of the response for a user, in the order of `FIELDS`."""
         if self.nickname_case == "fold":
             user = replace(user, nickname=fold_case(user.nickname))
         return user.nickname, user.card_number, user.plan, self.profile_url(user)
 
     def _reason(self, text: str) -> str:
-        """Return why ``text``, which does not begin with ``@``, is not a profile URL."""
+        """Return the reason why a text without a leading ``@`` is not a valid profile URL."""
         scheme, mark, rest = text.partition("://")
         if not mark:
             return "nickname_without_at" if self._nickname(text) else "not_an_identifier"

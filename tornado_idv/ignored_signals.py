@@ -6,9 +6,9 @@ import signal
 
 
 def ignore_signals() -> None:
-    """Ignore SIGINT and SIGTERM up to the end of the process, in the main thread.
+    """Ignore SIGINT and SIGTERM until the end of the process. Call this in the main thread.
 
-    For a command during its commit: the result must be reported.
+    A command calls this during a commit, so that it can still report the result.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

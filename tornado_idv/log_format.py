@@ -1,6 +1,6 @@
-"""One format for all log lines: JSON for machines, text for people.
+"""The formats of log lines: JSON for machines, and text for people.
 
-A record has ``timestamp``, ``level``, ``logger`` and ``event``, then any other fields.
+A record has ``timestamp``, ``level``, ``logger`` and ``event``, followed by any other fields.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from msgspec.json import Encoder
 
 Record = Struct | Mapping[str, Any]
 FormatLines = Callable[[Sequence[Record]], str]
-"""Return records as lines of text, each with its line break."""
+"""Returns the lines for log records, each with its line break."""
 
 
 def _as_text(value: object) -> str:
-    """Return text for a value without a JSON form. For an exception, it is only the type."""
+    """Return a text for a value without a JSON form: for an exception, only its type."""
     return type(value).__name__ if isinstance(value, BaseException) else str(value)
 
 
 _encoder = Encoder(enc_hook=_as_text)
 _PLAIN = re.compile(r"[!#-<>-~]+")
-"""A value readable without quotes: visible ASCII, no ``"`` and no ``=``."""
+"""Values printed without quotes: visible ASCII except ``"`` and ``=``."""
 _PRIORITIES = {"debug": 7, "warning": 4, "error": 3, "critical": 2}
-"""Priorities of syslog. The default of journald is 6, for information."""
+"""Syslog priorities by level. For other levels, journald uses its default, 6 (informational)."""
 _COLORS = {"debug": 34, "info": 32, "warning": 33, "error": 31, "critical": 31}
 
 
@@ -38,7 +38,7 @@ def json_lines(records: Sequence[Record]) -> str:
     """Return each record as one JSON object, in ASCII."""
     try:
         lines = _encoder.encode_lines(records)
-    except UnicodeEncodeError:  # a lone surrogate, as in a file name that is not UTF-8
+    except UnicodeEncodeError:  # a lone surrogate, such as in a file name outside of UTF-8
         return "".join(map(_ascii_json, records))
     return lines.decode() if lines.isascii() else "".join(map(_ascii_json, records))
 
@@ -52,23 +52,23 @@ def _ascii_json(record: Record) -> str:
 
 
 def text_lines(records: Sequence[Record]) -> str:
-    """Return each record as time, level, event and the other fields.
+    """Return each record as a line with the time, the level, the event and the other fields.
 
-    Further lines of an event are indented, so none looks like a separate record. The names of this
-    service's loggers are omitted.
+    If an event has several lines, all but the first are indented, so none looks like a separate
+    record. The names of this service's loggers are omitted.
     """
     return "".join(_text_line(record, "{:<9}") for record in records)
 
 
 def colored_lines(records: Sequence[Record]) -> str:
-    """Return lines as `text_lines` does, with the level in color, for a terminal."""
+    """Return lines as `text_lines` does, with colored levels for a terminal."""
     return "".join(_text_line(record, "\x1b[{color}m{:<9}\x1b[0m") for record in records)
 
 
 def for_journal(text: str, level: str) -> str:
-    """Return text for standard error. If journald reads it, each line begins with its priority.
+    """Return the text to write to standard error.
 
-    See sd-daemon(3).
+    If journald reads standard error, a prefix of each line gives its priority (sd-daemon(3)).
     """
     priority, stream = _PRIORITIES.get(level), os.environ.get("JOURNAL_STREAM")
     if priority and stream and stream == "{0.st_dev}:{0.st_ino}".format(os.fstat(2)):
@@ -91,14 +91,14 @@ def _text_line(record: Record, level_format: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape control characters: a terminal would obey them."""
+    """Return the text with control characters escaped, because a terminal would obey them."""
     return "".join(
         each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text
     )
 
 
 def format_time(seconds: float) -> str:
-    """Return a Unix time as log lines show it: in UTC, with milliseconds."""
+    """Return a Unix time in ISO 8601 format, in UTC with milliseconds."""
     milliseconds = int(seconds * 1000)
     second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
     return f"{second}.{milliseconds % 1000:03}Z"

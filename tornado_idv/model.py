@@ -1,9 +1,9 @@
-"""The records of a lookup: `User`, `Query`, `BackendResult`, `Answer` and `Step`.
+"""The data classes of lookups: `User`, `Query`, `BackendResult`, `Answer` and `Step`.
 
-Their reprs omit nicknames and card numbers, so that none reaches a log through a traceback. They
-are msgspec structs: each lookup creates several, and a frozen dataclass takes about 1 µs longer
-(CPython 3.11). They contain no containers, so the garbage collector need not track them
-(``gc=False``), even when a cache is full of them.
+Their reprs omit nicknames and card numbers, so a traceback cannot write them to a log. The classes
+are msgspec structs: each lookup creates several objects, and a frozen dataclass takes about 1 µs
+longer (CPython 3.11). The objects contain no containers, so the garbage collector need not track
+them (``gc=False``), even when a cache is full of them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class _Record(Struct, frozen=True, gc=False):
 class User(_Record, frozen=True):
     """A user as stored by a backend.
 
-    ``nickname`` is without ``@``. If ``profile_url`` is ``None``, it is derived from the first
-    profile site and the nickname.
+    ``nickname`` has no ``@``. If ``profile_url`` is ``None``, the URL in responses is derived from
+    the first profile site and the nickname.
     """
 
     plan: str
@@ -38,18 +38,18 @@ class User(_Record, frozen=True):
 
 
 class ByNickname(_Record, frozen=True):
-    """The query for the user with this nickname, in canonical form, without ``@``."""
+    """The query for the user with a nickname, in canonical form without ``@``."""
 
     nickname: str
     text: str = ""
-    """The canonical text: ``@`` and the nickname. Computed; any argument is replaced."""
+    """The canonical text: ``@`` and the nickname. It is computed; an argument has no effect."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "text", f"@{self.nickname}")
 
 
 class ByCard(_Record, frozen=True):
-    """The query for the user with this card number: ASCII digits, as text."""
+    """The query for the user with a card number, a text of ASCII digits."""
 
     card_number: str
 
@@ -63,12 +63,12 @@ Query = ByNickname | ByCard
 
 
 class BackendResult(_Record, frozen=True):
-    """Result of a backend, and how long it may be cached.
+    """The result of a backend, with options for the cache.
 
-    ``user`` is ``None`` for "not known here". ``ttl``, in seconds, can only shorten the configured
-    time; ``None`` does not change it. With ``storable=False`` the result is not cached at all, not
-    even as a stale answer. ``server`` identifies the server of the result, if a backend has several
-    that may differ: the canary of one server does not confirm "not known here" of another.
+    ``user`` is ``None`` for "not known here". ``ttl`` is a time to live in seconds. It can only
+    shorten the configured time. With ``storable=False`` the result is not cached at all, not even
+    as a stale answer. If a backend has several servers that may differ, ``server`` identifies the
+    server of this result: the canary of one server does not confirm "not known here" of another.
     """
 
     user: User | None
@@ -78,10 +78,10 @@ class BackendResult(_Record, frozen=True):
 
 
 class SharedAnswer(_Record, frozen=True):
-    """An answer in a shared cache; times are in seconds of the wall clock.
+    """An answer in a shared cache. Times are in seconds of the wall clock.
 
-    ``user`` is ``None`` for "not found". It is fresh until ``fresh_until``, and may be served
-    stale until ``stale_until``.
+    ``user`` is ``None`` for "not found". The answer is fresh until ``fresh_until``, and may be
+    served stale until ``stale_until``.
     """
 
     user: User | None
@@ -91,13 +91,13 @@ class SharedAnswer(_Record, frozen=True):
 
 
 class Answer(_Record, frozen=True):
-    """The result of a lookup: *found* with a user, *not found* without one.
+    """The result of a lookup: *found* with a user, *not found* without a user.
 
-    ``backend`` is the name of the backend that found the user, ``None`` for *not found*. ``since``
-    is the time of the lookup, in seconds of the cache's timer. ``body`` is the response body. A
-    ``stale`` answer has expired, and is served because the backends are unavailable. A
-    ``coalesced`` one comes from a lookup that another caller started, a ``shared`` one from the
-    shared cache.
+    ``backend`` is the name of the backend that found the user, or ``None`` for *not found*.
+    ``since`` is the time of the lookup, in seconds of the cache's timer. ``body`` is the response
+    body. A ``stale`` answer has expired, and is served because the backends are unavailable. A
+    ``coalesced`` answer comes from a lookup that another caller started. A ``shared`` answer comes
+    from the shared cache.
     """
 
     user: User | None
@@ -107,14 +107,14 @@ class Answer(_Record, frozen=True):
     stale: bool = False
     coalesced: bool = False
     ttl: float | None = None
-    """Time to live in seconds; ``None`` for that of the cache."""
+    """Time to live in seconds. ``None`` means the configured time of the cache."""
     storable: bool = True
     """Whether the answer may be cached."""
     degraded: bool = False
     """Whether an earlier backend, which may know the user, was skipped as unavailable."""
     shared: bool = False
     server: str | None = None
-    """The server of the backend that answered; not kept in a cache."""
+    """The server of the backend that answered. The cache does not store it."""
 
     @property
     def found(self) -> bool:
@@ -122,11 +122,11 @@ class Answer(_Record, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A step of a lookup, for the operator: a request, a response, the result of an expression.
+    """A step of an explained lookup: a request, a response, or the result of an expression.
 
-    ``result`` is JSON or bytes; of others the ``repr`` is shown. ``expression`` gave the result,
-    and ``missing`` are the members that it reads but did not find. A terminal shows ``shown``
-    characters of a result without an expression.
+    ``result`` is JSON data or bytes; any other value is printed as its ``repr``. ``expression`` is
+    the expression that gave the result, if any. ``missing`` are the members that the expression did
+    not find. A terminal shows the first ``shown`` characters of a result without an expression.
     """
 
     name: str
@@ -137,6 +137,6 @@ class Step(Struct, frozen=True):
     missing: tuple[str, ...] = ()
 
     def masked(self, mask: Callable[[Any], Any]) -> Step:
-        """Return the step without secrets; ``mask`` is a `Masker`."""
+        """Return the step with its secrets masked. ``mask`` is a `Masker`."""
         result, expression, note = map(mask, (self.result, self.expression, self.note))
         return replace(self, result=result, expression=expression, note=note)

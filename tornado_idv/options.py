@@ -1,6 +1,6 @@
-"""Building blocks of settings and of plugins' options: a strict model, and types of scalars.
+"""The base class and the types for settings, and for the options of plugins.
 
-Every YAML scalar is read as text; these types define its meaning.
+Every YAML scalar is read as text. These types convert the text to values.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _PASSWORDS = re.compile(
 )
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 APPLIED = object()
-"""Marks a setting that a reload applies, as ``Annotated[bool, APPLIED]``; others need a restart."""
+"""Marks a setting that a reload applies: ``Annotated[bool, APPLIED]``. Others need a restart."""
 
 
 class Options(BaseModel):
-    """The base of every section of `config.yaml`.
+    """Base class of every section of `config.yaml`.
 
-    Unknown members are errors, values cannot be changed, no error repeats a value (it may be
-    a secret), and the docstring below an option is its description in the JSON Schema.
+    Unknown members are errors. Values cannot be changed. Errors contain no values, since a value
+    may be a secret. The docstring below an option is its description in the JSON Schema.
     """
 
     model_config = ConfigDict(
@@ -62,17 +62,17 @@ class Options(BaseModel):
 
 
 def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
-    """Return a section if it is a ``model``, with a feature's settings; otherwise the defaults."""
+    """Return a section with the settings ``model`` of a feature, or without them the defaults."""
     return section if isinstance(section, model) else model()
 
 
 def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
-    """Parse text; a default in code is a value of the type already."""
+    """Return a validator that parses text. Other values, such as defaults, are not changed."""
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
 def checked_by(check: Callable[[Any], object]) -> AfterValidator:
-    """Return a validator that changes no value; ``check`` raises `ValueError`."""
+    """Return a validator that calls ``check``, which may raise `ValueError`, for each value."""
 
     def checked(value: Any) -> Any:
         check(value)
@@ -82,7 +82,7 @@ def checked_by(check: Callable[[Any], object]) -> AfterValidator:
 
 
 def text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
-    """Describe text that must match the whole pattern."""
+    """Return the JSON Schema of a text that must match the whole pattern."""
     given = {"examples": list(examples)} if examples else {}
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern.pattern}$", **given})
 
@@ -102,7 +102,7 @@ def _rate(value: object) -> object:
 
 
 def absolute_path(text: str, info: ValidationInfo) -> Path:
-    """Return the path of a setting, relative to the folder of the configuration file.
+    """Return the absolute path for a setting. Relative paths begin at the configuration's folder.
 
     Raises `ValueError`.
     """
@@ -121,11 +121,11 @@ def _absolute(value: object, info: ValidationInfo) -> object:
 def compile_pattern(text: str) -> Callable[[str], bool]:
     """Return a function that tests whether a whole text matches a regular expression.
 
-    Its time is linear in the text, whatever the expression (Rust's `regex`). So look-around and
-    back references are not supported. Raises `ValueError` for an invalid expression.
+    The function takes linear time for any expression, because it uses Rust's `regex`. This library
+    does not support look-around and back references. Raises `ValueError` for an invalid expression.
     """
     try:
-        for each in text, rf"\A(?:{text})\z":  # alone, too, since parentheses may be unbalanced
+        for each in text, rf"\A(?:{text})\z":  # first alone: its parentheses may be unbalanced
             schema = core_schema.str_schema(pattern=each, regex_engine="rust-regex", strict=True)
             validator = SchemaValidator(schema)
     except SchemaError:
@@ -161,7 +161,7 @@ def _key_store(value: object, info: ValidationInfo) -> object:
 
 
 def is_like_url(path: str) -> bool:
-    """Return whether a path looks like a mistyped URL, which may contain a password."""
+    """Return whether a path looks like a mistyped URL. Such a text may contain a password."""
     return _LIKE_URL.match(path) is not None
 
 
@@ -190,16 +190,16 @@ RateLimit = Annotated[
 ConfigPath = Annotated[
     Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string", "minLength": 1})
 ]
-"""A path; a relative one is relative to the folder of the configuration file."""
+"""A path. Relative paths begin at the folder of the configuration file."""
 
 Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": "string"})]
-"""Text that no repr shows; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too.
+"""A secret text, which no repr shows. It may be given as ``${env:NAME}`` or ``${file:path}``.
 
-If ``${file:path}`` is the whole setting, it follows that file: get its value for each use.
+If ``${file:path}`` is the whole setting, the secret follows the file: get its value for each use.
 """
 
 Password = Annotated[Secret, PlainSerializer(lambda _: SecretStr("-"), return_type=SecretStr)]
-"""A `Secret` that selects no data: after a rotation, answers stay cached."""
+"""A `Secret` that does not select the data of a source. After its change, answers stay cached."""
 
 SecretUrl = Annotated[
     Secret,
@@ -208,14 +208,14 @@ SecretUrl = Annotated[
         lambda url: SecretStr(_without_password(url.get_secret_value())), return_type=SecretStr
     ),
 ]
-"""A `Secret` whose passwords are like `Password`. Without a reload only they follow a file."""
+"""A secret URL. Its passwords behave like `Password`. Without a reload, only they follow a file."""
 
 KeyStoreAddress = Annotated[
     Path | SecretStr,
     BeforeValidator(_key_store),
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
-"""A path as `ConfigPath`, or a URL of a key store as `Secret`: it may hold a password."""
+"""A `ConfigPath`, or the URL of a key store as `Secret`, since it may contain a password."""
 
 Pattern = Annotated[str, checked_by(compile_pattern)]
 """A regular expression; see `compile_pattern`."""

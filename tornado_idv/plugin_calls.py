@@ -1,4 +1,4 @@
-"""Calls of plugins with a time limit. Descriptions of failures contain no value of a user."""
+"""Calls to plugins with a timeout. Descriptions of their failures contain no value of a user."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ResultT = TypeVar("ResultT")
 def is_cancelled() -> bool:
     """Return whether the current task is being cancelled.
 
-    Otherwise a caught `CancelledError` comes from something that the task awaited.
+    Otherwise, a caught `CancelledError` comes from an awaited object.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def bounded(seconds: float, call: Awaitable[ResultT]) -> ResultT:
-    """Return the result of a plugin's call; raises `TimeoutError` after ``seconds``.
+    """Return the result of a call to a plugin. Raises `TimeoutError` after ``seconds``.
 
-    A `CancelledError` of the plugin's own work is raised as `Broken`: it must not end this task.
+    Raises `Broken` if the plugin raises `CancelledError`, because this must not end the task.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -35,7 +35,7 @@ async def bounded(seconds: float, call: Awaitable[ResultT]) -> ResultT:
 
 
 def failure_reason(error: Exception) -> str:
-    """Return why a plugin's call failed; another message may contain a query or a key id."""
+    """Return a description of a plugin's failure, without messages that may contain a query."""
     if isinstance(error, TimeoutError):
         return "no response in time"
     return error.reason if isinstance(error, LookupFailed) else type(error).__name__

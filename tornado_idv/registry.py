@@ -1,4 +1,4 @@
-"""Load plugins, collect their kinds, and build, open and close backends."""
+"""Functions that load plugins, collect their kinds, and create, open and close backends."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 def plugin_manager(
     *, entry_points: bool = True, plugins: Iterable[object] = ()
 ) -> pluggy.PluginManager:
-    """Return a manager with our hooks, the installed plugins and ``plugins``.
+    """Return a plugin manager with the installed plugins and ``plugins``.
 
-    Installed plugins are found by the entry point group ``tornado_idv``, unless
-    ``entry_points`` is false. Raises `StartError` if a plugin cannot be loaded, implements an
-    unknown hook, or none.
+    Installed plugins are found by the entry point group ``tornado_idv``, unless ``entry_points`` is
+    false. Raises `StartError` if a plugin cannot be loaded, implements an unknown hook, or
+    implements no hook.
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -50,7 +50,7 @@ def plugin_manager(
 
 
 def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> None:
-    """Load an installed plugin; raises `ValueError` with its name, also if it has no hook."""
+    """Load an installed plugin. Raises `ValueError` for an error at import or a missing hook."""
     package = entry_point.dist.name if entry_point.dist else "unknown package"
     plugin = f'{package}: entry point {entry_point.name} = "{entry_point.value}"'
     if manager.has_plugin(entry_point.name):
@@ -67,7 +67,7 @@ def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> No
 
 
 def _check_hooks_of_lookups(manager: pluggy.PluginManager) -> None:
-    """Reject wrappers of the lookup hooks, and the wrong kind of function."""
+    """Raise `TypeError` for a lookup hook that is a wrapper or the wrong kind of function."""
     hooks = manager.hook
     for hook, is_async in ((hooks.idv_identify, True), (hooks.idv_lookup_finished, False)):
         for each in hook.get_hookimpls():
@@ -80,7 +80,7 @@ def _check_hooks_of_lookups(manager: pluggy.PluginManager) -> None:
 
 
 def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
-    """Return the kinds of all plugins; raises `StartError` if two of them use one name."""
+    """Return the kinds of all plugins. Raises `StartError` if two kinds have the same name."""
     found: dict[str, dict[str, Any]] = {each.name: {} for each in fields(Kinds)}
     try:
         all_offered = manager.hook.idv_kinds()
@@ -112,9 +112,9 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
 
 
 def load_class(offered: type[T] | str) -> type[T]:
-    """Return a class of a plugin; import it now if only its place is known.
+    """Return a class of a plugin. If ``offered`` is the place of the class, import it.
 
-    An import of all classes would double the time to start. Raises `StartError`.
+    Only used classes are imported: all of them would double the time to start. Raises `StartError`.
     """
     if not isinstance(offered, str):
         return offered
@@ -128,7 +128,7 @@ def load_class(offered: type[T] | str) -> type[T]:
 def build_backends(kinds: Kinds, options: Iterable[BackendOptions]) -> list[AnyBackend]:
     """Return a backend for each entry of ``backends:``, in the order of the file.
 
-    Raises `StartError` for one that cannot be created.
+    Raises `StartError` if a backend cannot be created.
     """
     backends: list[AnyBackend] = []
     for each in options:
@@ -147,10 +147,10 @@ def build_backends(kinds: Kinds, options: Iterable[BackendOptions]) -> list[AnyB
 
 @asynccontextmanager
 async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequence[AnyBackend]]:
-    """Open the backends in order; close them in reverse order.
+    """Open the backends in order, and close them in reverse order.
 
-    After a failure to open, the opened ones are closed and the error is raised. A failure to close
-    is logged, and the others are still closed.
+    If a backend fails to open, the backends before it are closed, and the error is raised. If a
+    backend fails to close, the error is logged, and the other backends are still closed.
     """
     async with AsyncExitStack() as stack:
         for backend in backends:
@@ -160,10 +160,10 @@ async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequenc
 
 
 async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) -> None:
-    """Open a backend; raises `IdvError`. An unexpected exception becomes a `StartError`.
+    """Open a backend, and warn about kinds of query that its canaries do not protect.
 
-    With ``may_be_degraded`` a `DegradedStartError` is logged, and the backend stays open. Logs the
-    kinds of query that its canaries do not protect.
+    Raises `IdvError`; an unexpected exception is raised as `StartError`. With ``may_be_degraded``,
+    a `DegradedStartError` is only logged, and the backend stays open.
     """
     try:
         await backend.open()
@@ -178,7 +178,7 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
         _log.debug("backend %s failed to open:\n%s", backend.name, format_traceback(error))
         raise StartError(f"backend {backend.name} failed to open: {_cause(error)}") from None
     canaries = backend.options.canaries
-    # The first field of a query has the name of the member of a canary that protects it.
+    # A member of a canary protects the query whose first field has the same name.
     for member in sorted(kind.__struct_fields__[0] for kind in backend.serves) if canaries else ():
         if not any(getattr(each, member) for each in canaries):
             text = 'backend %s: its canary has no %s, so "not found" by that is not protected'
@@ -186,9 +186,10 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
 
 
 def _cause(error: Exception) -> str:
-    """Describe an exception of a plugin, without its message: it may contain a secret.
+    """Return a description of an exception of a plugin.
 
-    If the call itself fails, such as for wrong arguments, return the message: it is Python's own.
+    The message is omitted, because it may contain a secret. Only if the call itself has failed,
+    such as for wrong arguments, the message is returned: it comes from Python.
     """
     *_, where = traceback.extract_tb(error.__traceback__)
     if where.filename == __file__:
@@ -197,7 +198,7 @@ def _cause(error: Exception) -> str:
 
 
 async def close_backend(backend: AnyBackend) -> None:
-    """Close a backend; log an error."""
+    """Close a backend. Errors are logged."""
     try:
         await backend.close()
     except Exception as error:  # noqa: BLE001 the others must still be closed

@@ -1,4 +1,4 @@
-"""Result of a reload of the configuration."""
+"""The result of a reload of the configuration."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FAILED = "reload_failed"
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """Result of a reload; ``at`` is its Unix time.
+    """The result of a reload at the Unix time ``at``.
 
-    After success, ``needs_restart`` has the settings that were changed since the start, and take
-    effect only after a restart. After a failure, the old configuration stays effective: ``code``
-    is `INVALID` or `FAILED`, and ``problems`` has the reasons.
+    After success, ``needs_restart`` contains the changed settings that take effect only after a
+    restart. After a failure, the old configuration stays effective: ``code`` is `INVALID` or
+    `FAILED`, and ``problems`` contains the reasons.
     """
 
     at: float = field(default_factory=time.time)

@@ -1,7 +1,7 @@
-"""Strict JSON (RFC 8259): one document, no member named twice, no NaN, bounded nesting.
+"""A strict JSON parser (RFC 8259): no duplicate members, no NaN, limited nesting.
 
-The time to accept or reject a document is linear in its size, whatever it holds: it is
-parsed on the event loop, and senders are not trusted.
+The time to accept or reject a document is linear in its size, because untrusted documents are
+parsed on the event loop.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import math
 from itertools import accumulate
 from typing import Any, NoReturn
 
-# Brackets as steps of the depth: signed bytes, 1 and -1. Everything else is deleted.
+# Changes of the depth by brackets, 1 and -1 as signed bytes. All other characters are deleted.
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class Number(str):
-    """A number in its original spelling. ``type(value) is str`` is true for JSON strings alone."""
+    """A number in its original spelling. Test for a JSON string by ``type(value) is str``."""
 
     __slots__ = ()
 
 
 def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = False) -> Any:
-    """Return the value of the one JSON document; bytes are strict UTF-8 without a BOM.
+    """Return the value of a JSON document. Bytes must be UTF-8 without a byte order mark.
 
-    Arrays and objects may be nested ``max_depth`` deep. With ``keep_numbers``, numbers are
-    returned as `Number`; otherwise as ``int`` or ``float``, and a number that is too large for a
-    ``float``, or has more digits than Python converts, is an error. Strings may contain a lone
-    surrogate, since JSON can escape it; see `is_unicode`.
+    Arrays and objects may be nested up to ``max_depth`` levels. With ``keep_numbers``, numbers are
+    returned as `Number`. Otherwise they are returned as ``int`` or ``float``, and a number that
+    Python cannot convert, because it is too large or too long, is an error. Strings may contain a
+    lone surrogate, since JSON can escape it; see `is_unicode`.
 
     Raises `ValueError`. Its text and attributes may contain parts of the document.
     """
     text = document if isinstance(document, str) else document.decode("utf-8")
-    text = text.strip(" \t\n\r")  # the white space of JSON; `raw_decode` skips none
-    if len(text) > max_depth:  # a shorter text cannot be nested deeper
+    text = text.strip(" \t\n\r")  # `raw_decode` does not skip white space
+    if len(text) > max_depth:  # a shorter text cannot have more levels
         _check_depth(text, max_depth)
     decoder = _NUMBER_KEEPER if keep_numbers else _DECODER
     try:
@@ -47,7 +47,7 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether ``text`` can be encoded in UTF-8: it holds no lone surrogate."""
+    """Return whether ``text`` can be encoded in UTF-8, that is, contains no lone surrogate."""
     if text.isascii():
         return True
     try:
@@ -58,11 +58,12 @@ def is_unicode(text: str) -> bool:
 
 
 def _check_depth(text: str, max_depth: int) -> None:
-    """Raise `ValueError` for deep nesting: the limit of the parser itself varies by version."""
+    """Raise `ValueError` if nesting is too deep. Python's own limit differs between versions."""
     if text.count("[") + text.count("{") <= max_depth:
         return
-    # Without escapes, every second part between quotes is outside of strings. A regular
-    # expression for strings is quadratic for an unterminated one: it retries at each quote.
+    # After the removal of escapes, every second part between quotes is outside of strings. A
+    # regular expression would take quadratic time for an unterminated string, by retries at each
+    # quote.
     parts = text.replace("\\\\", "").replace('\\"', "").split('"')
     outside = "".join(parts[::2]).encode("ascii", "replace")
     steps = memoryview(outside.translate(_STEPS, _NO_BRACKETS)).cast("b")

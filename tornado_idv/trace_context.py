@@ -1,4 +1,4 @@
-"""The request that a lookup runs for: its id, and its trace as in W3C Trace Context.
+"""The context of a request: its id, and its trace as defined by W3C Trace Context.
 
 https://www.w3.org/TR/trace-context/
 """
@@ -12,17 +12,17 @@ from contextvars import ContextVar
 from msgspec import Struct
 
 TRACEPARENT = "(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})"
-"""Pattern of a valid ``traceparent``, with groups for the id of the trace and the flags."""
+"""Pattern of a valid ``traceparent``. Its groups are the trace id and the flags."""
 _TRACEPARENT = re.compile(TRACEPARENT)
 _TRACESTATE = re.compile("[ -~]{1,512}")
 _KNOWN_FLAGS = 0x03
-"""The flags sampled and random trace id; others must be sent as zero."""
+"""The flags *sampled* and *random trace id*. All other flags must be sent as zero."""
 
 
 class Trace(Struct, frozen=True, gc=False):
-    """The trace of a caller's request: fields of its ``traceparent``.
+    """The trace context of a request: the trace id and the flags of its ``traceparent``.
 
-    ``state`` is its ``tracestate``; empty if it had no valid one.
+    ``state`` is its ``tracestate``, or empty without a valid value.
     """
 
     id: str
@@ -36,25 +36,26 @@ class Trace(Struct, frozen=True, gc=False):
 
 
 class RequestContext(Struct, frozen=True, gc=False):
-    """The request that a lookup runs for; ``trace`` is ``None`` if it had no valid one."""
+    """The id and the trace of a request. ``trace`` is ``None`` without a valid ``traceparent``."""
 
     request_id: str
     trace: Trace | None
 
 
 current_request: ContextVar[RequestContext | None] = ContextVar("current_request", default=None)
-"""The request that started the running lookup; ``None`` for a refresh and for commands.
+"""The request that started the current lookup, or ``None`` for a refresh and for commands.
 
-Others may wait for the same lookup, and its answer is cached for all: it must not depend on this.
+The answer must not depend on it: other requests may wait for the same lookup, and the answer is
+cached for all.
 """
 
 
 def parse_trace(traceparent: str, tracestate: str = "") -> Trace | None:
-    """Return the trace of a caller; ``None`` unless its ``traceparent`` is valid."""
+    """Return the trace of a request, or ``None`` if its ``traceparent`` is invalid."""
     match = _TRACEPARENT.fullmatch(traceparent)
     return Trace(match[1], match[2], valid_state(tracestate)) if match else None
 
 
 def valid_state(tracestate: str) -> str:
-    """Return a ``tracestate`` if it is valid, else an empty text."""
+    """Return a valid ``tracestate`` unchanged, and an empty text for any other value."""
     return tracestate if _TRACESTATE.fullmatch(tracestate) else ""

@@ -1,6 +1,6 @@
-"""Durations, sizes, rates and percentages, read and printed with a unit as in `config.yaml`.
+"""Parsing and formatting of durations, sizes, rates and percentages, as in `config.yaml`.
 
-Digits are bounded: Python refuses to convert thousands of them.
+The number of digits is limited, because Python refuses to convert thousands of digits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_PERIOD = 10 * 365 * 86400
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of ``250ms``, ``30s``, ``5m``, ``1.5h`` or ``7d``.
+    """Parse a duration such as ``250ms``, ``30s``, ``5m``, ``1.5h`` or ``7d``. Return seconds.
 
     Raises `ValueError`. Its message does not repeat the text.
     """
@@ -35,7 +35,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Return the shortest spelling with one unit: ``5m``, ``1.5s``, ``250ms``."""
+    """Format a duration with one unit: ``5m``, ``1.5s``, ``250ms``."""
     for unit, length in _SECONDS.items():
         if length >= 1 and seconds >= length and seconds % length == 0:
             return f"{seconds / length:g}{unit}"
@@ -43,7 +43,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``.
+    """Parse a size such as ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``. Return bytes.
 
     Raises `ValueError`. Its message does not repeat the text.
     """
@@ -54,7 +54,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(count: int) -> str:
-    """Return the shortest spelling with one unit: ``16KiB``, ``1000B``."""
+    """Format a number of bytes with one unit: ``16KiB``, ``1000B``."""
     for unit, length in _BYTES.items():
         if count >= length and count % length == 0:
             return f"{count // length}{unit}"
@@ -62,7 +62,7 @@ def format_size(count: int) -> str:
 
 
 def parse_percentage(text: str) -> Decimal:
-    """Return the number of ``5%`` or ``0.5%``.
+    """Parse a percentage such as ``5%`` or ``0.5%``. Return its number.
 
     Raises `ValueError`. Its message does not repeat the text.
     """
@@ -74,14 +74,14 @@ def parse_percentage(text: str) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most ``count`` events in ``seconds``."""
+    """A rate limit: at most ``count`` events in ``seconds``."""
 
     count: int
     seconds: float
 
 
 def parse_rate(text: str) -> Rate:
-    """Return the rate of ``100/second``, ``60/m`` or ``300/10 minutes``.
+    """Parse a rate such as ``100/second``, ``60/m`` or ``300/10 minutes``.
 
     Raises `ValueError`. Its message does not repeat the text.
     """
@@ -100,7 +100,7 @@ def parse_rate(text: str) -> Rate:
 
 
 def format_rate(rate: Rate) -> str:
-    """Return the shortest spelling with one unit: ``100/second``, ``300/10 minutes``."""
+    """Format a rate with one unit: ``100/second``, ``300/10 minutes``."""
     for unit, length in _PERIODS.items():
         if rate.seconds >= length and rate.seconds % length == 0:
             periods = int(rate.seconds // length)

@@ -1,8 +1,8 @@
-"""Loads YAML as text, with the line and column of every value.
+"""A YAML loader that keeps scalars as text, and the line and column of every value.
 
-Scalars keep their spelling: ``0012``, ``no`` and ``1e5`` are text. Constructs that let a file mean
-something else than it shows are errors: anchors, aliases, merge keys, tags and duplicate keys. This
-module does not know the purpose of a file.
+Scalars keep their spelling: ``0012``, ``no`` and ``1e5`` are text. Constructs with a hidden effect
+are errors: anchors, aliases, merge keys, tags and duplicate keys. This module is independent of the
+purpose of a file.
 """
 
 from __future__ import annotations
@@ -31,57 +31,55 @@ _HINTS = {
         "; a value that begins with * & or ! needs quotes"
     ),
 }
-"""The most frequent cause of an error of the parser."""
+"""Advice by error message of the parser, about the most frequent cause of this error."""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Mark(NamedTuple):
-    """A position in a file; lines and columns count from 1."""
+    """A position in a file. Lines and columns start at 1."""
 
     line: int
     column: int
 
 
 class Text(str):
-    """A scalar as it is written, and its position."""
+    """A scalar in its original spelling, with its position."""
 
     __slots__ = ("mark",)
     mark: Mark
 
 
 class FileText(Text):
-    """A scalar that is the whole text of another file."""
+    """A scalar whose text was read from another file, by ``${file:path}``."""
 
     __slots__ = ("path",)
     path: Path
 
 
 class Mapping(dict[Text, Any]):
-    """A YAML mapping. Its keys have their own marks. It is never changed after loading."""
+    """A YAML mapping with its position. Its keys are `Text`. It must not be changed."""
 
     __slots__ = ("mark",)
     mark: Mark
 
     def key(self, name: str) -> Text | None:
-        """Return a key with its mark."""
+        """Return the key with its position, or ``None`` for a missing key."""
         return next((key for key in self if key == name), None)
 
 
 class Items(list[Any]):
-    """A YAML sequence, and the position of its start."""
+    """A YAML sequence with the position of its start."""
 
     __slots__ = ("mark",)
     mark: Mark
 
 
 def read(content: bytes, file: str, *, quotes_span_lines: bool = True) -> Any:
-    """Load one YAML document; ``file`` is its name in error messages.
+    """Load a YAML document as nested `Mapping`, `Items` and `Text`.
 
-    Without ``quotes_span_lines`` a quote must be closed on its line: in a long list, two stray
-    quotes would turn all between them into one text.
-
-    Returns nested `Mapping`, `Items` and `Text`; an empty document is an empty `Mapping`.
-    Raises `ConfigError` with the first problem.
+    An empty document gives an empty `Mapping`. ``file`` is the name in error messages. Without
+    ``quotes_span_lines``, a quoted text must end on its line: in a long list, two stray quotes
+    would turn everything between them into one text. Raises `ConfigError` with the first problem.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -92,7 +90,7 @@ def read(content: bytes, file: str, *, quotes_span_lines: bool = True) -> Any:
 
 
 def locate(root: Any, path: Sequence[int | str]) -> Mark:
-    """Return the position of the value at ``path``, or of the closest value around it."""
+    """Return the position of the value at ``path``, or of the closest existing parent."""
     mark: Mark = getattr(root, "mark", Mark(1, 1))
     for step in path:
         if isinstance(root, Mapping):
@@ -138,7 +136,7 @@ class _Reader:
             mark = _end(self._text[: match.start()] if match else "")
             raise self._problem(mark, "not valid YAML: a control character") from None
         if not isinstance(end, yaml.StreamEndEvent):
-            raise self._problem(_mark(end.start_mark), "a second document; one is read")
+            raise self._problem(_mark(end.start_mark), "a second document; only one is allowed")
         return root
 
     def _value(self, event: Any, depth: int) -> Any:

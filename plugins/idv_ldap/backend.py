@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class LdapBackend(Backend[LdapOptions]):
-    """Users in entries of an LDAP directory."""
+    """A backend that finds users in the entries of an LDAP directory."""
 
     options_type = LdapOptions
     can_lose_users = True
@@ -50,18 +50,18 @@ class LdapBackend(Backend[LdapOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query with a configured search."""
+        """The kinds of query for which a search is configured."""
         return frozenset(self._searches)
 
     @property
     def problem(self) -> str | None:
-        """The reason why there is no connection."""
+        """The reason why there is no connection, or ``None``."""
         return self._pool.problem
 
     async def open(self) -> None:
-        """Connect and bind; raises `StartError` for permanent errors (a missing ``base_dn``).
+        """Connect and bind. Raises `StartError` for a permanent error, as a missing ``base_dn``.
 
-        An unreachable server is logged; connecting is retried in the background.
+        If no server can be reached, this is logged, and retried in the background.
         """
         tls = self.options.tls
         for file in (tls.ca_file, tls.cert_file, tls.key_file):
@@ -78,7 +78,7 @@ class LdapBackend(Backend[LdapOptions]):
                 await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
 
     async def _warn_of_unseen(self) -> None:
-        """Log the attributes without a visible value in any entry."""
+        """Log a warning for each attribute that no entry has, or that is not readable."""
         for name in sorted({*self._mapper.attributes, *self.options.filter_attributes}):
             with suppress(LookupFailed):
                 find = methodcaller("first", f"({name}=*)")
@@ -89,7 +89,7 @@ class LdapBackend(Backend[LdapOptions]):
     async def find(
         self, query: Query, steps: list[Step] | None = None
     ) -> User | BackendResult | None:
-        """Search the directory; with a canary, the result names the server."""
+        """Search the directory. If canaries are configured, the result contains the server."""
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         search, options = self._searches[type(query)], self.options
         if steps is not None:
@@ -107,9 +107,9 @@ class LdapBackend(Backend[LdapOptions]):
         return BackendResult(user, server=server) if options.canaries else user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Search the directory; show connections, filter, attributes and expressions."""
+        """Search the directory. The steps are connections, filter, attributes and expressions."""
         return await self.find(query, steps)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         await self._pool.close()

@@ -1,8 +1,8 @@
-"""One bound connection to an LDAP server, with searches pipelined on the event loop.
+"""One bound connection to an LDAP server, with pipelined searches on the event loop.
 
-After the bind the socket is non-blocking, and then libldap does not block either. It reads the rest
-of an incomplete response later. A request larger than the send buffer is an error. Only connecting
-needs a thread.
+Only connecting and the bind need a thread. After the bind, the socket is non-blocking, so libldap
+does not block, either. It reads the rest of an incomplete response later. A request larger than the
+send buffer is an error.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ _KEEP_ALIVE = {
 _START_TLS = b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037"
 """The encoded StartTLS request (RFC 4511, section 4.14)."""
 _NO_ATTRIBUTES = ["1.1"]
-"""Request no attributes (RFC 4511, section 4.5.1.8); an empty list would request all."""
+"""List of attributes that requests none (RFC 4511, 4.5.1.8). An empty list would request all."""
 _FIRST_PAGE = ldap.controls.SimplePagedResultsControl(size=1, cookie="")
 _LIMIT = 2
-"""Maximum number of entries of a search: a second entry makes the first ambiguous."""
+"""Maximum number of entries to return for a search. Two entries already make it ambiguous."""
 
 
 Bound = tuple[Any, Types, bool, str]
-"""A connection of python-ldap, and of its server: the types, ``has_context_csn``, the identity."""
+"""The result of `connect`: a connection of python-ldap, and about its server, the attribute types,
+whether it has a ``contextCSN``, and its identity."""
 
 
 def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound:
-    """Connect to a server and bind; blocks.
+    """Connect to a server and bind. This function blocks.
 
-    Raises errors of python-ldap, `OSError`, `Refused`, and `LookupFailed`: for an untrusted
-    certificate, and from `check_loaded` and `read_types`.
+    Raises errors of python-ldap, `OSError`, `Refused` for rejected credentials, and `LookupFailed`
+    for an untrusted certificate, and for the reasons of `check_loaded` and `read_types`.
     """
     bind = options.bind
     refusal = _try_tls(options, uri) if options.uses_tls(uri) else None
@@ -61,14 +62,15 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
         if options.start_tls:
             handle.start_tls_s()
         elif options.uses_tls(uri):
-            # The request makes libldap connect: a hanging handshake must not hold `attempt`.
+            # The request makes libldap connect now. In `attempt`, a handshake that hangs would
+            # block other processes.
             handle.abandon(handle.search_ext("", ldap.SCOPE_BASE, attrlist=_NO_ATTRIBUTES))
         with REFUSALS.attempt(options):
             try:
                 if bind is None:
                     handle.simple_bind_s("", "")
                 elif bind.password is None:
-                    handle.sasl_bind_s("", "EXTERNAL", "")  # interactive blocks all threads
+                    handle.sasl_bind_s("", "EXTERNAL", "")  # an interactive bind blocks all threads
                 else:
                     handle.simple_bind_s(bind.dn, bind.password.get_secret_value())
             except REFUSED as error:
@@ -83,16 +85,16 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
 
 
 def _try_tls(options: LdapOptions, uri: str) -> str | None:
-    """Make a trial TLS handshake; return the reason if the certificate is not trusted.
+    """Make a trial TLS handshake. Return the reason for an untrusted certificate, or ``None``.
 
-    libldap's own handshake has no timeout, and does not report a reason. Other TLS errors are
-    ignored: libldap reports them later. Raises `OSError` for an unreachable server and a timeout.
+    The handshake of libldap has no timeout, and reports no reason. Other TLS errors are ignored,
+    because libldap reports them later. Raises `OSError` for an unreachable server or a timeout.
     """
     server: Any = urlsplit(uri)
     try:
         context = ssl.create_default_context(cafile=options.tls.ca_file)
     except OSError:
-        raise ValueError("ca_file") from None  # python-ldap raises it for its files, too
+        raise ValueError("ca_file") from None  # as python-ldap does for the other files
     address = server.hostname, server.port
     with socket.create_connection(address, timeout=options.connect_timeout) as sock:
         if options.start_tls:
@@ -110,9 +112,9 @@ def _try_tls(options: LdapOptions, uri: str) -> str | None:
 
 
 def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
-    """Set every option with a default from the environment or the files of libldap.
+    """Set every option that libldap would otherwise read from the environment or from its files.
 
-    The trusted certificates of a TLS connection take 10 ms to read.
+    For a TLS connection, this takes 10 ms, to read the trusted certificates.
     """
     values: dict[int, Any] = {
         ldap.OPT_PROTOCOL_VERSION: 3,
@@ -132,15 +134,16 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
         if tls.cert_file is not None and tls.key_file is not None:
             values[ldap.OPT_X_TLS_CERTFILE] = str(tls.cert_file)
             values[ldap.OPT_X_TLS_KEYFILE] = str(tls.key_file)
-        values[ldap.OPT_X_TLS_NEWCTX] = 0  # last: it applies the TLS options before it
+        values[ldap.OPT_X_TLS_NEWCTX] = 0  # last, since it applies the other TLS options
     for option, value in values.items():
         handle.set_option(option, value)
 
 
 class BoundConnection:
-    """A bound connection; ``lost`` has its failure after it was closed.
+    """A bound connection to a server.
 
-    ``place`` is the index of the server in ``uris``; ``server`` identifies the server.
+    ``lost`` is a future. After the connection is closed, its result is the cause. ``place`` is the
+    index of the server in ``uris``, and ``server`` identifies the server.
     """
 
     def __init__(
@@ -162,15 +165,15 @@ class BoundConnection:
         return len(self._pending)
 
     async def search(self, filter_: str, attributes: list[str]) -> list[Attributes]:
-        """Return the attributes of at most two entries; raises `Unavailable` or `Broken`."""
+        """Return the attributes of at most two entries. Raises `Unavailable` or `Broken`."""
         found = await self._search(filter_, attributes)
         return [select(self._types, entry, attributes) for entry in found]
 
     async def first(self, filter_: str, attribute: str | None = None) -> Attributes | None:
-        """Return a matching entry; raises `Unavailable` or `Broken`.
+        """Return any matching entry, or ``None``. Raises `Unavailable` or `Broken`.
 
-        If the server supports paged results, the entry has the values of the attribute, under the
-        server's names.
+        If the server supports paged results, the entry contains the values of ``attribute``, by the
+        names that the server uses.
         """
         try:
             if attribute is None:
@@ -210,7 +213,7 @@ class BoundConnection:
         except ldap.LDAPError as error:
             raise to_lookup_failed(error) from None
         except asyncio.CancelledError:
-            if self._received == received:  # the server answered no other search either
+            if self._received == received:  # no response to any search since the start of this one
                 self.lose(Unavailable("the server did not respond in time"))
             if not self.lost.done():
                 with suppress(ldap.LDAPError):
@@ -218,7 +221,7 @@ class BoundConnection:
             raise
         finally:
             del self._pending[number]
-        # Continuation references have no name. Other servers are not searched.
+        # Continuation references to other servers have no name. They are not followed.
         entries = [entry for name, entry in found if name is not None]
         if found and not entries and options.references == "fail":
             text = "a part of base_dn is on other servers; they are not searched"
@@ -226,7 +229,7 @@ class BoundConnection:
         return entries
 
     def lose(self, failure: LookupFailed) -> None:
-        """Close the connection; searches in flight fail."""
+        """Close the connection. Searches in progress fail with a copy of ``failure``."""
         if self.lost.done():
             return
         self.lost.set_result(failure)
@@ -243,7 +246,7 @@ class BoundConnection:
             try:
                 kind, result, number, _ = self._handle.result3(ldap.RES_ANY, 1, 0)
             except ldap.LDAPError as error:
-                # python-ldap raises the error of a single search here, with its number.
+                # python-ldap raises errors of single searches here, with the number of the search.
                 number, failure = _number_of(error), error
                 if number is None:
                     self.lose(to_lookup_failed(error))

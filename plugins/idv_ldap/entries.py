@@ -1,4 +1,4 @@
-"""Filters of searches, and the mapping of entries to users."""
+"""The filters of searches, and the mapping of entries to users."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NO_SERVER = "ldapi://%2Fnone"
 
 
 class FilterTemplate:
-    """A filter with a placeholder; raises `StartError` for an invalid filter.
+    """A filter with a placeholder. Raises `StartError` for an invalid filter.
 
-    ``any`` is the filter for all values. ``attribute`` is the attribute compared with the
-    placeholder; ``None`` for several attributes, and for a comparison with a part of a value.
+    ``any`` is the filter with any value. ``attribute`` is the attribute that is compared with the
+    placeholder. It is ``None`` for several attributes, or for a comparison with a part of a value.
     """
 
     def __init__(self, text: str) -> None:
@@ -34,7 +34,7 @@ class FilterTemplate:
         names = _WHOLE_VALUE.findall(text)
         self.attribute = names[0] if len(names) == len(self._parts) - 1 == 1 else None
         try:
-            # libldap parses the filter, and then fails to connect.
+            # libldap parses the filter before it fails to connect.
             ldap.initialize(_NO_SERVER).search_ext("", ldap.SCOPE_BASE, self.render("x"))
         except ldap.FILTER_ERROR:
             raise StartError(f"the filter {text} is not valid (RFC 4515)") from None
@@ -48,9 +48,10 @@ class FilterTemplate:
 
 
 class EntryMapper:
-    """Maps the attributes of an entry: one value is text, several are a list.
+    """Maps the attributes of an entry to a user.
 
-    Values with invalid UTF-8 stay bytes; only the function ``guid`` accepts bytes.
+    In expressions, an attribute with one value is text, and one with several values is a list. A
+    value with invalid UTF-8 stays bytes, and only the function ``guid`` accepts bytes.
     """
 
     def __init__(self, options: LdapOptions) -> None:
@@ -65,7 +66,7 @@ class EntryMapper:
         )
 
     def user(self, attributes: dict[str, list[bytes]]) -> User | None:
-        """Return the user of an entry, or ``None`` by ``not_known_when``; raises `Broken`."""
+        """Return the user of an entry, or ``None`` by ``not_known_when``. Raises `Broken`."""
         record = self.record(attributes)
         if self.not_known_when is not None and self._is_not_known(self.not_known_when, record):
             return None
@@ -78,7 +79,7 @@ class EntryMapper:
         )
 
     def explain(self, attributes: dict[str, list[bytes]]) -> Iterator[Step]:
-        """Yield the attributes of an entry, and the result of each expression on them."""
+        """Yield steps with the attributes of an entry and the result of each expression."""
         record = self.record(attributes)
         yield Step("entry", record)
         if (condition := self.not_known_when) is not None:
@@ -92,10 +93,10 @@ class EntryMapper:
                 yield step
 
     def _is_not_known(self, condition: Expression, record: dict[str, Any]) -> bool:
-        """Evaluate a condition.
+        """Return the value of a condition.
 
-        Raises `Broken` if an attribute has several values, and the condition is true for a single
-        one but false for the list: the operator compared text with a list.
+        Raises `Broken` if the condition compares text with an attribute of several values, so that
+        it is true for one of the values, but false for the list.
         """
         if not is_falsy(condition.evaluate(record)):
             return True
@@ -108,7 +109,7 @@ class EntryMapper:
         return False
 
     def record(self, attributes: dict[str, list[bytes]]) -> dict[str, Any]:
-        """Return the attributes as text and lists, by the names in the expressions."""
+        """Return the attributes as texts or lists, by the names in the expressions."""
         record: dict[str, Any] = {}
         for name, values in attributes.items():
             texts = [_text(each) for each in values]

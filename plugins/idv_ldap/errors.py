@@ -1,7 +1,7 @@
-"""The import of python-ldap without the user's settings of libldap, and the errors of python-ldap.
+"""The import of python-ldap, and the conversion of its errors.
 
-``ldap.conf``, ``~/.ldaprc`` and ``LDAP*`` variables could change trusted certificates, limits and
-the treatment of aliases. libldap reads them on load, unless ``LDAPNOINIT`` is set.
+libldap reads ``ldap.conf``, ``~/.ldaprc`` and ``LDAP*`` variables when it is loaded, unless
+``LDAPNOINIT`` is set. They could change trusted certificates, limits and the treatment of aliases.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ REFUSED = (
     ldap.INVALID_CREDENTIALS,
     ldap.UNWILLING_TO_PERFORM,
 )
-"""Errors of a bind with wrong credentials or a locked account; they differ by server."""
+"""Errors of a bind with wrong credentials or a locked account. Each server uses some of them."""
 
 
 def explain_refusal(error: Exception) -> str:
-    """Return the reason for an error of `REFUSED`, with the code of Active Directory."""
+    """Return the reason for an error of `REFUSED`, including the code of Active Directory."""
     code = re.search(r"AcceptSecurityContext error, (data [0-9a-f]+)", str(error))
     return to_lookup_failed(error).reason + (f" ({code[1]})" if code else "")
 
@@ -70,7 +70,7 @@ def to_lookup_failed(error: Exception) -> LookupFailed:
         return error
     if isinstance(error, ldap.SIZELIMIT_EXCEEDED):
         return Ambiguous("more than one user for one query")
-    if isinstance(error, ValueError):  # of `set_option`, for a file
+    if isinstance(error, ValueError):  # from `set_option`, for an unusable file
         return Broken("a file of tls cannot be used")
     if isinstance(error, OSError):
         kind = ldap.TIMEOUT if isinstance(error, TimeoutError) else ldap.SERVER_DOWN

@@ -27,7 +27,7 @@ NOT_INSTALLED = (
     "python-ldap is not installed; install it with: "
     f"{sys.executable} -m pip install 'python-ldap>=3.4.4,<4'"
 )
-"""The advice names the library, since this project publishes no package."""
+"""The advice is to install the library alone, since no package of this project is published."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]*)\}")
 _IN_FILTER = re.compile(r"\(\s*([A-Za-z0-9][A-Za-z0-9.-]*)[^()=]*=")
 _URI = re.compile(r"(ldaps?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
@@ -35,9 +35,9 @@ _PORTS = {"ldap": 389, "ldaps": 636}
 
 
 def _uri(text: str) -> str:
-    """Return the canonical URI; libldap would also accept a list of URIs, or a search."""
+    """Return the canonical URI. Unlike libldap, reject a list of URIs and a URI with a search."""
     match = _URI.fullmatch(text)
-    try:  # not every version of Python checks the address in brackets
+    try:  # some versions of Python do not check the address in brackets
         server = urlsplit(text if match else "")
         valid = server.port != 0 and ("[" not in text or bool(IPv6Address(server.hostname or "")))
     except ValueError:
@@ -60,9 +60,9 @@ class BindOptions(Options):
     """The credentials of the service: a name and a password, or the client certificate."""
 
     dn: Annotated[str, Field(min_length=1)] | None = None
-    """The name to bind as."""
+    """The distinguished name to bind as."""
     password: Password | None = None
-    """Its password."""
+    """The password for ``dn``."""
     sasl: Literal["external"] | None = None
     """``external`` binds with the client certificate of ``tls``."""
 
@@ -80,11 +80,11 @@ class TlsOptions(Options):
     """The trusted certificates, and the client certificate."""
 
     ca_file: ConfigPath | None = None
-    """The trusted certificates, in PEM; by default the system's."""
+    """The trusted certificates in PEM. The default is the certificates of the system."""
     cert_file: ConfigPath | None = None
-    """The client certificate, in PEM."""
+    """The client certificate in PEM."""
     key_file: ConfigPath | None = None
-    """Its private key, in PEM."""
+    """The private key of the client certificate in PEM."""
 
     @model_validator(mode="after")
     def _check_pair(self) -> Self:
@@ -117,7 +117,7 @@ class CardSearch(Options):
 
 
 class ResponseOptions(Options):
-    """Sources of the fields: expressions on the attributes of an entry."""
+    """The sources of a user's fields: expressions on the attributes of an entry."""
 
     nickname: FieldSource
     """The nickname."""
@@ -126,9 +126,10 @@ class ResponseOptions(Options):
     plan: FieldSource
     """The plan."""
     profile_url: FieldSource | None = None
-    """The profile URL; by default, it is derived from the nickname."""
+    """The profile URL. By default, it is derived from the nickname."""
     not_known_when: ExpressionText | None = None
-    """A condition on the attributes; if true, the user is "not found", such as a disabled one."""
+    """A condition on the attributes. If it is true, as for a disabled user, the result is "not
+    found"."""
 
 
 class LdapOptions(BackendOptions):
@@ -137,9 +138,9 @@ class LdapOptions(BackendOptions):
     uris: Annotated[tuple[Annotated[str, AfterValidator(_uri)], ...], Field(min_length=1)]
     """The servers, in order of preference."""
     bind: BindOptions | None = None
-    """The credentials of the service; by default, the bind is anonymous."""
+    """The credentials of the service. By default, the bind is anonymous."""
     base_dn: str
-    """The entry at the top of the search."""
+    """The entry below which users are searched."""
     scope: Literal["subtree", "onelevel", "base"] = "subtree"
     """The depth of the search below ``base_dn``."""
     by_nickname: NicknameSearch | None = None
@@ -147,23 +148,23 @@ class LdapOptions(BackendOptions):
     by_card: CardSearch | None = None
     """The search for a card number."""
     response: ResponseOptions
-    """Sources of the fields of a user."""
+    """The sources of the fields of a user."""
     start_tls: bool = False
     """Upgrade ``ldap://`` to TLS before the bind."""
     tls: TlsOptions = TlsOptions()
     """The trusted certificates, and the client certificate."""
     insecure: bool = False
-    """Allow ``ldap://`` without TLS to other machines, with passwords and users in plain text."""
+    """Allow ``ldap://`` without TLS to other machines: passwords and users are in plain text."""
     require_context_csn: bool | None = None
-    """Require a contextCSN in the suffix of base_dn: a replica has none until it is loaded.
+    """Require a contextCSN in the suffix of base_dn. A replica has none until it is loaded.
 
-    By default, servers that offer replication need one; after a server had one, all need one."""
+    By default, servers that offer replication need one. After any server had one, all need one."""
     references: Literal["ignore", "fail"] = "ignore"
-    """Treatment of a search with only references to other servers as its result."""
+    """The treatment of a search that returns only references to other servers."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 2.0
-    """Timeout of each step of connecting: connect, TLS, bind."""
+    """The timeout of each step of connecting: connect, TLS and bind."""
     max_age: Annotated[Duration, Field(gt=0)] = 900.0
-    """Maximum age of a connection, ± 10 %; then the first server is tried again."""
+    """The maximum age of a connection, ± 10 %. After it, the first server is tried again."""
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:
@@ -181,7 +182,7 @@ class LdapOptions(BackendOptions):
         return self
 
     def uses_tls(self, uri: str) -> bool:
-        """Return whether the connection to a server is encrypted."""
+        """Return whether the connection to a server uses TLS."""
         return self.start_tls or uri.startswith("ldaps:")
 
     @property

@@ -1,6 +1,7 @@
-"""Two connections to the first server that responds, kept open, replaced and restored.
+"""A pool of two connections to the first server that responds.
 
-Servers may differ in their data. So only one is in use at a time: the first with a connection.
+Servers may differ in their data, so only one server is in use at a time: the first in the list with
+a connection.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
 _COUNT = 2
-"""Number of connections: searches use one while the other is replaced."""
+"""Number of connections. Searches use one while the other is replaced."""
 _STEPS = 10
-"""Steps of `connect`, each bounded by `LdapOptions.connect_timeout`."""
+"""Maximum number of steps in `connect`, each limited by `LdapOptions.connect_timeout`."""
 _LOST = Unavailable("the connection was lost")
 RETRY_INTERVAL = 1.0
 RETURN_INTERVAL = 10.0
-"""Maximum age in seconds of a connection to any server but the first of the list."""
+"""Maximum age in seconds of a connection to a server other than the first in the list."""
 BROKEN_INTERVAL = 60.0
-"""Seconds before the next attempt after a `Broken`; `Refusals` paces refused credentials."""
+"""Seconds before the next attempt after a `Broken`. For `Refused`, `Refusals` sets the pauses."""
 
 
 class ConnectionPool:
-    """Open connections of a backend; ``problem`` is the reason why there is none.
+    """The connections of a backend. They are replaced when they are old or lost.
 
-    Each new connection calls ``on_available``.
+    ``problem`` is the reason why there is no connection, or ``None``. The pool calls
+    ``on_available`` after each new connection.
     """
 
     def __init__(self, options: LdapOptions, on_available: Callable[[], None]) -> None:
@@ -54,14 +56,14 @@ class ConnectionPool:
 
     @property
     def _usable(self) -> list[BoundConnection]:
-        """The connections without a known failure."""
+        """The connections that are not lost."""
         return [each for each in self._open if not each.lost.done()]
 
     async def open(self) -> None:
-        """Connect; raises `Broken` for permanent errors.
+        """Connect. Raises `Broken` for permanent errors.
 
-        If the server is unreachable, this is logged, and connecting is retried in the background.
-        If the server rejects the credentials, connecting is retried, too, but `Refused` is raised.
+        If no server can be reached, this is logged, and connecting is retried in the background. If
+        a server rejects the credentials, connecting is retried, too, but `Refused` is raised.
         """
         refused = None
         try:
@@ -76,12 +78,12 @@ class ConnectionPool:
             raise refused
 
     async def search(self, find: Callable[[BoundConnection], Awaitable[Found]]) -> Found:
-        """Search on the first server, over its connection with the fewest searches.
+        """Search the server in use, on its connection with the fewest running searches.
 
         If the connection is lost, repeat the search on another connection.
         """
         failure = self._failure.copy()
-        # The pool retries anyway; an open circuit would only delay the next lookup.
+        # The pool connects again anyway. An open circuit would only delay the next lookup.
         failure.counts_against_breaker = False
         for _ in range(_COUNT + 1):  # each connection may be lost once, and be replaced
             usable = self._usable
@@ -107,7 +109,7 @@ class ConnectionPool:
         self._open.clear()
 
     async def _keep(self, connection: BoundConnection | None) -> None:
-        """Replace a connection whenever it is lost or old."""
+        """Replace a connection when it is lost or old, again and again."""
         while True:
             if connection is not None:
                 age = self._options.max_age
@@ -119,12 +121,12 @@ class ConnectionPool:
             if connection is not None:
                 self._open.remove(connection)
                 connection.lose(Unavailable("the connection was replaced"))  # `search` repeats
-            self._failure = _LOST  # so that the next outage is logged, too
+            self._failure = _LOST  # so that `_report` logs the next outage
             self._on_available()
             connection = new
 
     async def _restore(self) -> BoundConnection:
-        """Connect; retry until an attempt succeeds."""
+        """Return a new connection. Retry until an attempt succeeds."""
         while True:
             try:
                 return await self._connect()
@@ -135,9 +137,9 @@ class ConnectionPool:
                 await asyncio.sleep(_pause(error))
 
     async def _connect(self) -> BoundConnection:
-        """Connect to the first server that responds; raises the first error, with all reasons.
+        """Connect to the first server that responds. Otherwise raise an error with all reasons.
 
-        After refused credentials no other server is tried: all have the same accounts.
+        If a server refuses the credentials, no other is tried, since all have the same accounts.
         """
         options, failed = self._options, list[LookupFailed]()
         REFUSALS.check(options)
@@ -164,7 +166,7 @@ class ConnectionPool:
         raise type(failed[0])("; ".join(each.reason for each in failed))
 
     def _report(self, failure: LookupFailed) -> None:
-        """Log a failure once per outage; log `Broken` also while another connection works."""
+        """Log a failure once per outage. While another connection works, log only `Broken`."""
         is_news = isinstance(failure, Broken) or not self._usable
         if is_news and failure.reason != self._failure.reason:
             again = f"trying again every {_pause(failure):g} s"

@@ -1,6 +1,6 @@
-"""Pauses after refused credentials: a server locks an account after some attempts.
+"""Pauses after refused credentials. Without them, servers could lock the account.
 
-All processes of a service share this memory: the import of the plugin precedes the first fork.
+All processes of a service share these pauses, in memory that is allocated before the first fork.
 Changed credentials are tried immediately.
 """
 
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
     from idv_ldap.options import LdapOptions
 
 _FIRST_PAUSE, _FACTOR, _MAX_PAUSE = 60.0, 10.0, 3600.0
-"""Seconds: three attempts in half an hour, as servers may count them, then one per hour."""
+"""Seconds. They permit three attempts in half an hour, as servers may do, and then one per hour."""
 _ACCEPTED_FOR = 10.0
 """Seconds after an accepted bind in which concurrent binds are allowed.
 
-Otherwise the processes would wait for each other at a server that does not respond.
+Otherwise, if a server hangs, the processes would wait for each other.
 """
 _PLACES = 4096
-"""Number of records, by hash; a collision only replaces the pause of other credentials."""
+"""Number of records, selected by hash. If two credentials collide, the later pause counts."""
 _RECORD = struct.Struct("qdd232s")
-"""The hash of the credentials, the end and the length of the pause, and the reason.
+"""A record: the hash of the credentials, the end and the length of the pause, and the reason.
 
 The length is 0 for accepted credentials.
 """
 
 
 class Refused(Broken):
-    """The server refuses the credentials; a pause precedes the next attempt."""
+    """The server refuses the credentials. The next attempt follows after a pause."""
 
 
 class Refusals:
-    """The pauses of all credentials; ``timer`` returns seconds, the same in all processes."""
+    """The pauses of all credentials. ``timer`` returns the same seconds in all processes."""
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
         self._records = mmap(-1, _PLACES * _RECORD.size)
         self._in_process: dict[int, threading.Lock] = {}
-        # A lock ends with its process. On other systems a service is a single process.
+        # A file lock ends with its process. On other systems, a service is a single process.
         self._file = os.memfd_create("idv_ldap") if sys.platform == "linux" else None
 
     def check(self, options: LdapOptions) -> float:
-        """Raise `Refused` in the pause after a refusal of these credentials.
+        """Raise `Refused` during a pause of these credentials.
 
-        Returns the length of the last pause, 0 without a refusal.
+        Return the length of the last pause, or 0 if the credentials were not refused.
         """
         until, pause, reason = self._read(_hash(options))
         if pause and self._timer() < until:
@@ -64,10 +64,10 @@ class Refusals:
 
     @contextmanager
     def attempt(self, options: LdapOptions) -> Iterator[None]:
-        """Allow one use of the credentials at a time, in all processes, and record its `Refused`.
+        """Allow one bind with these credentials at a time in all processes, and record the result.
 
-        Shortly after an accepted use, concurrent uses are allowed. Raises `Refused` during a pause,
-        and `Unavailable` after a timeout.
+        For `_ACCEPTED_FOR` seconds after an accepted bind, concurrent binds are allowed. Raises
+        `Refused` during a pause, and `Unavailable` after a timeout.
         """
         credentials = _hash(options)
         with self._locked(credentials, options.connect_timeout):
@@ -93,7 +93,7 @@ class Refusals:
     @contextmanager
     def _locked(self, credentials: int, timeout: float) -> Iterator[None]:
         deadline, place = time.monotonic() + timeout, credentials % _PLACES
-        # The file lock excludes other processes; threads of this process need another lock.
+        # The file lock excludes only other processes, so threads need a second lock.
         with self._in_process.setdefault(place, threading.Lock()):
             while self._file is not None:
                 until, pause, _ = self._read(credentials)
@@ -114,7 +114,7 @@ class Refusals:
 
 
 def _hash(options: LdapOptions) -> int:
-    """Return the hash of the credentials; forked processes share Python's secret for hashes."""
+    """Return a hash of the credentials. Forked processes share Python's secret for hashes."""
     bind = options.bind
     password = bind.password.get_secret_value() if bind and bind.password else None
     return hash((tuple(sorted(options.uris)), bind and bind.dn, password))

@@ -1,6 +1,6 @@
-"""The search for a nickname or a card number, and evidence for its "not found".
+"""The search for a nickname or a card number, and the evidence needed for "not found".
 
-A filter with an unreadable attribute or a misspelt constant finds nothing.
+An empty result alone is no evidence: the filter may have an unreadable attribute or a typing error.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from tornado_idv import Broken
 _MAX_AGE = 1.0
 """Seconds for which a successful search is evidence for "not found"."""
 _ENTRY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
-"""Any entry but an empty unit; where supported, ``hasSubordinates`` counts unreadable entries."""
+"""Filter for any entry except empty organizational units. Where the server supports it,
+``hasSubordinates`` also counts unreadable entries."""
 
 
 class Search:
-    """A search for the attributes of a user."""
+    """A search for a user's entry, with the evidence that the filter finds entries."""
 
     def __init__(self, filter_: str, attributes: list[str]) -> None:
         self.template = FilterTemplate(filter_)
         self._attributes = attributes
         self._witness: str | None = None
-        """A value that found an entry; empty if no value is known, ``None`` if no entry is."""
+        """A value that found an entry. It is empty if an entry was found without a known value, and
+        ``None`` if no entry was found so far."""
         self._seen_at: WeakKeyDictionary[BoundConnection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 
     async def find(self, connection: BoundConnection, value: str) -> Attributes | None:
-        """Return the attributes of the entry, or ``None``.
+        """Return the attributes of the entry, or ``None`` for "not found".
 
-        ``None`` needs evidence: the filter finds another entry, or the connection found an entry
-        less than a second ago. Otherwise raises `Broken`. A tree that was empty from the start
-        needs no evidence.
+        "Not found" needs evidence. Either the filter finds another entry now, or it found an entry
+        on this connection less than a second ago. Otherwise, raises `Broken`. A tree that was empty
+        from the start needs no evidence.
         """
         clock = asyncio.get_running_loop().time
         began = clock()

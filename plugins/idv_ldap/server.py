@@ -1,6 +1,6 @@
 """The schema of a server, and the state of a replica.
 
-An unknown attribute in a filter finds nothing, in OpenLDAP without an error (RFC 4511, section
+A filter with an unknown attribute finds no entry, in OpenLDAP without an error (RFC 4511, section
 4.5.1.7, "Undefined"). Then every user would be "not known". A server may also return values under
 other names than requested, such as ``title;lang-en`` or ``ou``.
 """
@@ -21,10 +21,10 @@ from tornado_idv import Broken, Unavailable
 
 _log = logging.getLogger(__name__)
 _TYPE = re.compile(r"\(\s*(\S+)(?:\s+NAME\s+('[^']*'|\([^)]*\)))?")
-"""OID and names (RFC 4512, section 4.1.2)."""
+"""Pattern for the OID and the names in an attribute type definition (RFC 4512, section 4.1.2)."""
 _NAME = re.compile(r"'([^']*)'")
 _SYNC = b"1.3.6.1.4.1.4203.1.9.1.1"
-"""The control of RFC 4533; the overlay ``syncprov`` offers it."""
+"""The OID of the sync control (RFC 4533). OpenLDAP servers with ``syncprov`` support it."""
 _BEING_LOADED = "the server is a replica that is being loaded"
 
 Attributes = dict[str, list[bytes]]
@@ -33,7 +33,7 @@ Types = dict[str, str]
 
 
 def parse_types(definitions: Iterable[bytes]) -> Types:
-    """Return the types of a schema."""
+    """Return the attribute types in the definitions of a schema."""
     types: Types = {}
     for definition in definitions:
         if found := _TYPE.match(definition.decode(errors="replace")):
@@ -43,10 +43,10 @@ def parse_types(definitions: Iterable[bytes]) -> Types:
 
 
 def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> Attributes:
-    """Return the values by the requested names; a server may return other names.
+    """Return the values by the requested names, since a server may use other names.
 
-    Raises `Broken` for values of another type or with other options than requested. Such a type
-    may be derived from a requested one; without the error, the attribute would seem to be missing.
+    Raises `Broken` for values of another type, or with other options, than requested. Such a type
+    may be a subtype of a requested type. Without an error, the attribute would seem to be missing.
     """
 
     def key(description: str) -> tuple[str, frozenset[str]]:
@@ -67,10 +67,10 @@ def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> At
 
 
 def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types:
-    """Return the types of the server, or none if its schema is unreadable; blocks.
+    """Return the attribute types of the server, or none if its schema is unreadable.
 
-    Raises `Broken` for a name without a type, and errors of python-ldap, also for a missing
-    ``base_dn``.
+    This function blocks. Raises `Broken` if one of ``names`` has no type, and errors of
+    python-ldap, such as for a missing ``base_dn``.
     """
     places = _read(handle, options.base_dn, "subschemaSubentry", is_required=True)
     definitions: list[bytes] = []
@@ -89,12 +89,12 @@ def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types
 
 
 def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
-    """Return whether the database of ``base_dn`` has a ``contextCSN``; blocks.
+    """Return whether the database of ``base_dn`` has a ``contextCSN``. This function blocks.
 
-    OpenLDAP writes it into the suffix of each replicated database; in a replica, at the end of the
-    first refresh. Without it, raises `Unavailable` if ``is_replica``, or if that is unknown and the
-    server offers replication. Also raises `Unavailable` for an unsynchronized controller of Active
-    Directory, and errors of python-ldap.
+    OpenLDAP writes this attribute into the suffix of each replicated database. A replica gets it at
+    the end of the first refresh. If it is missing, raises `Unavailable` for a replica. If
+    ``is_replica`` is ``None``, a server that offers replication counts as a replica. Also raises
+    `Unavailable` for an unsynchronized controller of Active Directory, and errors of python-ldap.
     """
     root = _read(handle, "", "namingContexts", "supportedControl", "isSynchronized")
     if root["issynchronized"] == [b"FALSE"]:
@@ -113,9 +113,9 @@ def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
 
 
 def identify(handle: Any) -> str:
-    """Return the server's name for itself, as in Active Directory, or else its address.
+    """Return the name of a controller of Active Directory, or the address of any other server.
 
-    Blocks; raises errors of python-ldap and `OSError`.
+    This function blocks. Raises errors of python-ldap and `OSError`.
     """
     with socket.socket(fileno=os.dup(handle.fileno())) as sock:
         address = repr(sock.getpeername())
@@ -126,7 +126,7 @@ def identify(handle: Any) -> str:
 def _read(
     handle: Any, name: str, *attributes: str, kind: str = "*", is_required: bool = False
 ) -> defaultdict[str, list[bytes]]:
-    """Return attributes of an entry by their names in lower case: servers vary the case."""
+    """Return attributes of an entry by their names in lower case: servers use different cases."""
     entry: defaultdict[str, list[bytes]] = defaultdict(list)
     try:
         found = handle.search_s(name, ldap.SCOPE_BASE, f"(objectClass={kind})", attributes)
@@ -141,5 +141,5 @@ def _read(
 
 
 def _plain(name: str) -> str:
-    """Return a distinguished name in lower case, without blanks between its parts."""
+    """Return a distinguished name in lower case, without blanks around its separators."""
     return re.sub(r"\s*([,=+])\s*", r"\1", name).lower()

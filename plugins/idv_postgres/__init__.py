@@ -1,4 +1,4 @@
-"""Users in a PostgreSQL database, read only, and key stores in PostgreSQL."""
+"""The backend kind ``postgres``, and key stores in a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def idv_kinds() -> Kinds:
 
 @hookimpl
 def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
-    """Add ``tornado-idv postgres``."""
+    """Add the command ``tornado-idv postgres``."""
 
     @click.group()
     def postgres() -> None:
-        """Make the table of a PostgreSQL backend."""
+        """Create the table of a PostgreSQL backend."""
 
     command = "tornado-idv postgres init"
 
     @postgres.command(epilog=f"\b\nExamples:\n  {command} | psql\n  {command} --apply")
     @tools.config_option
-    @click.option("--name", help="The backend; required with several of the kind postgres.")
+    @click.option("--name", help="The backend; required if several have the kind postgres.")
     @click.option("--apply", is_flag=True, help="Run the SQL in the database of the backend.")
     def init(config_path: Path, name: str | None, *, apply: bool) -> None:
         """Print the SQL of the table, its unique indexes and its notifications.

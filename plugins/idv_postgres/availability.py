@@ -1,4 +1,4 @@
-"""The state of a backend: whether lookups run, and what happens next."""
+"""The connection state of a backend. It decides whether lookups run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tornado_idv import LookupFailed, Unavailable
 
 
 class State(Enum):
-    """The states, with what happens to a lookup."""
+    """The states of a backend. Each value describes a lookup in this state."""
 
     CLOSED = "fails, before `open` and after `close`"
     CONNECTED = "runs"
@@ -26,7 +26,7 @@ _NEXT = {
 
 
 class Availability:
-    """The state, and the error of each lookup that may not run.
+    """The current state of a backend, and the error for lookups while they cannot run.
 
     .. code-block:: text
 
@@ -48,7 +48,7 @@ class Availability:
         """Set in every state except ``CONNECTED``."""
 
     def change(self, state: State, error: LookupFailed | None = None) -> None:
-        """Enter a state, unless it may not follow, such as ``SUSPECT`` after ``DOWN``."""
+        """Enter a state. An impossible change, such as ``DOWN`` to ``SUSPECT``, has no effect."""
         if state not in _NEXT[self.state]:
             return
         self.state, self.error = state, error

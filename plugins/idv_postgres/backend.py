@@ -1,11 +1,11 @@
-"""Lookups in a PostgreSQL database that may be restarted, fail over or be unreachable.
+"""Lookups in a PostgreSQL database, with detection of and recovery from outages and failovers.
 
-While the backend is down, lookups fail immediately, and it tries to connect once a second. These
-failures do not count for the circuit breaker, because an open one would prolong the outage. A
-failed lookup may be due to its connection alone: a probe by another connection decides.
+While the backend is down, lookups fail immediately, and the backend tries to connect once a second.
+These failures do not count for the circuit breaker, because an open circuit would prolong the
+outage. After a failed lookup, a probe on another connection shows whether the server is down.
 
-Three tasks run: one connects, probes and checks the table, one observes the servers in use, and one
-moves lookups to a better server.
+Three tasks run in the background. One connects, probes the server and checks the table. Another one
+observes the servers in use, and the third moves lookups to a better server.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _START_TIMEOUT = 5.0
-"""Seconds to connect, or to check the table."""
+"""Maximum seconds to connect, or to check the table."""
 
 
 class PostgresBackend(Backend[PostgresOptions]):
-    """Users in one table or view of a PostgreSQL database, or behind two queries."""
+    """A backend with users in a table or view, or in the results of two configured queries."""
 
     options_type = PostgresOptions
     can_lose_users = True
@@ -72,7 +72,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @classmethod
     def user_store(cls, options: PostgresOptions) -> PostgresUserStore:
-        """Return all users of the table; raises `StartError` for queries of the operator's own."""
+        """Return the store of all users in the table. With own queries, raises `StartError`."""
         if options.queries:
             raise StartError(
                 f"backend {options.name}: by_nickname and by_card find single users; only the "
@@ -86,18 +86,18 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """Both kinds of query, or the kinds with a query of the operator's own."""
+        """Both kinds of query, or only those for which the operator has configured a query."""
         return frozenset(self.options.queries) or super().serves
 
     @property
     def problem(self) -> str | None:
-        """The reason why lookups fail, or why "not found" of a standby does not count."""
+        """The reason why lookups fail, or why "not found" from a standby is not trusted."""
         error = self._availability.error
         return self._database.problem if error is None else error.reason
 
     @property
     def revision(self) -> str | None:
-        """The id of the session of the listener: changes between two sessions may be missed."""
+        """The id of the listener's session, since changes between two sessions may be missed."""
         return None if self._listener is None else self._listener.session
 
     @property
@@ -105,10 +105,10 @@ class PostgresBackend(Backend[PostgresOptions]):
         return self._database.servers
 
     async def open(self) -> None:
-        """Connect and validate the table; raises `StartError` if it must not be served."""
+        """Connect and validate the table. Raises `StartError` if the table must not be served."""
         try:
             await self._connect()
-            with suppress(Exception):  # lookups will report it
+            with suppress(Exception):  # lookups will report the error
                 await self._database.follows()
         except Broken as error:
             raise StartError(f"backend {self.name}: {error.reason}") from None
@@ -120,7 +120,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._tasks = [*map(asyncio.create_task, tasks)]
 
     async def close(self) -> None:
-        """Close every connection, after running lookups."""
+        """Cancel the background tasks and close every connection."""
         tasks = [*self._tasks, *filter(None, [self._checking])]
         for task in tasks:
             task.cancel()
@@ -131,7 +131,7 @@ class PostgresBackend(Backend[PostgresOptions]):
     async def find(
         self, query: Query, steps: list[Step] | None = None
     ) -> User | BackendResult | None:
-        """Query the database; after a change of the table check that, and query again."""
+        """Query the database. If the table has been replaced, validate it and query again."""
         if self._availability.error is not None:
             raise self._availability.error.copy()
         inspected, lookup = self._inspected, self._lookups[type(query)]
@@ -142,7 +142,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         try:
             result = await lookup(value)
             self._require_inspected(result, inspected)
-            # Such a user exists, and "not found" would be wrong.
+            # If the table has such a row, the user exists, and "not found" would be wrong.
             if not result.rows and may_have_at_sign and (await lookup(f"@{value}")).rows:
                 raise Broken("the nickname of a row is stored with a leading @")
         except asyncio.CancelledError:
@@ -182,7 +182,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             is_lost = self._errors.is_disconnect(error) or self._errors.is_full(error)
             if is_timeout or is_lost:
                 self._availability.change(State.SUSPECT)
-            # One value of a batch may be slow or bad. A lost connection fails all of them.
+            # In a batch, one value may be slow or bad. A lost connection fails all values.
             if isinstance(value, list) and (is_timeout or not is_lost):
                 raise BatchFailed from None
             failure = self._errors.to_lookup_failed(error)
@@ -201,7 +201,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             _log.warning("backend %s: %s", self.name, warning)
 
     async def _check_once(self) -> None:
-        """Check the table for all lookups that wait; a check continues after their time-out."""
+        """Check the table once for all waiting lookups. The check continues after their timeout."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check())
             self._checking.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -214,13 +214,13 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise error.copy() from None
 
     async def _check(self, *, in_order: bool = False) -> None:
-        """Validate the table again; the backend is down if it may not be served any more."""
+        """Validate the table again. If it must not be served any more, the backend is down."""
         try:
             async with asyncio.timeout(_START_TIMEOUT):
                 lookups = await self._database.inspect(in_order=in_order)
         except Exception as error:  # noqa: BLE001 - each is mapped
             self._availability.change(State.SUSPECT)
-            if not self._errors.is_timeout(error):  # a lock may have been waited for
+            if not self._errors.is_timeout(error):  # after a timeout, the table may only be locked
                 self._on_failed_probe(error)
             raise self._errors.to_lookup_failed(error, with_message=True) from None
         if lookups != self._inspected:
@@ -234,7 +234,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._inspected = lookups
 
     async def _monitor(self) -> None:
-        """Probe the server or check the table while connected; connect again while down."""
+        """While connected, probe the server or check the table. While down, connect again."""
         while True:
             if self._availability.state is not State.DOWN:
                 with suppress(LookupFailed):
@@ -250,7 +250,7 @@ class PostgresBackend(Backend[PostgresOptions]):
                     _log.info("backend %s: connected", self.name)
 
     async def _watch(self) -> None:
-        """Probe the server after a failed lookup. Without one, check the table after some time."""
+        """Probe the server after a failed lookup. Otherwise check the table at intervals."""
         try:
             async with asyncio.timeout(self.check_interval):
                 await self._availability.is_disturbed.wait()
@@ -260,7 +260,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             return
         if self._availability.state is not State.SUSPECT:
             return
-        # Before the probe, because a lookup may fail during it and needs another one.
+        # The state changes before the probe: a lookup that fails meanwhile needs another probe.
         self._availability.change(State.CONNECTED)
         try:
             await self._database.probe()
@@ -270,7 +270,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             self.notify_available()
 
     async def _observe(self) -> None:
-        """Keep the state of a standby in use up to date, and log each change of servers."""
+        """Update the state of the standby in use, and log each change of servers, at intervals."""
         before: Sequence[tuple[str, str]] = ()
         while True:
             try:
@@ -287,19 +287,19 @@ class PostgresBackend(Backend[PostgresOptions]):
             await asyncio.sleep(self.options.max_lag / 4)
 
     async def _move(self) -> None:
-        """Leave a server for a better one; this waits for hosts that hang, so it is a task."""
+        """Move lookups to a better server. This is a task because it waits for hosts that hang."""
         while True:
             await asyncio.sleep(self.retry_interval)
             with suppress(Exception):  # the next attempt may succeed
                 await self._database.move()
 
     def _on_failed_probe(self, error: Exception) -> None:
-        # Without a connection every lookup would fail as the probe did, each after some time.
+        # If no connection is left, every lookup would wait and then fail like the probe.
         if self._errors.is_disconnect(error) or not self._database.pool.connections:
             self._mark_down(self._errors.to_lookup_failed(error, with_message=True))
 
     def _mark_down(self, error: LookupFailed) -> None:
-        """Fail each lookup with this error until an attempt to connect succeeds."""
+        """Make all lookups fail with this error until an attempt to connect succeeds."""
         before = self._availability.error
         if before is None or error.reason != before.reason:
             text = "backend %s: %s; trying again every %g s"

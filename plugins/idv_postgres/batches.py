@@ -1,7 +1,7 @@
-"""Lookups that start in the same iteration of the event loop share one query.
+"""Batches: lookups that start in the same iteration of the event loop share one query.
 
-Both sides need more CPU time to exchange a query and its result than to find a row by its index.
-Under load a query for many users takes a fraction of the time of single ones.
+Client and server need more CPU time to exchange a query and its result than to find a row by its
+index. Under load, a query for many users takes a fraction of the time of single queries.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from idv_postgres.lookups import Result
 from tornado_idv import LookupFailed
 
 Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Result]]
-"""Runs a statement with its parameter; raises `LookupFailed`, and `BatchFailed`."""
+"""Runs a statement with its parameter. Raises `LookupFailed`, and `BatchFailed`."""
 
 _MAX_SIZE = 32
-"""Lookups in one batch: all of them wait for a slow row, or fail with a lost connection."""
+"""Maximum number of lookups in a batch. All wait for a slow row, or fail with the connection."""
 _Waiter: TypeAlias = "tuple[str, asyncio.Future[Result | LookupFailed | None]]"
-"""A value and the result of its lookup; ``None`` asks for a lookup alone."""
+"""A value, and the outcome of its lookup. ``None`` means that a single query is needed."""
 
 
 class BatchFailed(Exception):
-    """A query for several values failed or took too long, maybe because of one value."""
+    """A query for several values failed or timed out, possibly because of one of them."""
 
 
 class Batches:
-    """Lookups by one statement, in ``limit`` concurrent queries; others wait and form batches.
+    """Runs the lookups of one kind in at most ``limit`` concurrent queries.
 
-    ``sql`` looks up the value ``$1``. ``batch_sql`` looks up an array of values; its rows begin
-    with the position of their value in the array, from 1. A lookup without others is not delayed.
+    ``sql`` looks up the value ``$1``. ``batch_sql`` looks up an array of values. Its rows begin
+    with the position of their value in the array, from 1. A lookup without others runs immediately.
+    All others wait, and form batches.
     """
 
     pause: ClassVar[float] = 5.0
-    """Seconds without batches after a failed one. A slow or bad row is likely to be looked up
-    again, and would delay the others of its batch each time."""
+    """Seconds without batches after a failed batch. A slow or bad row is likely to be looked up
+    again, and would delay all lookups of its batch each time."""
 
     def __init__(self, fetch: Fetch, sql: str, batch_sql: str, limit: int) -> None:
         self._fetch_rows, self._limit = fetch, limit
@@ -46,7 +47,7 @@ class Batches:
         self._paused_until = 0.0
 
     async def fetch(self, value: str) -> Result:
-        """Return the result for a value; raises `LookupFailed`."""
+        """Return the result for a value. Raises `LookupFailed`."""
         if not self._running and not self._waiting:
             return await self._fetch_alone(value)
         loop = asyncio.get_running_loop()
@@ -58,7 +59,7 @@ class Batches:
             outcome = await waiter[1]
         except asyncio.CancelledError:
             for task, batch in self._batches.items():
-                # Only its own batch: a task cancelled before its start never resolves another one.
+                # Cancel its batch, unless another lookup of this batch still waits.
                 if waiter in batch and all(result.done() for _, result in batch):
                     task.cancel()
             raise
@@ -76,7 +77,7 @@ class Batches:
     def _start(self) -> None:
         """Start waiting lookups up to the limit."""
         loop = asyncio.get_running_loop()
-        self._waiting = [each for each in self._waiting if not each[1].done()]  # not cancelled
+        self._waiting = [each for each in self._waiting if not each[1].done()]  # done: cancelled
         while self._waiting and self._running < self._limit:
             batch, self._waiting = self._waiting[:_MAX_SIZE], self._waiting[_MAX_SIZE:]
             if len(batch) > 1 and loop.time() >= self._paused_until:
@@ -94,14 +95,14 @@ class Batches:
             found: list[list[Sequence[Any]]] = [[] for _ in batch]
             for row in result.rows:
                 found[row[0] - 1].append(row[1:])
-            # Only now: an error before is not "not found".
+            # This is set last: after an error, no lookup may get an empty result.
             outcomes = [result._replace(rows=rows) for rows in found]
         except BatchFailed:
             self._paused_until = asyncio.get_running_loop().time() + self.pause
         except LookupFailed as error:
             outcomes = [error.copy() for _ in batch]
         finally:
-            # First, because the next lookups of these callers may join the waiting ones.
+            # This comes first: the next lookups of these callers can join the next batch.
             _resolve(batch, outcomes)
             self._on_query_end()
 

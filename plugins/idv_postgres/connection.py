@@ -1,4 +1,4 @@
-"""A connection with unique names for its prepared statements."""
+"""Connections that give unique names to their prepared statements."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
 _MAX_PREPARED = 16
-"""Statements that stay prepared; those for a replaced table are not used any more."""
+"""Maximum number of statements that stay prepared. Statements for replaced tables are unused."""
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
-    """A connection without asyncpg's cache of statements; ``with`` terminates it.
+    """A connection without asyncpg's cache of prepared statements. ``with`` terminates it.
 
-    The cache numbers its statements in each process. Behind a pooler two processes may use the same
-    session, and one would then run a statement of the other.
+    That cache numbers its statements in each process. Behind a pooler, two processes may use the
+    same session, and one could run a statement of the other.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._prepared: dict[str, PreparedStatement] = {}
         self.address = self.server = ""
-        """The host and port, and the server there, because a balancer may lead to several."""
+        """The host with its port, and an identifier of the server. A load balancer may have several
+        servers at one address."""
         self.standby: object = "unknown"
-        """The last `Result.standby`. A primary stays a primary for the whole session."""
+        """The last `Result.standby`. A primary stays a primary until the end of the session."""
 
     def __enter__(self) -> Self:
         return self
@@ -39,7 +40,7 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
         return await super().prepare(query, name=f"idv_{secrets.token_hex(16)}", **options)
 
     async def fetch_prepared(self, sql: str, *values: object, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - asyncpg's
-        """Run a statement and keep it prepared; after a change of a table prepare it again."""
+        """Run a statement and keep it prepared. After a change of the table, prepare it again."""
         if statement := self._prepared.get(sql):
             try:
                 return await statement.fetch(*values, timeout=timeout)

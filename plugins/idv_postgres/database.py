@@ -1,4 +1,4 @@
-"""Connections to one database: the pool for lookups, and single ones."""
+"""The connections to one database: the pool for lookups, and separate connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from idv_postgres.standby import NO_LOOKUP
 from tornado_idv import Broken
 
 _MIN_CONNECT_TIMEOUT = 1.0
-"""Seconds for one host; more if ``timeout`` is longer."""
+"""Minimum timeout in seconds to connect to one host. A longer ``timeout`` replaces it."""
 _BEGAN = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 _TIMELINE = """
 SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
@@ -32,10 +32,11 @@ _OTHER_ROLE = TargetServerAttributeNotMatched()
 
 
 class Connector:
-    """Makes connections. The host that responded last, at the address ``last``, is tried first.
+    """Opens connections to the first suitable host of a URI.
 
-    Each of the ``roles`` is tried with every host before the next one. With hosts to ``avoid``,
-    these are tried last, and the others in any order.
+    The host with the address ``last``, which responded last, is tried first. Each of the ``roles``
+    is tried at every host before the next role. Hosts to ``avoid`` are tried last, and the others
+    then in any order.
     """
 
     def __init__(
@@ -52,24 +53,24 @@ class Connector:
         self.last = ""
 
     async def connect(self, settings: Mapping[str, str] | None = None) -> Connection:
-        """Connect to the first host that responds soon and has the wanted role."""
+        """Connect to the first host that responds in time and has the wanted role."""
         try:
-            dsn = Dsn.parse(self._dsn.get_secret_value())  # it may be in a file
+            dsn = Dsn.parse(self._dsn.get_secret_value())  # a file with the URI may have changed
         except ValueError as error:
             raise Broken(f"the dsn cannot be used: {error}") from None
         roles = self.roles = self._own_roles or dsn.roles
         addresses = sorted(dsn.uris, key=lambda each: each != self.last)
         if self._avoid:
             addresses.sort(key=lambda each: (each in self._avoid, random.random()))  # noqa: S311
-        # The host in use comes first, even with the role of last choice: `Database.move` leaves it.
+        # The host in use comes first, even with the last role. `Database.move` leaves it later.
         attempts = [(roles[-1], self.last)] if self.last in addresses else []
         attempts += product(roles, addresses)
         errors: dict[str, Exception] = {}
         for role, address in dict.fromkeys(attempts):
             if not isinstance(errors.get(address, _OTHER_ROLE), TargetServerAttributeNotMatched):
-                continue  # one that hangs would do so again
+                continue  # this host does not respond
             try:
-                # Host by host: asyncpg would let one that hangs use up the time of all.
+                # Each host has its own timeout. In asyncpg, a host that hangs uses up that of all.
                 connection: Connection = await asyncpg.connect(
                     dsn.uris[address],
                     target_session_attrs=role,
@@ -81,7 +82,7 @@ class Connector:
             except Exception as error:  # noqa: BLE001 - each is mapped, or raised
                 failure = to_lookup_failed(error)
                 if isinstance(failure, Broken):
-                    # Only the server's errors do not repeat parts of the URI.
+                    # Errors of the client may contain parts of the URI.
                     is_safe = isinstance(error, asyncpg.PostgresError)
                     raise (error if is_safe else failure) from None
                 errors[address] = error
@@ -92,7 +93,7 @@ class Connector:
 
 
 class Database:
-    """The connections for lookups, and the choice of their server; raises errors of asyncpg."""
+    """The connections for lookups, and the choice of their server. Raises errors of asyncpg."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
@@ -101,14 +102,14 @@ class Database:
         self._connector = self._new_connector()
         self.pool = Pool(self._connector.connect, options.pool.max)
         self._timeline = ""
-        """The timeline of the primary at the last inspection. A promotion begins a later one."""
+        """The timeline of the primary at the last inspection. Each promotion begins a later one."""
         self._rejected = ""
-        """The address of the last standby that was rejected: it did not follow its primary."""
+        """The address of the last standby that `move` rejected, since it did not follow."""
         self._has_hung = False
-        """Whether a lookup was not answered since the last probe."""
+        """Whether a lookup has got no response since the last probe."""
 
     async def open(self) -> Lookups:
-        """Open the pool and validate the table, in place of an earlier pool."""
+        """Validate the table and open a new pool, which replaces an earlier pool."""
         self.pool.terminate()
         lookups = await self.inspect(in_order=True)
         settings = self.executor.settings
@@ -124,11 +125,11 @@ class Database:
         return lookups
 
     async def inspect(self, *, in_order: bool = False) -> Lookups:
-        """Validate the table by a separate connection, with the settings of the role.
+        """Validate the table on a separate connection, with the settings of the role.
 
-        With ``in_order`` the first host is preferred again while no standby is behind, and used by
-        lookups from then on. `Broken` closes all other connections: no lookup may find a user, or
-        no user, in a table that may not be served.
+        With ``in_order``, the hosts are tried in the order of the URI if no standby is behind, and
+        lookups use the chosen host afterwards. If the table is `Broken`, all other connections are
+        closed: lookups must not use a table that must not be served.
         """
         last = self._connector.last
         is_well = not any(problem for _, problem in self.executor.servers.values())
@@ -137,7 +138,7 @@ class Database:
             timeline = ""
             if self._options.prepared_statements:
                 timeline = str(await connection.fetchval(_TIMELINE))
-            # The first host may be the primary from before a failover.
+            # The first host may be the old primary of a failover.
             if in_order and last not in ("", connection.address) and timeline < self._timeline:
                 return await self.inspect()
             self._connector.last, self._timeline = connection.address, timeline
@@ -164,7 +165,7 @@ class Database:
     async def _connect_for_pool(self, settings: Mapping[str, str]) -> Connection:
         connection = await self._connector.connect(settings)
         connection.server = connection.address
-        # A balancer may lead to several servers. A pooler may do so for each statement.
+        # A load balancer may choose a server per connection, and a pooler per statement.
         if self._options.prepared_statements:
             try:
                 async with asyncio.timeout(_MIN_CONNECT_TIMEOUT):
@@ -177,7 +178,7 @@ class Database:
         return connection
 
     def _leave_other_hosts(self, connection: Connection) -> None:
-        """Close connections to other hosts after use: two hosts may have different users."""
+        """Close connections to other hosts after their use: two hosts may have different users."""
         if any(each.address != connection.address for each in self.pool.connections):
             self.pool.replace()
 
@@ -190,34 +191,34 @@ class Database:
 
     @property
     def problem(self) -> str | None:
-        """The reason why "not found" of a standby in use does not count."""
+        """The reason why "not found" from a standby in use is not trusted, or ``None``."""
         problems = (self.executor.servers[address][1] for address, _ in self.servers)
         return next(filter(None, problems), None)
 
     @property
     def wanted_role(self) -> str | None:
-        """The role of a server to change to, or ``None`` to keep the servers in use."""
+        """The role of the server that lookups should move to, or ``None`` to stay."""
         roles, used = self._connector.roles, {role for _, role in self.servers}
-        # A standby that does not follow is left for its primary, or for another standby.
+        # Lookups leave a standby that does not follow, for its primary or for another standby.
         if not used or len(roles) == 1:
             return roles[0] if self.problem else None
         role = "primary" if used == {"standby"} and self.problem else roles[0]
         return role if used != {role} else None
 
     async def observe(self) -> None:
-        """Fetch the state of the server in use, unless it is known as a primary."""
+        """Fetch the state of the server in use, unless it is a primary."""
         if self.pool.connections and {role for _, role in self.servers} != {"primary"}:
             await self.fetch(NO_LOOKUP, "")
 
     async def move(self) -> None:
-        """Use a server of the wanted role from now on; running lookups end where they are."""
+        """Move lookups to a server of the wanted role. Running lookups end on the old server."""
         role = self.wanted_role
         if role is None:
             return
         avoid = {self._rejected, *(address for address, _ in self.servers)}
         connector = self._new_connector(roles=(role,), avoid=avoid)
         with await connector.connect(self.executor.settings) as connection:
-            # Lookups would leave a standby that is behind immediately, and come back later.
+            # Lookups would immediately leave a standby that is behind, and return later.
             if role != "primary" and not await self.follows(connection):
                 self._rejected = connection.address
                 return
@@ -226,7 +227,7 @@ class Database:
         await self.fetch(NO_LOOKUP, "")
 
     async def follows(self, connection: Connection | None = None) -> bool:
-        """Return whether a server, by default one in use, soon follows its primary."""
+        """Return whether a standby follows its primary within 2 s. The default is one in use."""
         run = self.fetch if connection is None else partial(self.executor.run, connection)
         for _ in range(8):
             if (await run(NO_LOOKUP, "")).reason is None:
@@ -235,21 +236,21 @@ class Database:
         return False
 
     async def probe(self) -> None:
-        """Connect once outside of the pool, where all connections may be in use."""
+        """Test the server by a new connection, since all connections of the pool may be in use."""
         (await self._connector.connect(self.executor.settings)).terminate()
-        # A firewall that has dropped one connection has often dropped all idle ones.
+        # A firewall that has dropped one connection has often dropped all idle connections.
         if self._has_hung:
             self._has_hung = False
             self.pool.drop_idle()
 
     async def fetch(self, sql: str, value: str | list[str]) -> Result:
-        """Run a lookup of one value or of several; the latter may raise `TimeoutError`."""
-        pool = self.pool  # `open` replaces it
+        """Run a lookup for one or several values. For several, it may raise `TimeoutError`."""
+        pool = self.pool  # `open` may replace it meanwhile
         connection = await pool.acquire()
         try:
             return await self.executor.run(connection, sql, value)
         except asyncio.CancelledError:
-            # The server hangs, or the way to it. A return to the pool would wait for a response.
+            # The server or the network hangs. Later lookups on this connection would wait, too.
             self._has_hung = True
             connection.terminate()
             raise

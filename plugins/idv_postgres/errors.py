@@ -1,6 +1,7 @@
-"""Errors of PostgreSQL, asyncpg and the network as `LookupFailed`, with reasons without data.
+"""The conversion of errors of PostgreSQL, asyncpg and the network to `LookupFailed`.
 
-The server's own messages are passed on only without a lookup, because some quote a value.
+The reasons contain no data. Since some messages of the server quote a value, they are used only for
+errors outside of lookups.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _REASONS = {
     "57P03": "the server is starting or shutting down",
 }
 REPLACED = "idv: the table was replaced"
-"""Part of the error of a lookup in a table other than the checked one."""
+"""Part of the error if a lookup reads another table than the validated one."""
 _OF_CLIENT = {
     (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError): (
         "the table was changed during the query"
@@ -58,18 +59,18 @@ _OF_CLIENT = {
     ),
     (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
 }
-"""Errors of asyncpg itself, except those that are also a `ValueError`."""
+"""Reasons for errors of asyncpg itself. A `ValueError` among them has another reason."""
 
 
 class ReplacedError(Unavailable):
-    """The table is not the checked one."""
+    """The table is not the validated one: it was replaced, or the server has changed."""
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Return whether the connection, and maybe every connection, is lost."""
+    """Return whether the connection is lost. Other connections may be lost, too."""
     if isinstance(error, asyncpg.PostgresError):
         return str(error.sqlstate).startswith(_DISCONNECTED)
-    # asyncpg refuses to use a lost connection. A `ValueError` is about the query.
+    # asyncpg raises its own errors for a lost connection, but a `ValueError` for a wrong query.
     is_own = isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError)
     is_of_query = isinstance(error, ValueError | asyncpg.OutdatedSchemaCacheError)
     return isinstance(error, OSError) or (is_own and not is_of_query)
@@ -81,12 +82,12 @@ def is_full(error: BaseException) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether the server stopped the query, or did not respond soon enough."""
+    """Return whether the server stopped the query, or did not respond in time."""
     return isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
 
 
 def most_informative(errors: Sequence[Exception]) -> Exception:
-    """Return the error of several hosts to report: a standby does not explain a primary's."""
+    """Return the error to report for several hosts. A wrong role is the least informative."""
 
     def rank(error: Exception) -> tuple[bool, bool]:
         return not is_full(error), isinstance(error, asyncpg.TargetServerAttributeNotMatched)
@@ -95,7 +96,7 @@ def most_informative(errors: Sequence[Exception]) -> Exception:
 
 
 def to_lookup_failed(error: Exception, *, with_message: bool = False) -> LookupFailed:
-    """Return the failure for an error; a message of the server may quote a parameter's value."""
+    """Return the failure for an error. In lookups, the server's message may quote a value."""
     if isinstance(error, LookupFailed):
         return error
     if isinstance(error, OSError):

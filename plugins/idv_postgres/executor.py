@@ -1,4 +1,4 @@
-"""Run lookups on connections, and record the roles of their servers."""
+"""The executor of lookups. It runs statements, and records the roles of servers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from idv_postgres.options import PostgresOptions
 from idv_postgres.standby import Standbys, with_state
 
 _SERVER_SHARE = 0.9
-"""The server stops a query after this fraction of ``timeout``, so that the connection survives."""
+"""Fraction of ``timeout`` after which the server stops a query. So the connection stays usable."""
 _BATCH_SHARE = 1 / 3
-"""A query for several values has this fraction of ``timeout``; the rest is for single ones."""
+"""Fraction of ``timeout`` for a query for several values. The rest is for single queries."""
 _ROLLBACK_SHARE = 1 / 6
-"""A connection is closed if its rollback takes longer than this fraction of ``timeout``."""
+"""Fraction of ``timeout`` for a rollback. After it, the connection is closed."""
 
 
 class Executor:
@@ -28,23 +28,23 @@ class Executor:
         self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self.settings: dict[str, str] = {}
-        """The settings of a session; behind a pooler a transaction has its own."""
+        """The settings of a session. Behind a pooler, each transaction sets them instead."""
         if options.prepared_statements:
             self.settings = {
                 "application_name": "tornado-idv",
                 "statement_timeout": str(self._limit),
                 "row_security": "off",
-                # Otherwise the snapshot is older than the wait for the lock of a TRUNCATE, and a
-                # table that was filled again is empty in it.
+                # In other levels, a lookup that waits for a TRUNCATE keeps its older snapshot, in
+                # which a table that was filled again is empty.
                 "default_transaction_isolation": "read committed",
             }
         self.lookups = Lookups({})
         self.standbys = Standbys(options.max_lag)
         self.servers: dict[str, tuple[str, str | None]] = {}
-        """The last role at each address, and why "not found" does not count there."""
+        """The last known role by address, and the reason why "not found" is not trusted, if any."""
 
     async def run(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
-        """Run a lookup of one value or of several; the latter may raise `TimeoutError`.
+        """Run a lookup for one or several values. For several, it may raise `TimeoutError`.
 
         A lookup that calls a function is repeated if it found no row. A STABLE function reads the
         snapshot of its query. If the function waited for a TRUNCATE, the snapshot is too old. The
@@ -53,7 +53,7 @@ class Executor:
         is_batch, may_repeat = isinstance(value, list), sql in self.lookups.repeated
         if self._is_prepared:
             result = await self._fetch(connection, sql, value)
-            # Of a batch some rows may be missing.
+            # In a batch, only some rows may be missing.
             if not may_repeat or (result.rows and not is_batch):
                 return result
         async with self._transaction(connection):
@@ -64,7 +64,7 @@ class Executor:
 
     @asynccontextmanager
     async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
-        """Keep statement, value and time limit in one session, and leave nothing in it.
+        """Run a block as a transaction with its own settings, which leaves the session unchanged.
 
         A pooler in transaction mode may use another session for each transaction.
         """
@@ -79,7 +79,7 @@ class Executor:
             await connection.execute("COMMIT")
         except Exception:
             try:
-                # After a timeout this waits until the server has stopped the statement.
+                # After a timeout, the rollback waits until the server has stopped the statement.
                 async with asyncio.timeout(self._rollback_timeout):
                     await connection.execute("ROLLBACK")
             except Exception:  # noqa: BLE001 - the connection may be lost
@@ -87,16 +87,16 @@ class Executor:
             raise
 
     async def _fetch(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
-        """Run a statement. Unless the state of the standby is certain, query the state, too."""
+        """Run a statement. If the server may be a standby that is behind, query its state, too."""
         is_batch = isinstance(value, list)
         limit = self._batch_timeout if is_batch else None
         fetch = connection.fetch_prepared if self._is_prepared else connection.fetch
         is_certain = connection.standby is None or self.standbys.is_certain(connection.standby)
-        # Behind a pooler the next statement may be run by another server.
+        # Behind a pooler, another server may run the next statement, so no state is certain.
         if self._is_prepared and is_certain:
             rows = await fetch(sql, value, timeout=limit)
             return Result(rows, address=connection.address, origin=connection.server)
-        # The first rows may be too old, and those of the next statement new enough.
+        # The rows may be too old at first, and new enough in a second statement.
         for _ in range(2):
             start = self.standbys.start()
             rows = await fetch(with_state(sql, is_batch=is_batch), value, timeout=limit)

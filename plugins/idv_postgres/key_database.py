@@ -1,7 +1,7 @@
-"""A connection to the key store: asyncpg for the synchronous code of the key store.
+"""The connection of a key store: a synchronous interface to asyncpg.
 
-Its own event loop runs during a statement: commands have no other loop, and the service reads the
-key store in a thread.
+A private event loop runs during each statement. Commands have no other event loop, and the service
+reads the key store in a thread.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from idv_postgres.options import Dsn
 from tornado_idv import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 
 _TIMEOUT = 3.0
-"""Seconds for a statement, in addition to the wait for a lock.
+"""Maximum seconds for a statement, in addition to the wait for a lock.
 
-A change of a key is delayed as long if the server hangs and another server takes over."""
+If the server hangs and another takes over, changes of keys become effective this much later."""
 _BATCH_TIMEOUT = 10.0
-"""Seconds for a statement with many rows."""
+"""Maximum seconds for a statement with many rows."""
 _PING_TIMEOUT = 1.0
-"""Seconds for a response on a kept connection; after that it is replaced."""
+"""Maximum seconds for a response on an open connection. After them, it is replaced."""
 _CONNECT_TIMEOUT = 2.0
-"""Seconds for a connection to one host."""
+"""Maximum seconds to connect to one host."""
 _SETTINGS = {
     "application_name": "tornado-idv keys",
     "search_path": "idv_keys",
-    # A key in a row that a policy hides would be rejected as invalid: make it an error.
+    # With "on", a policy could hide the row of a valid key, and the key would be rejected. With
+    # "off", the query fails instead.
     "row_security": "off",
-    # A lost client must not keep the others from writing.
+    # A client that is cut off must not block other writers.
     "idle_in_transaction_session_timeout": "60s",
 }
-# Again, because a pooler may ignore the settings above.
+# This repeats a setting from above, because a pooler may ignore the settings of a session.
 _ALL_ROWS = "SET LOCAL row_security = off"
 _STARTED = "SELECT pg_postmaster_start_time()"
 _MISSING = (
@@ -60,10 +61,10 @@ _UNCERTAIN = (
     "keys show ID"
 )
 _LOCK = 0x6964766B
-"""The advisory lock for creating the tables; ASCII ``idvk``."""
+"""The advisory lock for the creation of the tables: ``idvk`` in ASCII."""
 _VERSION = 1
-# Triggers, because an operator may change rows without our commands. Once in a transaction, because
-# each version of the row would slow down the next one.
+# Triggers set the revision, because an operator may change rows without our commands. They set it
+# once per transaction, because each further version of the row would slow down the next.
 _TABLES = """
 CREATE TABLE store (version integer NOT NULL, revision text NOT NULL);
 INSERT INTO store VALUES (1, gen_random_uuid());
@@ -101,9 +102,9 @@ CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON tokens
 
 
 class KeyDatabase:
-    """An open connection; see the protocol of the same name in `tornado_idv`.
+    """An open connection to a key store. It implements the protocol `KeyDatabase` of `tornado_idv`.
 
-    A change waits ``busy_timeout`` seconds for another change. Raises `KeyStoreError`.
+    A change waits up to ``busy_timeout`` seconds for other changes. Methods raise `KeyStoreError`.
     """
 
     def __init__(self, dsn: SecretStr, name: str) -> None:
@@ -117,7 +118,7 @@ class KeyDatabase:
             raise
 
     def responds(self) -> bool:
-        """Return whether the server responds: it may hang, or be cut off."""
+        """Return whether the server responds. It may hang or be cut off from the network."""
         try:
             self._run(self._connection.execute("SELECT", timeout=_PING_TIMEOUT))
         except KeyStoreError:
@@ -125,7 +126,7 @@ class KeyDatabase:
         return True
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
-        """Run a statement, with ``?`` for each value, and return its rows."""
+        """Run a statement that has ``?`` in place of each value, and return its rows."""
         work = self._connection.fetch(_numbered(sql), *values, timeout=_TIMEOUT)
         rows: list[asyncpg.Record] = self._run(work)
         return rows
@@ -138,7 +139,10 @@ class KeyDatabase:
     def changed_rows(
         self, sql: str, before: dict[bytes, tuple[Any, ...]] | None
     ) -> tuple[set[str] | None, Iterable[Sequence[Any]], dict[bytes, tuple[Any, ...]]]:
-        """Return the differences from the rows ``before``, by their digests."""
+        """Compare the rows with an earlier result, ``before``, by the digests in the second column.
+
+        Return the changed ids (``None`` without an earlier result), the changed rows, and all rows.
+        """
         now = {row[1]: tuple(row) for row in self.execute(sql)}
         if before is None:
             return None, now.values(), now
@@ -151,7 +155,7 @@ class KeyDatabase:
 
     @contextmanager
     def writing(self, lock: str = "SELECT revision FROM store FOR UPDATE") -> Iterator[None]:
-        """Write everything or nothing, with no other writer in between; may be nested.
+        """Run a block as one transaction, without other writers. Blocks may be nested.
 
         The statement ``lock`` waits for other writers. Raises `UncertainChangeError`.
         """
@@ -160,7 +164,7 @@ class KeyDatabase:
             return
         milliseconds = max(1, int(self.busy_timeout * 1000))
         try:
-            # With another isolation one of two writers would fail instead of waiting.
+            # In other isolation levels, one of two writers would fail instead of waiting.
             self.script(
                 f"BEGIN ISOLATION LEVEL READ COMMITTED; {_ALL_ROWS}; "
                 f"SET LOCAL lock_timeout = {milliseconds}; {lock}"
@@ -177,8 +181,8 @@ class KeyDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Make all reads within see the same state."""
-        # Locks come first: a snapshot from before the end of a TRUNCATE has no rows.
+        """Run a block in which all reads see the same snapshot."""
+        # The lock precedes the snapshot: a snapshot from before the end of a TRUNCATE has no rows.
         self.script(
             f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_ALL_ROWS}; "
             "LOCK TABLE idv_keys.keys, idv_keys.tokens IN ACCESS SHARE MODE"
@@ -189,8 +193,8 @@ class KeyDatabase:
             self.script("COMMIT")
 
     def check_schema(self) -> None:
-        """Raise `KeyStoreError` for another version of the schema."""
-        # With the name of the schema a missing permission does not look like a missing table.
+        """Raise `KeyStoreError` if the tables have another version of the schema."""
+        # Without the name of the schema, a missing permission would look like a missing table.
         rows = list(self.execute("SELECT version FROM idv_keys.store"))
         if not rows:
             raise KeyStoreError(f"{self.name}: the key store is damaged; restore it from a backup")
@@ -202,7 +206,7 @@ class KeyDatabase:
             )
 
     def create(self) -> bool:
-        """Create the tables, one process at a time; return whether there were none."""
+        """Create the tables if there are none. Return whether they were created."""
         with self.writing(f"SELECT pg_advisory_xact_lock({_LOCK})"):
             ((has_schema, has_store),) = self.execute(
                 "SELECT to_regnamespace('idv_keys') IS NOT NULL, "
@@ -215,16 +219,16 @@ class KeyDatabase:
             return not has_store
 
     def primaries(self, timeout: float) -> Sequence[str]:
-        """Return this primary and every primary behind the hosts now, with their start times.
+        """Return all primaries that the hosts lead to now, including this one, with start times.
 
-        In a failover the name or address of a host may move to another server.
+        In a failover, the name or address of a host may move to another server.
         """
         ((own,),) = self.execute(_STARTED)
         found = {own: self._connection.address}
 
         async def look(uri: str) -> None:
             connector = Connector(SecretStr(uri), timeout=timeout, roles=("primary",))
-            with suppress(Exception):  # it does not respond, or is a standby
+            with suppress(Exception):  # the host does not respond, or is a standby
                 async with asyncio.timeout(timeout):
                     with await connector.connect() as connection:
                         found.setdefault(await connection.fetchval(_STARTED), connection.address)
@@ -237,7 +241,7 @@ class KeyDatabase:
         return [f"{name} (started at {started:%H:%M:%S} UTC)" for started, name in found.items()]
 
     def close(self) -> None:
-        """Close the connection immediately; the server rolls back."""
+        """Close the connection immediately. The server rolls back an open transaction."""
         self._connection.terminate()
         self._run(asyncio.sleep(0))  # the loop closes the socket
         self._runner.close()
@@ -249,7 +253,7 @@ class KeyDatabase:
             state = str(getattr(error, "sqlstate", ""))
             if state in {"3F000", "42P01"}:  # no such schema or table
                 raise MissingKeyStoreError(f"{self.name}: {_MISSING}") from None
-            # The server's own message may repeat a value.
+            # The message of the server may contain a value.
             reason = _REASONS.get(state) or to_lookup_failed(error).reason
             raise KeyStoreError(f"{self.name}: {reason}") from None
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PostgresKeyStore(KeyStoreLocation):
-    """A key store at a connection URI; its connection is kept until it fails."""
+    """A key store at a connection URI. The connection stays open until it fails."""
 
     setting: SecretStr
 
@@ -34,18 +34,18 @@ class PostgresKeyStore(KeyStoreLocation):
 
     @contextmanager
     def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[KeyDatabase]:  # noqa: ARG002 - opening writes nothing
-        """Connect to the primary of the URI, unless there is a connection."""
+        """Yield the open connection, or a new connection to the primary of the URI."""
         with self._connected(busy_timeout) as database:
             database.check_schema()
             yield database
 
     def create(self) -> bool:
-        """Create the tables, in a schema of their own."""
+        """Create the tables in the schema ``idv_keys``. Return whether there were none."""
         with self._connected() as database:
             return database.create()
 
     def require_one_server(self, timeout: float) -> None:
-        """Raise `KeyStoreError` if a host leads to another primary."""
+        """Raise `KeyStoreError` if the hosts lead to more than one primary."""
         with self._connected() as database:
             names = database.primaries(timeout)
         if len(names) > 1:
@@ -69,5 +69,5 @@ class PostgresKeyStore(KeyStoreLocation):
         try:
             yield self._database
         except BaseException:
-            self.close()  # the server rolls back
+            self.close()  # the server rolls the transaction back
             raise

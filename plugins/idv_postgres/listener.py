@@ -1,4 +1,4 @@
-"""Purge cached answers after a notification of the database (LISTEN and NOTIFY)."""
+"""The listener for notifications of the database (LISTEN and NOTIFY). It purges cached answers."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ SELECT array_agg(ARRAY[oid, relfilenode] ORDER BY oid), pg_current_wal_insert_ls
 FROM tree JOIN pg_class USING (oid)
 """  # noqa: S608 - constants
 _MAX_USERS = 100
-"""Users of one batch to purge one by one; more users purge everything."""
+"""Maximum number of changed users to purge one by one. Above it, all users are purged."""
 
 
 class Listener:
-    """A separate connection that listens on the channel, and is made again after a loss.
+    """Listens on the channel by a separate connection, and connects again after a loss.
 
-    ``purge`` is called with a query for each user that changed, or without any for all users. All
-    are purged after each attempt that connects, because earlier changes are unknown. They are also
-    purged when the files of the table change, because TRUNCATE or DETACH of a partition and an
-    exchange of tables fire no trigger.
+    ``purge`` is called with a query for each changed user, or without arguments for all users. All
+    users are purged after each new connection, because earlier changes are unknown. They are also
+    purged when the files of the table change: TRUNCATE or DETACH of a partition, and an exchange of
+    tables, fire no trigger.
     """
 
     check_interval: ClassVar[float] = 1.0
-    """Seconds between two checks of the connection, and the time limit of each."""
+    """Seconds between two checks of the connection, and the timeout of each check."""
     pause: ClassVar[float] = 1.0
     """Seconds between two attempts to connect."""
     batch_interval: ClassVar[float] = 0.25
-    """Seconds for which changes are collected, because each purge drops every "not found"."""
+    """Seconds to collect changes for one purge, because each purge drops every "not found"."""
 
     def __init__(
         self, options: PostgresOptions, database: Database, purge: Callable[..., None]
@@ -61,12 +61,12 @@ class Listener:
         )
         self._changed: set[str] = set()
         self._has_purged = asyncio.Event()
-        """Whether the position of the last purge is still to be read."""
+        """Set after a purge, until the WAL position of its changes is known."""
         self._last_reason = ""
         self.session: str | None = None
 
     async def run(self) -> None:
-        """Listen until cancelled."""
+        """Listen until this task is cancelled."""
         while True:
             try:
                 with await self._connector.connect() as connection:
@@ -80,7 +80,7 @@ class Listener:
             await asyncio.sleep(self.pause)
 
     async def _listen(self, connection: Connection) -> None:
-        """Purge changes until the connection is lost, or lookups use another primary."""
+        """Purge changed users until the connection is lost, or lookups use another primary."""
         async with asyncio.timeout(self.check_interval):
             await connection.add_listener(self._channel, self._receive)
             files, position = await self._read_files(connection)
@@ -102,14 +102,14 @@ class Listener:
                     raise Unavailable("lookups use another server")
             async with asyncio.timeout(self.check_interval):
                 files, position = await self._read_files(connection)
-            # Another purge in the meantime may be of a later position.
+            # If there was another purge meanwhile, its changes may have a later position.
             if (has_purged or files != before) and not self._has_purged.is_set():
                 self._require(position)
             if files != before:
                 self._purge()
 
     async def _read_files(self, connection: Connection) -> tuple[object, str]:
-        """Return the files of the relations that lookups read, and the position in the WAL."""
+        """Return the files of the relations that lookups read, and the current WAL position."""
         relation = self._database.executor.lookups.relation
         files, position = await connection.fetchrow(_FILES, relation and relation.sql)
         return files, position
@@ -123,7 +123,7 @@ class Listener:
 
     def _purge_changed(self) -> None:
         changed, self._changed = self._changed, set()
-        # Nothing of a standby is stored until the position of these changes is known.
+        # Until the position of these changes is known, results of standbys are not cached.
         self._require(None)
         self._has_purged.set()
         if len(changed) > _MAX_USERS or changed & {"", "*"}:
@@ -132,8 +132,8 @@ class Listener:
             self._purge(*map(self._query, changed))
 
     def _query(self, payload: str) -> Query:
-        """Return the query for a payload: a nickname, or ``card:`` and a card number."""
+        """Return the query for a payload, a nickname or ``card:`` with a card number."""
         if payload.startswith("card:"):
             return ByCard(payload.removeprefix("card:"))
-        # Only ASCII letters have another case, as in every query.
+        # As in every query, only the case of ASCII letters is folded.
         return ByNickname(payload.lower() if self._folds and payload.isascii() else payload)

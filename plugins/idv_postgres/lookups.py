@@ -1,8 +1,8 @@
-"""The SQL of lookups, for a table or for the operator's own queries, its validation and results.
+"""The SQL statements of lookups, their validation and their results.
 
-PostgreSQL's ``=`` follows the column's collation or type (``citext``, padded ``char``, a
-nondeterministic collation), and finds more than the exact value. So a lookup compares twice: like
-the column, by its index, and then byte by byte.
+A statement reads a table, or is based on a query of the operator. PostgreSQL's ``=`` depends on the
+type and collation of the column (``citext``, padded ``char``, a nondeterministic collation), and
+may find other values. So a lookup compares twice: first by ``=``, with the index, then bytewise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index
 WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
   AND indnkeyatts = 1
 """
-# SQL functions of the server itself read no tables.
+# Functions in pg_catalog read no tables of users.
 _CALLS_FUNCTION = """
 SELECT EXISTS (SELECT FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
   WHERE l.lanname NOT IN ('internal', 'c') AND p.pronamespace <> 'pg_catalog'::regnamespace
@@ -57,30 +57,30 @@ _FOR_EACH_VALUE = (
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """The statement of each kind of query, with the value as ``$1``; returns two rows at most.
+    """The statement for each kind of query. It takes the value as ``$1``, and returns up to 2 rows.
 
-    It raises an error with the text `REPLACED` if the table is not ``relation``.
+    If the table is not ``relation``, the statement fails with the text `REPLACED`.
     """
 
     sql: Mapping[type[Query], str]
     batch_sql: Mapping[type[Query], str] = field(default_factory=dict)
     """Statements for several values, for `Batches`. Some kinds of query have none."""
     warnings: Sequence[str] = ()
-    """Sentences for the log."""
+    """Warnings of the inspection for the log."""
     has_at_signs: bool = False
-    """Whether a nickname with a leading @ was seen."""
+    """Whether the sample contains a nickname with a leading @."""
     repeated: Sequence[str] = ()
     """The statements that `Executor.run` must repeat."""
     search_path: str = ""
-    """The ``search_path`` of the first start; empty if lookups do not depend on it."""
+    """The ``search_path`` of the first inspection. It is empty if lookups do not need it."""
     relation: Relation | None = None
     address: str = ""
-    """The server of this inspection."""
+    """The address of the inspected server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table as the server describes it."""
+    """The description of a column of the table, as read from the server."""
 
     name: str
     type: str
@@ -98,30 +98,31 @@ class Column:
 
 
 class Result(NamedTuple):
-    """The rows of a lookup; with a ``reason``, no rows do not mean "not found"."""
+    """The result of a lookup. With a ``reason``, an empty result does not mean "not found"."""
 
     rows: Sequence[Sequence[Any]]
     reason: str | None = None
     storable: bool = True
-    """Whether the result is as new as the last change with a notification."""
+    """Whether the result includes the last change with a notification, so it may be cached."""
     standby: object = None
-    """The server and its WAL receiver; ``None`` for a primary."""
+    """An identifier of the standby and its WAL receiver, or ``None`` for a primary."""
     may_repeat: bool = False
-    """Whether the same lookup would be reliable now: the standby has caught up during it."""
+    """Whether a repetition would be reliable, since the standby has caught up during the lookup."""
     address: str = ""
+    """The `Connection.address`."""
     origin: str = ""
-    """`Connection.address` and `Connection.server`."""
+    """The `Connection.server`."""
 
     @property
     def user(self) -> User | None:
-        """The user in the rows; raises `Broken` for several rows, and for a bad one."""
+        """The user in the rows, or ``None``. Raises `Broken` for several rows or an invalid row."""
         if len(self.rows) > 1:
             raise Broken("two rows answer one query")
         return to_user(self.rows[0]) if self.rows else None
 
 
 def to_user(row: Sequence[Any]) -> User:
-    """Return the user in a row; raises `Broken` for a bad one."""
+    """Return the user in a row. Raises `Broken` for an invalid row."""
     plan, card_number, nickname, profile_url = row
     for name, value in (("plan", plan), ("card number", card_number), ("nickname", nickname)):
         if not value:
@@ -132,13 +133,13 @@ def to_user(row: Sequence[Any]) -> User:
 
 
 async def inspect(connection: Connection, options: PostgresOptions, before: Lookups) -> Lookups:
-    """Validate the table or the queries, in a transaction; ``before`` are earlier lookups.
+    """Validate the table or the queries in a transaction, and return the statements.
 
-    Raises `Broken` for a missing or UNLOGGED table, for columns without text and for another table
-    than before, and errors of asyncpg. A nickname with @ is a warning, because a single new row
-    must not fail all other lookups or the next start.
+    ``before`` is the result of the last inspection. Raises errors of asyncpg, and `Broken` for a
+    missing or UNLOGGED table, for columns without text, and for another table than before. A
+    nickname with @ gives only a warning: a new row must not fail other lookups or the next start.
     """
-    # Without this a client that is cut off keeps its locks, and ALTER TABLE waits for hours.
+    # Without this setting, a client that is cut off keeps its locks, and blocks ALTER TABLE.
     await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
     await connection.execute("SET LOCAL search_path TO DEFAULT")
     path = str(await connection.fetchval(SET_SEARCH_PATH))
@@ -149,10 +150,10 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
         await connection.execute(f"SET LOCAL search_path TO {path}")
     own = {kind: await _own_query(connection, kind, query) for kind, query in queries.items()}
     sql, batch_sql = own or lookups.sql, lookups.batch_sql
-    # For a table of a few rows the planner prefers to read them all.
+    # Without this setting, the planner would read all rows of a small table.
     await connection.execute("SET LOCAL enable_seqscan = off")
     plans = {kind: await _explain(connection, each, "x") for kind, each in sql.items()}
-    # A batch that reads the whole table for each value takes as long as its lookups.
+    # If a batch reads the whole table for each value, it is not faster than single lookups.
     batch_sql = {
         kind: each
         for kind, each in batch_sql.items()
@@ -161,7 +162,7 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     await connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
     repeated: list[str] = []
     for kind, plan in plans.items():
-        # The lookup itself, or a view that it reads, may call a function that reads tables.
+        # The statement, or a view in it, may call a function that reads tables.
         text = re.sub(r'[\s"\\]', "", sql[kind] + json.dumps(plan, ensure_ascii=False)).lower()
         if await connection.fetchval(_CALLS_FUNCTION, text):
             repeated += [sql[kind], batch_sql.get(kind, "")]
@@ -170,7 +171,8 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     if slow:
         warnings.insert(0, f"a lookup by {slow} reads the whole table; an index is missing")
     await require_logged(connection)
-    # Behind a pooler to set the path takes time. Operators of citext are found by it, too.
+    # The path is set only if necessary: behind a pooler, this takes time. It also finds the
+    # operators of citext.
     needs_path = queries or repeated or "citext" in "".join(sql.values())
     lookups = replace(lookups, sql=sql, batch_sql=batch_sql, warnings=warnings, repeated=repeated)
     return replace(lookups, search_path=path if needs_path else "", address=connection.address)
@@ -196,8 +198,8 @@ async def _of_table(
             f"this repairs them: {repair} WHERE {column} COLLATE \"C\" LIKE '@%'"
         )
     warnings += await _unique_warnings(connection, options, columns)
-    # True if the name still means this relation, and otherwise an error. The planner evaluates it,
-    # and plans the statement again after each change of the relation.
+    # This is true if the name still means this relation, and otherwise an error. It costs nothing:
+    # the planner evaluates it, and plans the statement again after a change of the relation.
     name = relation.sql.replace("'", "''")
     is_same = (
         f"CASE WHEN '{name}'::regclass = {relation.oid} THEN true ELSE '{REPLACED}'::text::bool END"
@@ -224,7 +226,7 @@ def _reads_all(node: Mapping[str, Any]) -> bool:
 
 
 async def _own_query(connection: Connection, kind: type[Query], query: str) -> str:
-    """Return the operator's query as a lookup; raises `Broken` for wrong types and columns."""
+    """Return the statement for an operator's query. Raises `Broken` for wrong types or columns."""
     option = "by_nickname" if kind is ByNickname else "by_card"
     query = query.strip().removesuffix(";")
     statement = await connection.prepare(query)
@@ -245,11 +247,11 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
 def select_users(
     options: PostgresOptions, columns: Collection[str], table: str | None = None
 ) -> str:
-    """Return the SELECT of all rows for `to_user`, from the table as ``u``."""
+    """Return a SELECT of all users in the form for `to_user`. It names the table ``u``."""
     table = table or options.quoted_table
     names, url = options.columns, options.columns.profile_url or "profile_url"
     own = [f"u.{quoted(names.plan)}::text"]
-    # A column may have become a number, and lost its zeros: for it a collation is an error.
+    # If a column has become a number, and lost leading zeros, the collation causes an error.
     identifiers = (names.card_number, names.nickname)
     own += [f'(u.{quoted(each)} COLLATE "C")::text' for each in identifiers]
     own.append(f"u.{quoted(url)}::text" if url in columns else "NULL")
@@ -257,7 +259,7 @@ def select_users(
 
 
 async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:
-    """Return the columns of the table; raises `Broken` if one is missing or has no text."""
+    """Return the columns of the table. Raises `Broken` for a missing column or one without text."""
     table, names = options.quoted_table, options.columns
     if await connection.fetchval("SELECT to_regclass($1::text) IS NULL", table):
         raise Broken(f"there is no table {table}, or the user of the dsn cannot see it")
@@ -278,16 +280,16 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
 
 
 async def _equals(connection: Connection, column: Column, *, folds: bool = False) -> Condition:
-    """Return a comparison of the column: exact, or, with ``folds``, ignoring the case of ASCII.
+    """Return the comparison of a column. With ``folds``, it ignores the case of ASCII letters.
 
-    The first comparison of folded values uses the usual index. A Turkish collation turns an ASCII
-    letter into another letter. There only ``COLLATE "C"`` folds like this service.
+    The first part of a comparison can use the usual index. A Turkish collation changes an ASCII
+    letter into another letter. So only ``COLLATE "C"`` folds the case like this service.
     """
     name = f"u.{quoted(column.name)}"
     if not folds and column.compares_exactly:
         return lambda value: f"{name} = {value}"
     if not folds:
-        # The type "character" without a length means one character.
+        # In a cast, "character" without a length would mean a single character.
         cast = {"bpchar": "::bpchar", "citext": f"::{column.type_sql}"}.get(column.type, "")
         return lambda value: f'{name} = {value}{cast} AND {name}::text COLLATE "C" = {value}'
     exact = f'lower({name}::text COLLATE "C")'
@@ -303,17 +305,17 @@ async def _equals(connection: Connection, column: Column, *, folds: bool = False
 async def _unique_warnings(
     connection: Connection, options: PostgresOptions, columns: Mapping[str, Column]
 ) -> list[str]:
-    """Return a warning for each missing unique index, because two rows could match a query."""
+    """Return a warning for each missing unique index. Without it, two rows could match a query."""
     table = options.quoted_table
     query = "SELECT relkind::text FROM pg_class WHERE oid = $1::text::regclass"
-    # The key of a partitioned table may allow no unique index.
+    # Only plain tables are checked: a partitioned table may not permit a unique index.
     if await connection.fetchval(query, table) != "r":
         return []
     keys = {_plain(row["key"]) for row in await connection.fetch(_UNIQUE_KEYS, table)}
     warnings = []
     for column, index, key in options.unique_indexes:
         plain = _plain(quoted(column))
-        # An index of the column itself allows the nickname in two cases, except for citext.
+        # Except for citext, an index of the column itself permits a nickname in two cases.
         is_enough = key == quoted(column) or columns[column].type == "citext"
         if f"lower{plain}" not in keys and not (is_enough and plain in keys):
             warnings.append(
@@ -324,5 +326,5 @@ async def _unique_warnings(
 
 
 def _plain(key: str) -> str:
-    """Reduce an index key, as the server prints it, to its function and column."""
+    """Return an index key, as printed by the server, reduced to its function and column."""
     return re.sub(r'::("[^"]*"|\w+)|COLLATE "C"|[()"\s]', "", key)

@@ -1,4 +1,4 @@
-"""The options of a backend of the kind ``postgres``."""
+"""The options of a backend of the kind ``postgres``, and the parser of connection URIs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tornado_idv import (
 
 
 def quoted(name: str) -> str:
-    """Quote a name as an SQL identifier."""
+    """Return a name quoted as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quoted_table(table: str) -> str:
-    """Quote ``name`` or ``schema.name``."""
+    """Return ``name`` or ``schema.name`` quoted as SQL identifiers."""
     return ".".join(map(quoted, table.split(".")))
 
 
@@ -44,18 +44,18 @@ _TLS_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full
 
 @dataclass(frozen=True, slots=True)
 class Dsn:
-    """A validated URI."""
+    """A validated connection URI."""
 
     uris: Mapping[str, str]
-    """A URI for each host, by its address, in the order of the list."""
+    """A URI for each single host, by address of the host, in order."""
     roles: Sequence[str]
-    """The values for ``target_session_attrs``; each is tried with every host before the next."""
+    """The values for ``target_session_attrs``. Each is tried at every host before the next."""
     name: str
-    """Hosts and database, for messages."""
+    """The hosts and the database, for messages."""
 
     @classmethod
     def parse(cls, text: str) -> Dsn:
-        """Parse a URI; raises `ValueError`."""
+        """Parse a connection URI. Raises `ValueError`."""
         parts = _URI.fullmatch(text)
         start, hosts, path, options = parts.groups("") if parts else [""] * 4
         uris = {}
@@ -63,7 +63,7 @@ class Dsn:
             address = host if ":" in host.rpartition("]")[2] else f"{host}:5432"
             uris[address] = f"{start}{host}{path}{options}"
         try:
-            # Host by host, as for asyncpg: most releases of Python refuse a list with IPv6.
+            # Each URI has one host: most releases of Python refuse a list with IPv6 addresses.
             first, *_ = [urlsplit(uri).query for uri in uris.values()]
             query = parse_qs(first, strict_parsing=True) if first else {}
         except ValueError:
@@ -86,7 +86,7 @@ class Dsn:
 NOT_INSTALLED = (
     f"asyncpg is not installed; install it with: {sys.executable} -m pip install 'asyncpg>=0.30,<1'"
 )
-"""The advice names the library, because this project publishes no package."""
+"""The advice is to install the library alone, since no package of this project is published."""
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
 Sql = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 
@@ -100,25 +100,25 @@ DsnSecret = Annotated[SecretUrl, AfterValidator(_dsn)]
 
 
 class Columns(Options):
-    """The columns of the table; every value is text."""
+    """The names of the table's columns. All of them must contain text."""
 
     nickname: Name = "nickname"
-    """The nickname, without a leading ``@``."""
+    """The column of nicknames, without a leading ``@``."""
     card_number: Name = "card_number"
-    """The card number, as text, because a number loses leading zeros."""
+    """The column of card numbers. It must be text, because a number loses leading zeros."""
     plan: Name = "plan"
-    """The plan."""
+    """The column of plans."""
     profile_url: Name | None = None
-    """The profile URL; by default the column ``profile_url``, which the table may lack."""
+    """The column of profile URLs. The default is ``profile_url``, if the table has this column."""
 
 
 class PoolOptions(Options):
-    """The connections of one process."""
+    """The connections of one process for lookups."""
 
     min: Annotated[WholeNumber, Field(ge=0, le=1000)] = 1
-    """Connections at the start."""
+    """The number of connections to open at the start."""
     max: Annotated[WholeNumber, Field(ge=1, le=1000)] = 10
-    """Maximum number of connections; if all are in use, lookups wait."""
+    """The maximum number of connections. If all are in use, lookups wait."""
 
     @model_validator(mode="after")
     def _min_is_not_above_max(self) -> Self:
@@ -133,32 +133,33 @@ class NotifyOptions(Options):
     channel: Name = "idv_users"
     """The channel of the notifications."""
     dsn: DsnSecret | None = None
-    """The connection URI for LISTEN; needed if ``dsn`` leads to a pooler or to standbys alone."""
+    """The connection URI for LISTEN. It is needed if ``dsn`` leads to a pooler, or only to
+    standbys."""
 
 
 class PostgresOptions(BackendOptions):
-    """The options of the kind ``postgres``, in addition to those of every backend."""
+    """The options of a backend of the kind ``postgres``."""
 
     dsn: DsnSecret
     """The connection URI: ``postgresql://user:password@host1:5432,host2:5432/database``."""
     table: Annotated[str, Field(min_length=1, pattern=r"^[^\x00.]+(\.[^\x00.]+)?$")] = "users"
-    """The table or view with one user in each row, as ``name`` or ``schema.name``."""
+    """The table or view with one user per row, as ``name`` or ``schema.name``."""
     columns: Columns = Columns()
     """The names of the table's columns."""
     by_nickname: Sql | None = None
-    """The SELECT for the nickname ``$1``, instead of ``table``."""
+    """A SELECT that finds the nickname ``$1``, instead of ``table``."""
     by_card: Sql | None = None
-    """The SELECT for the card number ``$1``, instead of ``table``."""
+    """A SELECT that finds the card number ``$1``, instead of ``table``."""
     pool: PoolOptions = PoolOptions()
     """The connections for lookups."""
     prepared_statements: bool = True
-    """Prepare each statement once for each connection; write false behind a pooler."""
+    """Prepare each statement once per connection. Behind a pooler, write false."""
     notify: NotifyOptions | None = None
-    """Notifications of the database that purge cached answers; off by default."""
+    """Notifications of the database, which purge cached answers. They are off by default."""
     max_lag: Annotated[Duration, Field(ge=0.1)] = 1.0
-    """How far a standby may be behind its primary for "not found" to count."""
+    """The maximum lag of a standby behind its primary. Above it, "not found" is not trusted."""
     max_removed: Percentage = "2%"
-    """The largest share of the users for ``tornado-idv users import`` to remove."""
+    """The maximum percentage of users that ``tornado-idv users import`` may remove."""
 
     @model_validator(mode="after")
     def _table_or_queries(self) -> Self:
@@ -182,23 +183,23 @@ class PostgresOptions(BackendOptions):
 
     @property
     def channel(self) -> str:
-        """The channel of the notifications, also without ``notify``."""
+        """The channel of notifications, or the default channel without ``notify``."""
         return (self.notify or NotifyOptions()).channel
 
     @property
     def primary_dsn(self) -> SecretStr:
-        """The connection URI past a pooler and standbys: ``notify.dsn``, or ``dsn``."""
+        """The connection URI of the primary without a pooler: ``notify.dsn``, or else ``dsn``."""
         return (self.notify and self.notify.dsn) or self.dsn
 
     @property
     def queries(self) -> dict[type[Query], str]:
-        """The operator's own queries, by their kind; none if lookups read ``table``."""
+        """The operator's queries by kind. There are none if lookups read ``table``."""
         both = ((ByNickname, self.by_nickname), (ByCard, self.by_card))
         return {kind: query for kind, query in both if query is not None}
 
     @property
     def unique_indexes(self) -> Iterator[tuple[str, str, str]]:
-        """Column, name and key of each of the two indexes for lookups."""
+        """The column, the name and the key of each unique index for lookups."""
         names, base = self.columns, self.table.rpartition(".")[2]
         for column, folds in ((names.nickname, self.folds_nicknames), (names.card_number, False)):
             key = f"lower({quoted(column)})" if folds else quoted(column)

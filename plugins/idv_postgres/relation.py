@@ -1,8 +1,8 @@
-"""The relation behind the option ``table``, and the schemas for names.
+"""The resolution of the option ``table`` to a relation, and of the ``search_path``.
 
-Both depend on the ``search_path`` of a session. The role, the database and, behind a pooler, any
-other client can change it, and temporary tables come first. In an empty table of the same name no
-user is found. So the service determines both once, after it has connected.
+The relation depends on the ``search_path`` of a session. This setting may come from the role, the
+database or, behind a pooler, another client, and temporary tables come first. In an empty table of
+the same name, no user would be found. So the service determines both once, after it has connected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SELECT set_config('search_path', concat_ws(', ', string_agg(quote_ident(name), '
   'pg_temp'), true)
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS s(name, place) WHERE name !~ '^pg_temp'
 """
-"""Fixes the path for this transaction: its schemas that exist, and temporary tables last."""
+"""Sets the path for this transaction: the existing schemas in it, and temporary tables last."""
 _RELATION = """
 SELECT oid, relnamespace::regnamespace || '.' || quote_ident(relname), ARRAY(
   SELECT name FROM unnest(current_schemas(false)) AS s(name)
@@ -40,7 +40,7 @@ WITH RECURSIVE tree AS ({roots} UNION SELECT next.oid FROM tree, LATERAL (
   WHERE r.ev_class = tree.oid AND r.ev_type = '1' AND d.refclassid = 'pg_class'::regclass
 ) AS next(oid))
 """
-"""The relations ``roots`` with their partitions, and the tables below views."""
+"""A CTE of the relations ``roots``, with their partitions and the tables below views."""
 _LOCKED = """
 SELECT relation AS oid FROM pg_locks WHERE locktype = 'relation' AND pid = pg_backend_pid()
 """
@@ -50,31 +50,31 @@ WHERE relpersistence <> 'p' AND relkind <> 'p' ORDER BY 1 LIMIT 1
 """  # noqa: S608 - constants
 _SAMPLE = 100
 Condition: TypeAlias = Callable[[str], str]
-"""Returns SQL for the comparison of a column with an SQL expression."""
+"""Takes an SQL expression, and returns the SQL of a comparison of a column with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table or view."""
+    """A table or view of users."""
 
     oid: int
     sql: str
-    """Its name with its schema, quoted if necessary."""
+    """The name with the schema, quoted if necessary."""
     sample: Sequence[str] = field(compare=False)
-    """Some of its nicknames, in the form for lookups."""
+    """Some nicknames in the relation, in the form for lookups."""
 
 
 async def resolve(
     connection: Connection, options: PostgresOptions, before: Relation | None, equals: Condition
 ) -> tuple[Relation, list[str]]:
-    """Return the relation of the option ``table``, and a warning for an ambiguous name.
+    """Return the relation that the option ``table`` names, and a warning for an ambiguous name.
 
-    ``equals`` is for nicknames. Raises `Broken` for a relation that may not replace ``before``,
+    ``equals`` compares nicknames. Raises `Broken` for a relation that may not replace ``before``,
     and for an empty relation with an ambiguous name.
     """
     table, column = options.quoted_table, f"{quoted(options.columns.nickname)}::text"
     value = f'lower({column} COLLATE "C")' if options.folds_nicknames else column
-    # This locks the relation: its name means no other one until the end of the transaction.
+    # This locks the relation. Its name cannot change until the end of the transaction.
     rows = await connection.fetch(f"SELECT {value} FROM {table} LIMIT {_SAMPLE}")  # noqa: S608 - quoted
     oid, sql, others = await connection.fetchrow(_RELATION, table)
     relation = Relation(oid, sql, [row[0] for row in rows if row[0] is not None])
@@ -99,16 +99,16 @@ async def resolve(
 async def _require_same_users(
     connection: Connection, before: Relation, relation: Relation, equals: Condition
 ) -> None:
-    """Raise `Broken` unless ``relation`` may replace ``before``, the former relation.
+    """Raise `Broken` unless ``relation`` may replace the earlier relation ``before``.
 
-    A job may have loaded a new table and exchanged the names: then the old table is still in the
-    same schema. Otherwise at least half of the sampled users must be in the new one.
+    A job may have loaded a new table and exchanged the names. Then the old table is still in the
+    same schema. In any other case, at least half of the sampled users must be in the new table.
     """
     if relation.sample and await connection.fetchval(_IS_RENAMED, before.oid, relation.oid):
         return
     exists = f"EXISTS (SELECT FROM {relation.sql} AS u WHERE {equals('k.value')})"
     count = f"SELECT count(*) FROM unnest($1::text[]) AS k(value) WHERE {exists}"  # noqa: S608 - quoted
-    # With an empty sample any later table would pass: a table that was empty just now is refused.
+    # A table that was empty just now has no sample, so any later table would be accepted.
     found = await connection.fetchval(count, before.sample) if relation.sample else 0
     if found * 2 < len(before.sample):
         raise Broken(
@@ -118,7 +118,7 @@ async def _require_same_users(
 
 
 async def require_logged(connection: Connection) -> None:
-    """Raise `Broken` for an UNLOGGED table among those with a lock of this transaction."""
+    """Raise `Broken` if a table that this transaction has locked is UNLOGGED."""
     table = await connection.fetchval(_UNLOGGED)
     if table is not None:
         raise Broken(

@@ -1,4 +1,4 @@
-"""``tornado-idv postgres init``: the table of a backend, its unique indexes and notifications."""
+"""The command ``tornado-idv postgres init``: the SQL of the table, its indexes and triggers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from idv_postgres.options import NOT_INSTALLED, PostgresOptions, quoted, quoted_
 from tornado_idv import CommandTools, Exit, StartError
 
 _TIMEOUT = 10.0
-"""Seconds for connecting."""
+"""Maximum seconds to connect."""
 _MAX_ROWS = 100
-"""Rows of one statement with a notification each; more rows purge everything."""
-# With a collation other than "C", an index may miss rows after an update of the operating system.
+"""Maximum number of changed rows to notify one by one. Above it, everything is purged."""
+# In other collations than "C", an index may miss rows after an update of the operating system.
 _TABLE = """\
 BEGIN;
 CREATE TABLE IF NOT EXISTS {table} (
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS {table} (
     {url} text
 );
 """
-# An index is unique unless a partition key forbids that.
+# If a partition key does not permit a unique index, the index is not unique.
 _INDEX = """\
 DO $idv$ BEGIN
     CREATE UNIQUE INDEX IF NOT EXISTS {index} ON {table} ({key});
@@ -61,10 +61,10 @@ BEGIN
     RETURN NULL;
 END $idv$;
 """
-# Triggers of statements, not of rows: a change of a million rows is one notification. But they do
-# not fire for statements on a partition. So a partitioned table has a trigger of rows, too, and
-# each partition inherits it. The server combines its notifications to one for each transaction.
-# ALWAYS: also if session_replication_role is replica.
+# With triggers per statement, a change of a million rows is one notification. They do not fire for
+# statements on a partition. So a partitioned table also has a trigger per row, inherited by each
+# partition. The server merges its equal notifications in a transaction. ALWAYS means that triggers
+# also fire if session_replication_role is replica.
 _TRIGGER = """\
 DROP TRIGGER IF EXISTS {trigger} ON {table};
 CREATE TRIGGER {trigger} AFTER {event} ON {table} {rows}
@@ -90,7 +90,7 @@ END $idv$;
 
 
 def script(options: PostgresOptions) -> str:
-    """Return the statements, as one transaction that may run again."""
+    """Return the SQL statements as one transaction. To run it again changes nothing."""
     columns, (schema, dot, base) = options.columns, options.table.rpartition(".")
     names = {
         "table": options.quoted_table,
@@ -116,7 +116,7 @@ def script(options: PostgresOptions) -> str:
 
 
 def init_database(tools: CommandTools, config: Path, name: str | None, *, apply: bool) -> None:
-    """Print the SQL, or run it; exits with a message on errors."""
+    """Print the SQL, or run it with ``apply``. Exit with a message on errors."""
     with tools.exit_on_error(Exit.NO):
         backends = [each for each in tools.read_backends(config) if name in {None, each.name}]
         found = [each for each in backends if isinstance(each, PostgresOptions)]

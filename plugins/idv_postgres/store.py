@@ -1,7 +1,7 @@
-"""All users of a PostgreSQL table at once, for ``tornado-idv users``: only this module writes it.
+"""The user store of a PostgreSQL table, for ``tornado-idv users``. Only this module writes users.
 
-Changes are copied into a temporary table, and applied from there in the same transaction. Lookups
-see the old rows until its commit: nothing is truncated.
+Changes are copied into a temporary table, and applied from it in the same transaction. Lookups see
+the old rows until the commit, since the table is not truncated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLOSE_TIMEOUT = 1.0
 _ROWS_AT_ONCE = 5000
 _ROWS_BETWEEN_PAUSES = 200
 _FIELDS = ("nickname", "card_number", "plan", "profile_url")
-# Between statements the list is compared. PostgreSQL 17 and newer have transaction_timeout.
+# The transaction is idle while the list is compared. PostgreSQL 17 added transaction_timeout.
 _SETTINGS = """
 SET LOCAL lock_timeout = '10s';
 SET LOCAL row_security = off;
@@ -37,7 +37,7 @@ SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN (
     'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'
 )
 """
-# Other writers are locked out; lookups continue.
+# The lock excludes other writers, but no lookups.
 _BEGIN = """
 SET LOCAL work_mem = '64MB';
 CREATE TEMPORARY TABLE idv_staged (
@@ -53,7 +53,7 @@ _UNCERTAIN = (
 
 
 class PostgresUserStore(UserStore):
-    """The users in one table; connects to ``notify.dsn`` or else ``dsn``, never to a standby."""
+    """The users in one table. It connects to ``notify.dsn`` or ``dsn``, but never to a standby."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
@@ -65,7 +65,7 @@ class PostgresUserStore(UserStore):
             return int(session.run(session.connection.fetchval(query)))
 
     def records(self) -> Iterator[User]:
-        """Yield all users, from one transaction."""
+        """Yield all users in one transaction."""
         options = self._options
         key = f'u.{quoted(options.columns.nickname)}::text COLLATE "C"'
         order = f"lower({key})" if options.folds_nicknames else key
@@ -80,7 +80,7 @@ class PostgresUserStore(UserStore):
 
 
 class PostgresTransaction(UserTransaction):
-    """A transaction that changes the table, and locks it at the start."""
+    """A transaction that changes the table. It locks the table at its start."""
 
     def __init__(
         self, store: PostgresUserStore, options: PostgresOptions, session: _Session
@@ -98,12 +98,12 @@ class PostgresTransaction(UserTransaction):
         self._texts = {
             field: f"u.{quoted(each.name)}::text" for field, each in self._columns.items()
         }
-        # The nickname of a user; a row without one is found by its card number.
+        # A row is found by its nickname, or without a nickname by its card number.
         nickname, card_number = self._texts["nickname"], self._texts["card_number"]
         self._key = f"coalesce({nickname}, chr(31) || {card_number}, '') COLLATE \"C\""
 
     def stored(self) -> Iterator[StoredRow]:
-        """Yield all rows, as text."""
+        """Yield all rows with values as text."""
         values = [self._texts.get(field, "NULL") for field in _FIELDS]
         query = f"SELECT {', '.join(values)}, {self._key} FROM {self._table} AS u"  # noqa: S608 - quoted
         yield from self._session.rows(query)
@@ -124,8 +124,8 @@ class PostgresTransaction(UserTransaction):
 
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
         names = ", ".join(quoted(self._columns[field].name) for field in fields)
-        # Card numbers come in no order, nicknames often in theirs. Sorted entries are inserted
-        # into an index faster.
+        # Sorted values are inserted into an index faster. Nicknames are often sorted already, but
+        # card numbers are not.
         statement = (
             f"INSERT INTO {self._table} ({names}) SELECT {', '.join(map(self._value, fields))} "  # noqa: S608 - quoted
             'FROM idv_staged AS s ORDER BY s.card_number COLLATE "C"'
@@ -133,12 +133,12 @@ class PostgresTransaction(UserTransaction):
         return self._apply(statement, fields, rows)
 
     def _value(self, field: str) -> str:
-        """Return the staged value; PostgreSQL assigns text without a cast, except to an enum."""
+        """Return the SQL of a staged value. PostgreSQL needs a cast only from text to an enum."""
         column = self._columns[field]
         return f"s.{field}::{column.type_sql}" if column.is_enum else f"s.{field}"
 
     def commit(self) -> None:
-        """Notify the services and commit."""
+        """Notify the services of the change and commit."""
         connection, is_committing = self._session.connection, False
 
         async def commit() -> None:
@@ -162,7 +162,7 @@ class PostgresTransaction(UserTransaction):
     def _apply(
         self, statement: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
     ) -> int:
-        """Stage rows, and return the number of changed ones, the end of the command tag."""
+        """Copy rows into the temporary table and run a statement. Return the number of its rows."""
         connection = self._session.connection
 
         async def pausing() -> AsyncIterator[Sequence[object]]:
@@ -174,7 +174,7 @@ class PostgresTransaction(UserTransaction):
         async def apply() -> int:
             await connection.execute("TRUNCATE idv_staged")
             await connection.copy_records_to_table("idv_staged", records=pausing(), columns=columns)
-            # Without statistics the planner would take it for small, and use nested loops.
+            # Without statistics, the planner would assume a small table, and use nested loops.
             await connection.execute("ANALYZE idv_staged")
             return int((await connection.execute(statement)).split()[-1])
 
@@ -183,7 +183,7 @@ class PostgresTransaction(UserTransaction):
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A transaction in an event loop of its own; ``table`` is empty for reading only."""
+    """A transaction with a private event loop. ``table`` is empty in a read-only transaction."""
 
     runner: asyncio.Runner
     connection: Connection
@@ -211,10 +211,10 @@ def _session(options: PostgresOptions, *, readonly: bool = False) -> Iterator[_S
     with asyncio.Runner() as runner:
         with _mapped_errors(table):
             connection = runner.run(connector.connect())
-        # Without a commit the server rolls back as the connection is closed: after a signal
-        # during COPY, it cannot send a ROLLBACK, and the error would hide the signal.
+        # Without a commit, the server rolls back when the connection is closed. After a signal
+        # during COPY, a ROLLBACK cannot be sent, and its error would hide the signal.
         with connection:
-            # With any other isolation, statements after a lock see the rows from before it.
+            # In other isolation levels, statements after the lock would see older rows.
             transaction = connection.transaction(isolation="read_committed", readonly=readonly)
 
             async def start() -> dict[str, Column]:
@@ -230,23 +230,23 @@ def _session(options: PostgresOptions, *, readonly: bool = False) -> Iterator[_S
                 if readonly:
                     runner.run(_close(connection))
             finally:
-                # A signal leaves a task, whose later errors are no message.
+                # After a signal, asyncio must not print the errors of the remaining task.
                 runner.get_loop().set_exception_handler(lambda *_: None)
 
 
 async def _close(connection: Connection) -> None:
-    with suppress(Exception):  # nothing that fails now changes the result
+    with suppress(Exception):  # an error at the close does not change the result
         await connection.close(timeout=_CLOSE_TIMEOUT)
 
 
 @contextmanager
 def _mapped_errors(table: str) -> Iterator[None]:
-    """Raise failures without the server's message, which may quote a value."""
+    """Raise errors in the block as `LookupFailed`, without messages that may quote a value."""
     try:
         yield
     except _ERRORS as error:
         constraint = getattr(error, "constraint_name", None)
-        if isinstance(error, asyncpg.NotNullViolationError):  # which has no name
+        if isinstance(error, asyncpg.NotNullViolationError):  # this constraint has no name
             constraint = f"NOT NULL of {error.column_name}"
         failure: Exception = to_lookup_failed(error)
         if constraint:

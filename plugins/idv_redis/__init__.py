@@ -1,4 +1,4 @@
-"""Users and a shared cache in a Redis server: the kinds ``redis``."""
+"""The kinds ``redis``: a backend and a shared cache in a Redis server."""
 
 from __future__ import annotations
 

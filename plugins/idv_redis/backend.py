@@ -1,8 +1,8 @@
 """Lookups in a Redis server.
 
 A missing key means "not known here" under two conditions: the key ``ready`` belongs to this run of
-the server, and the server has evicted nothing. Otherwise the user may be lost: a server has no
-users after a restart without its data, or during a load. In a cluster each slot has such a key.
+the server, and the server has evicted no key. Otherwise the user may be lost: a server has no
+users after a restart without its data, or during a load. In a cluster, each slot has such a key.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tornado_idv import (
 
 _log = logging.getLogger(__name__)
 _START_TIMEOUT = 5.0
-"""Seconds in which the server must respond when the backend opens."""
+"""Seconds to wait for the server when the backend opens."""
 _REQUIRED = ("nickname", "card_number", "plan")
 
 
 class RedisBackend(Backend[RedisOptions]):
-    """Users in hashes, with one more key for each card number."""
+    """A backend whose users are Redis hashes. For each card number, a key names the user."""
 
     options_type = RedisOptions
     can_lose_users = True
@@ -52,22 +52,22 @@ class RedisBackend(Backend[RedisOptions]):
         self._ready_keys = cluster.ReadyKeys()
         self._is_checked = False
         self._open_problem: str | None = None
-        """The problem found at the start; ``None`` after a successful lookup."""
+        """The problem found at the start, or ``None`` after a successful lookup."""
 
     @property
     def problem(self) -> str | None:
-        """The problem found at the start, until a lookup succeeds."""
+        """The problem found at the start. It ends with the first successful lookup."""
         return self._open_problem
 
     @property
     def servers(self) -> Collection[tuple[str, str]]:
-        """The primary, as named by the Sentinels."""
+        """The primary, if the Sentinels have named one."""
         return [(self._client.primary, "primary")] if self._client.primary else []
 
     async def open(self) -> None:
-        """Connect; raises `StartError` for permanent errors.
+        """Connect. Raises `StartError` for permanent errors.
 
-        An unreachable server is logged; the next lookup connects again.
+        If the server cannot be reached, this is logged, and the next lookup connects again.
         """
         try:
             async with asyncio.timeout(_START_TIMEOUT):
@@ -85,7 +85,7 @@ class RedisBackend(Backend[RedisOptions]):
             _log.error("backend %s: %s", self.name, self._open_problem)
 
     async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
-        """Look the user up; return ``None`` only while all users are loaded."""
+        """Look the user up. Return ``None`` only if the server has all users and not this one."""
         user = await self._find(query, steps)
         if user is None:
             user = await self._confirm(query, steps)
@@ -93,11 +93,11 @@ class RedisBackend(Backend[RedisOptions]):
         return user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | None:
-        """Look the user up; show the commands that read users, with their replies."""
+        """Look the user up. The steps are the commands that read users, and their replies."""
         return await self.find(query, steps)
 
     async def _confirm(self, query: Query, steps: list[Step] | None) -> User | None:
-        """Return ``None`` for an unknown user, or the user if a load added it meanwhile.
+        """Confirm that a user is unknown, and return ``None``. Return a user who was just added.
 
         Raises `Unavailable` or `Broken` if the server may have lost the user.
         """
@@ -122,7 +122,7 @@ class RedisBackend(Backend[RedisOptions]):
     async def _check(self) -> str | None:
         """Return the reason why users may be missing, or ``None``.
 
-        Raises `Broken` for a server that may evict users but keep ``ready``.
+        Raises `Broken` if the server may evict users, but keep the key ``ready``.
         """
         if self._cluster is not None:
             return await self._cluster.check()
@@ -148,14 +148,14 @@ class RedisBackend(Backend[RedisOptions]):
         return self._problem(value, server)
 
     async def _ask(self, key: str) -> tuple[bool, str | None]:
-        """Return whether a single server has this key, and the reason why it may be lost."""
+        """Return whether a single server has a key, and the reason why the key may be lost."""
         read = "HGETALL" if key.startswith(f"{self.options.prefix}user:") else "GET"
         get_ready = "GET", self._ready_key
         infos = [("INFO", each) for each in ("stats", "server", "replication")]
         before, value, after, stats, server, replication = await self._client.execute_all(
             get_ready, (read, key), get_ready, *infos
         )
-        ready = after if after == before else None  # a load began or ended in between
+        ready = after if after == before else None  # a load began or ended during the read
         return bool(value), self._problem(ready, {**stats, **server, **replication})
 
     def _problem(self, ready: bytes | None, info: Mapping[str, str]) -> str | None:
@@ -184,7 +184,7 @@ class RedisBackend(Backend[RedisOptions]):
         return user
 
     async def _read(self, nickname: str, steps: list[Step] | None) -> User | None:
-        """Return the user of a hash; raises `Broken` if the hash has another nickname."""
+        """Return the user with a nickname. Raises `Broken` if the hash has another nickname."""
         record = await self._execute(steps, "HGETALL", self._key(ByNickname(nickname)))
         if not record:
             return None

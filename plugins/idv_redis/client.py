@@ -1,4 +1,4 @@
-"""Commands to one server, or to the primary behind Sentinels.
+"""The client of a single server, or of the primary behind Sentinels.
 
 Only this module and `cluster` use the clients of redis-py.
 """
@@ -27,23 +27,23 @@ _log = logging.getLogger(__name__)
 _INTERVAL = 1.0
 """Seconds between two queries to the Sentinels."""
 _PATIENCE = 0.5
-"""Seconds to wait for a Sentinel."""
+"""Seconds to wait for the response of a Sentinel."""
 _RESPONDING = "Redis: %d of %d Sentinels name a primary of %s; the current one is %s"
 _FIELD = re.compile(r"(\w+):(.*)\r\n")
 _HOST = re.compile(r"//([^/?#]*@)?[^/?#]*")
 
 
 class Client:
-    """Runs up to ``pool_size`` concurrent commands and queues the others.
+    """Runs commands, up to ``pool_size`` at a time. Further commands wait.
 
-    The first command connects. ``timeout`` bounds each attempt to connect and each response, in
-    seconds.
+    The first command connects. ``timeout`` is the maximum time for each attempt to connect and for
+    each response, in seconds.
     """
 
     def __init__(self, server: RedisServer, *, timeout: float) -> None:
         self._server = server
         self._settings: dict[str, Any] = {
-            # With RESP 3, redis-py would use an idle connection with unread data.
+            # With RESP 3, redis-py would reuse an idle connection with unread data.
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
             "socket_connect_timeout": timeout,
@@ -56,14 +56,14 @@ class Client:
         self._follower: asyncio.Task[None] | None = None
         self._have_asked = asyncio.Event()
         self._epoch, self.primary = -1, ""
-        """The last failover known to the Sentinels: its epoch, and the primary's host and port."""
+        """The epoch of the last known failover, and the host and port of the primary."""
 
     async def execute(self, *command: str | bytes | int) -> Any:
-        """Run one command and return its reply; raises `LookupFailed`."""
+        """Run a command and return its reply. Raises `LookupFailed`."""
         return await self._run(lambda redis: redis.execute_command(*command))
 
     async def execute_all(self, *commands: tuple[str, ...]) -> list[Any]:
-        """Run commands in order over one connection; raises `LookupFailed`."""
+        """Run commands in order on one connection. Return their replies. Raises `LookupFailed`."""
 
         def run(redis: Any) -> Awaitable[list[Any]]:
             pipeline = redis.pipeline(transaction=False)
@@ -89,10 +89,10 @@ class Client:
             raise Unavailable("another server has become the primary", counts_against_breaker=False)
 
     async def messages(self, channel: str, *, interval: float) -> AsyncGenerator[bytes | None]:
-        """Yield the messages, and ``None`` at first and after ``interval`` seconds of silence.
+        """Yield the messages of a channel, and ``None`` after ``interval`` seconds without any.
 
-        From the first ``None`` on, no message is missed. Raises `LookupFailed` when the connection
-        is lost.
+        The first item is also ``None``. No message after it is missed. Raises `LookupFailed` when
+        the connection is lost.
         """
         try:
             redis: Any = await self._connected()
@@ -103,22 +103,22 @@ class Client:
                 yield None
                 while True:
                     message = await pubsub.get_message(timeout=interval)
-                    self._check_primary(primary)  # redis-py may have reconnected to the old one
+                    self._check_primary(primary)  # redis-py may still use the old primary
                     yield None if message is None else message["data"]
         except Exception as error:  # noqa: BLE001 - each is mapped
             raise to_lookup_failed(error) from None
 
     async def close(self) -> None:
-        """Close every connection; the next command connects again."""
+        """Close every connection. The next command connects again."""
         while self._follower is not None and not self._follower.done():
-            self._follower.cancel()  # redis-py loses a cancellation now and then
+            self._follower.cancel()  # redis-py sometimes ignores a cancellation
             await asyncio.wait([self._follower], timeout=0.1)
         clients = [each for each in (self._redis, *self._sentinels) if each is not None]
         self._redis, self._sentinels, self._follower = None, (), None
         await asyncio.gather(*(each.aclose() for each in clients))
 
     async def _connected(self) -> Redis | RedisCluster:
-        """Return the client for the current URL: a file may hold it, and have changed."""
+        """Return the client for the current URL. A URL from a file may have changed."""
         url = self._server.url.get_secret_value()
         if url != self._url:
             check_url(self._server.url)
@@ -146,10 +146,10 @@ class Client:
         return redis
 
     async def _follow(self) -> None:
-        """Query the Sentinels for the primary every second; close connections to the old one.
+        """Query the Sentinels for the primary every second, and close connections to the old one.
 
-        The highest epoch wins: it is the epoch of the last failover. A Sentinel in another part of
-        a divided network still names the old primary.
+        The response with the highest epoch counts: it knows the last failover. A Sentinel in
+        another part of a divided network may still name the old primary.
         """
         service, do_respond = self._server.service, True
         while True:
@@ -177,12 +177,12 @@ class Client:
 
 
 def parse_info(response: Any, **_: Any) -> dict[str, str]:
-    """Return the fields of a reply of ``INFO``."""
+    """Return the fields in the reply to ``INFO``."""
     return dict(_FIELD.findall(response.decode()))
 
 
 async def _ask(sentinel: Any, service: str | None) -> tuple[int, str]:
-    """Return the epoch, and host and port of the primary."""
+    """Return the epoch, and the host and port of the primary, from a Sentinel."""
     async with asyncio.timeout(_PATIENCE):
         state = await sentinel.sentinel_master(service)
     host = f"[{state['ip']}]" if ":" in state["ip"] else state["ip"]
@@ -190,7 +190,7 @@ async def _ask(sentinel: Any, service: str | None) -> tuple[int, str]:
 
 
 async def _connect_to_primary(connection: Any) -> None:
-    """Prepare a connection, but reject a replica. Every user may send ``HELLO`` for the role."""
+    """Prepare a connection, but reject a replica. ``HELLO``, open to every user, gives the role."""
     await connection.on_connect()
     await connection.send_command("HELLO")
     if b"master" not in await connection.read_response():

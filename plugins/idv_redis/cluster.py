@@ -1,8 +1,8 @@
-"""Commands to the nodes of a Redis Cluster, and markers that detect lost users.
+"""The client of a Redis Cluster, and the marker keys that detect lost users.
 
-One node alone can lose its data: by a restart without persistence, or as a replica of an empty
-primary. ``redis-cli --cluster fix`` can give a slot to a node without the data. So each slot has a
-marker key. Redis loses, copies and moves it together with the users of the slot.
+A single node can lose its data, by a restart without persistence, or as a replica of an empty
+primary. ``redis-cli --cluster fix`` can assign a slot to a node without its data. So each slot has
+a marker key. Redis loses, copies and moves this key together with the users of the slot.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tornado_idv import Broken, LookupFailed
 
 _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
 _PAUSE = 1.0
-"""Seconds for which a failed node gets no commands.
+"""Seconds without commands to a node after its failure.
 
-After each failure redis-py reads the layout and the commands of the cluster: 0.1 s of CPU time.
+After each failure, redis-py reads the layout and the commands of the cluster: 0.1 s of CPU time.
 """
 _READ = """
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local marker = redis.call('GET', KEYS[2]) or ''
 return {redis.call('EXISTS', KEYS[1]), marker, redis.call('INFO', ARGV[1]), run_id}
 """
-"""Read a user's key and the marker on one node: a second command could reach another node.
+"""Script that reads a user's key and the marker on one node. Two commands could reach two nodes.
 
-While a slot moves, Redis rejects the script unless both keys are on one node.
+While a slot moves, Redis rejects the script unless both keys are on the same node.
 """
 _NO_ID = "0" * 40
 _RUN_ID = re.compile(rb"[0-9a-f]{40}")
@@ -50,12 +50,12 @@ class ClusterClient(Client):
     """Runs each command on the node with the slot of its key."""
 
     def __init__(self, options: RedisOptions) -> None:
-        # A third leaves time for the successor of a node that hangs.
+        # After a timeout of one node, there is time left for another node.
         super().__init__(options, timeout=options.timeout / 3)
         self._failed: dict[str, tuple[float, LookupFailed]] = {}
 
     async def execute(self, *command: str | bytes | int) -> Any:
-        """Run ``EVAL``, or a command with a key as first argument; raises `LookupFailed`."""
+        """Run ``EVAL``, or a command whose first argument is a key. Raises `LookupFailed`."""
         key = str(command[3] if command[0] == "EVAL" else command[1])
         async with self._slots:
             node = ""
@@ -72,7 +72,7 @@ class ClusterClient(Client):
                 raise failure from None
 
     async def first_slots(self) -> Sequence[int]:
-        """Return the first slot of each range of slots; raises `LookupFailed`."""
+        """Return the first slot of each range of slots. Raises `LookupFailed`."""
         try:
             cluster: Any = await self._connected()
             return [first for first, _ in await cluster.execute_command("CLUSTER SLOTS")]
@@ -80,7 +80,7 @@ class ClusterClient(Client):
             raise to_lookup_failed(error, in_cluster=True) from None
 
     def node_of(self, key: str) -> str:
-        """Return host and port of the node with the slot of this key, or "of this slot"."""
+        """Return the host and port of the node for a key, or "of this slot" for an unknown node."""
         try:
             if isinstance(self._redis, RedisCluster):
                 return str(self._redis.get_node_from_key(key).name)  # type: ignore[union-attr]
@@ -89,13 +89,13 @@ class ClusterClient(Client):
         return "of this slot"
 
     def _check_node(self, node: str) -> None:
-        """During the pause after a failure of the node, raise that failure again."""
+        """Raise the last failure of a node again during the pause after it."""
         failed = self._failed.get(node)
         if failed is not None and asyncio.get_running_loop().time() < failed[0]:
             raise failed[1].copy()
 
     async def close(self) -> None:
-        """Close every connection, including those for the layout of the cluster."""
+        """Close every connection, including the connections for the layout of the cluster."""
         cluster = self._redis
         await super().close()
         if isinstance(cluster, RedisCluster):
@@ -103,17 +103,18 @@ class ClusterClient(Client):
                 await cluster.nodes_manager.aclose(nodes)
 
     def _make(self, url: str) -> RedisCluster:
-        # One more attempt: the first command after a failover finds the new primary.
+        # With one retry, the first command after a failover finds the new primary.
         return RedisCluster.from_url(url, **{**self._settings, "retry": Retry(NoBackoff(), 1)})
 
 
 class ReadyKeys:
-    """The validity of ``ready`` keys, from the terms of primaries seen by this process.
+    """Decides whether ``ready`` keys are valid, from the *terms* that this process has seen.
 
-    A snapshot or a replica may be older than the last writes and still have the key. So there are
-    three rules. A key with the ``run_id`` of the server is valid in the first term of that run as
-    primary. A key with the ``run_id`` of another run is invalid. A key with another text is valid
-    until this process notices a restart or a failover, and again after it found the key missing.
+    A term is a time of one run of a server as primary. A snapshot or a replica may have the key,
+    but lack the last writes. So there are three rules. A key with the ``run_id`` of this run is
+    valid in the first term of the run. A key with the ``run_id`` of another run is invalid. A key
+    with any other text is valid until this process notices a restart or a failover. It is valid
+    again after this process has found it missing, which means that it was set later.
     """
 
     def __init__(self) -> None:
@@ -122,11 +123,11 @@ class ReadyKeys:
         self._terms: dict[str, tuple[str, int]] = {}
 
     def _term(self, info: Mapping[str, str]) -> tuple[str, int]:
-        """Return the run id of a server, and the number of its promotions in this run."""
+        """Return the term of a server: its run id, and the number of promotions in this run."""
         # A promotion changes `master_replid2`.
         run_id, promoted_from = info["run_id"], info.get("master_replid2", _NO_ID)
         last, number = self._terms.get(run_id, (promoted_from, 0))
-        if promoted_from not in (last, _NO_ID):  # Redis clears it an hour after the last replica
+        if promoted_from not in (last, _NO_ID):  # cleared an hour after the loss of all replicas
             last, number = promoted_from, number + 1
         self._terms[run_id] = last, number
         return run_id, number
@@ -134,10 +135,10 @@ class ReadyKeys:
     def problem(
         self, key: str, value: bytes | None, info: Mapping[str, str], node: str = ""
     ) -> str | None:
-        """Return the reason why the server may lack users, or ``None``; ``value`` is the key's.
+        """Return the reason why a server may lack users, or ``None``.
 
-        The number of evicted keys counts, not the ``maxmemory-policy``: it may have changed since
-        the start, and replicas may have another policy.
+        ``value`` is the value of the ready key ``key``. The number of evicted keys counts, not the
+        ``maxmemory-policy``, which may have changed, and may differ on replicas.
         """
         run_id, number = term = self._term(info)
         is_known = term in (self._first.setdefault(node, term), self._missing.get(key))
@@ -164,18 +165,18 @@ class ReadyKeys:
 
 
 class Cluster:
-    """Checks of the slots' marker keys, and of the nodes' eviction."""
+    """Checks the marker keys of slots, and whether nodes evict keys."""
 
     def __init__(self, options: RedisOptions) -> None:
         self.client = ClusterClient(options)
         self._prefix = options.prefix
         self._ready_keys = ReadyKeys()
-        _tags()  # takes 20 ms: not in the first lookup
+        _tags()  # takes 20 ms, which must not delay the first lookup
 
     async def check(self) -> str | None:
         """Return the reason why users may be missing, or ``None``.
 
-        Reads one slot of each range. Raises `Broken` for a node that may evict users.
+        One slot of each range is checked. Raises `Broken` for a node that may evict users.
         """
         first_problem = None
         for first in await self.client.first_slots():
@@ -191,7 +192,7 @@ class Cluster:
         return first_problem
 
     async def ask(self, key: str) -> tuple[bool, str | None]:
-        """Return whether this key exists, and the reason why it may be lost."""
+        """Return whether a key exists, and the reason why the key may be lost."""
         found, _, problem = await self._read(key, self._marker(key_slot(key.encode())), "stats")
         return found, problem
 
@@ -210,7 +211,7 @@ class Cluster:
 
 @cache
 def _tags() -> Mapping[int, str]:
-    """Return a hash tag for each slot; CRC-16 is linear, so each tag has another slot."""
+    """Return a hash tag for each slot. CRC-16 is linear, so no two of these tags share a slot."""
     letters = "@ABCDEFGHIJKLMNO"
     tags = map("".join, product(letters[:4], letters, letters, letters))
     return {key_slot(tag.encode()): tag for tag in tags}

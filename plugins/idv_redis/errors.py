@@ -1,6 +1,6 @@
-"""Errors of Redis, redis-py and the network as `LookupFailed`, with reasons without data.
+"""The conversion of errors of Redis, redis-py and the network to `LookupFailed`.
 
-Messages of the server are dropped: some quote a command with its arguments.
+The reasons contain no data. Messages of the server are dropped: some quote a command.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OF_CLUSTER: _Reasons = (
         "the cluster cannot be reached, or url is not one of its nodes",
     ),
 )
-"""Errors of a cluster's client; they precede `_REASONS`."""
+"""Reasons for errors of the client of a cluster. They take precedence over `_REASONS`."""
 _REASONS: _Reasons = (
     # The first match counts: redis-py derives most of these from ConnectionError.
     (exceptions.AuthenticationError, Broken, "the server refuses the user or password in the url"),
@@ -62,7 +62,7 @@ def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFai
         return error
     if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
         return Unavailable("the TLS handshake failed; see ssl_ca_certs of the url")
-    if type(error) is RuntimeError:  # of uvloop, at a reset while it connects
+    if type(error) is RuntimeError:  # uvloop raises it for a reset while it connects
         return Unavailable(_UNREACHED, counts_against_breaker=False)
     for kind, failure, reason in (*_OF_CLUSTER, *_REASONS) if in_cluster else _REASONS:
         if isinstance(error, kind):

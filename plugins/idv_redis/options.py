@@ -1,4 +1,4 @@
-"""The options of the kinds ``redis``: a backend, a shared cache."""
+"""The options of the kinds ``redis``: a backend and a shared cache."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tornado_idv import (
 NOT_INSTALLED = (
     f"redis is not installed; install it with: {sys.executable} -m pip install 'redis>=6,<9'"
 )
-"""The advice names the library, since this project publishes no package."""
+"""The advice is to install the library alone, since no package of this project is published."""
 IN_CLUSTER = (
     "the server is a node of a Redis Cluster; use a single server or Sentinels, or set "
     "cluster: true (only in a backend)"
 )
-"""Why a node needs ``cluster``: a single `ready` key does not cover every node."""
+"""Error for a node without ``cluster: true``. One key ``ready`` does not cover all nodes."""
 _MIN_SECRET = 32
 _URL = re.compile(
     r"(?:rediss?://(?:[^@/?#\[\]]*@)?(?:\[[^\[\]@/?#]+\]|[^@/?#:\[\]]+)(?::[0-9]+)?(?:/[0-9]*/?)?"
     r"|unix://(?:[^@/?#]*@)?/[^@?#]+)(?:\?[^@#]*)?"
 )
-"""Stricter than `urlsplit`: an unencoded character in a password would move the host."""
+"""Pattern of valid URLs. Unencoded characters in a password could give `urlsplit` a wrong host."""
 
 
 def check_url(secret: SecretStr) -> SecretStr:
-    """Return a valid URL; raises `ValueError` without any part of an invalid one."""
+    """Return a valid URL unchanged. Raises `ValueError`, with no part of the URL in its message."""
     text = secret.get_secret_value()
     try:
         valid = _URL.fullmatch(text) is not None and urlsplit(text).port != 0
@@ -58,21 +58,21 @@ def _secret(secret: SecretStr) -> SecretStr:
 
 
 RedisUrl = Annotated[SecretUrl, AfterValidator(check_url)]
-"""A URL of a Redis server; it may contain a password."""
+"""The URL of a Redis server. It may contain a password."""
 
 
 class RedisServer(Options):
-    """Address of the Redis server: one server, or one behind Sentinel."""
+    """The address of a single Redis server, or of a primary behind Sentinels."""
 
     url: RedisUrl
     """The URL: ``redis://user:password@host:6379/0``, ``rediss://…`` for TLS, ``unix:///path``."""
     sentinels: tuple[RedisUrl, ...] = ()
-    """The URLs of the Sentinels. They name the primary; ``url`` then gives only user, password,
-    database and TLS."""
+    """The URLs of the Sentinels, which name the primary. With them, ``url`` gives only user,
+    password, database and TLS."""
     service: Annotated[str, Field(min_length=1)] | None = None
     """The name of the primary, as configured in the Sentinels."""
     pool_size: Annotated[WholeNumber, Field(ge=1, le=1000)] = 16
-    """Maximum number of concurrent commands of one process; other commands wait."""
+    """The maximum number of concurrent commands per process. Further commands wait."""
 
     @model_validator(mode="after")
     def _one_way_to_the_server(self) -> Self:
@@ -82,12 +82,12 @@ class RedisServer(Options):
 
 
 class RedisOptions(RedisServer, BackendOptions):
-    """The options of the kind ``redis``, in addition to those of every backend."""
+    """The options of a backend of the kind ``redis``."""
 
     cluster: bool = False
     """Treat ``url`` as a node of a Redis Cluster."""
     prefix: str = ""
-    """Prefix of all keys."""
+    """The prefix of all keys."""
 
     @model_validator(mode="after")
     def _fits_a_cluster(self) -> Self:
@@ -99,9 +99,9 @@ class RedisOptions(RedisServer, BackendOptions):
 
 
 class RedisCacheOptions(RedisServer, SharedCacheOptions):
-    """The options of the shared cache ``redis``."""
+    """The options of a shared cache of the kind ``redis``."""
 
     secret: Annotated[Secret, AfterValidator(_secret)]
-    """The common secret of all processes. Entries with another secret are ignored."""
+    """The common secret of all services. Entries authenticated by another secret are ignored."""
     prefix: str = "idv:"
-    """Prefix of all keys, and of the channel for purges."""
+    """The prefix of all keys, and of the channel for purges."""

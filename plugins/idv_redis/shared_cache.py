@@ -1,17 +1,17 @@
 """A shared cache in a Redis server.
 
 Purges have consecutive numbers, the *generations*. An entry contains the generation at the start of
-its lookup. A purge increments the generation and writes it as a *mark* for its scope: everything,
-backends, or users. A read returns an entry together with its marks. The entry is valid if no mark
-is later. So even a process that missed a purge reads no purged entry. Purge messages only clear the
-caches in the memory of the processes.
+its lookup. A purge increments the generation, and writes it as a *mark* for each purged backend or
+user, or for everything. A read returns an entry together with the marks that concern it. The entry
+is valid if no mark is later. So even a process that missed a purge uses no purged entry. Purge
+messages only clear the caches in the memory of the processes.
 
-The marks belong to one run of the server, since a restart or a failover may lose some of them.
-After a restart, a failover or an eviction of the marks, all entries are misses.
+The marks belong to one run of the server. After a restart, a failover or an eviction, some of them
+may be lost, so all entries are misses.
 
-Entries and messages are authenticated with the configured secret: an entry of another client is a
-miss. The marks are not authenticated: a change of them brings back purged entries until they
-expire.
+Entries and messages are authenticated by the configured secret. An entry of another client is a
+miss. The marks are not authenticated: a client that changes them can bring back purged entries
+until they expire.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _TAG_SIZE = 32
 
 
 class Sealer:
-    """Authenticates JSON records; records of another version are rejected."""
+    """Authenticates JSON records by a secret, and rejects records of another version."""
 
     def __init__(self, secret: SecretStr) -> None:
         self._secret = secret
 
     def digest(self, text: str) -> str:
-        """Return a keyed hash: without the secret, the text cannot be guessed."""
+        """Return a keyed hash of a text. Without the secret, the text cannot be guessed."""
         return self._mac(b"name", text.encode()).hex()
 
     def seal(self, key: str, record: Any) -> bytes:
-        """Return the record, authenticated for this key."""
+        """Return the record as bytes, authenticated for this key."""
         payload = json.dumps(record, separators=(",", ":")).encode()
         return self._mac(b"record", self._bound(key, payload)) + payload
 
     def open(self, key: str, sealed: bytes) -> Any:
-        """Return the record; ``None`` if it is not sealed for this key with this secret."""
+        """Return the record, or ``None`` unless it was sealed for this key with this secret."""
         tag, payload = sealed[:_TAG_SIZE], sealed[_TAG_SIZE:]
         if not hmac.compare_digest(tag, self._mac(b"record", self._bound(key, payload))):
             return None
@@ -79,7 +79,7 @@ class Sealer:
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 1.0
 _PAUSE = 0.2
-"""Seconds between two attempts to connect; this process receives no purges meanwhile."""
+"""Seconds between two attempts to connect. During this time, no purge is received."""
 _EVERYTHING = "*"
 _STATE = """
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
@@ -90,10 +90,10 @@ if not epoch or string.sub(epoch, 1, #run) ~= run or redis.call('HLEN', KEYS[1])
   redis.call('HSET', KEYS[1], 'epoch', epoch, 'generation', 0)
 end
 """
-"""Begin a new *epoch* if the marks are missing, too many, or of an earlier run of the server.
+"""Start of each script. It begins an *epoch* if the marks are missing, too many, or of another run.
 
-Entries of an earlier epoch are invalid, and generations are compared only within an epoch. All
-marks are in one hash with the generation: an eviction removes all of them or none.
+Entries of an earlier epoch are invalid. Generations are compared only within an epoch. All marks
+and the generation are in one hash, so an eviction removes all of them or none.
 """
 _COMPARE = f"{_STATE} return {{epoch, redis.call('HGET', KEYS[1], 'generation')}}"
 _READ = f"""{_STATE}
@@ -111,15 +111,15 @@ if ARGV[2] ~= '' then
   redis.call('PUBLISH', ARGV[2], epoch .. ' ' .. generation .. ' ' .. ARGV[3])
 end
 """
-"""Arguments: text for a new epoch, the channel or '', the message, the names of the marks."""
+"""Script of a purge. Arguments: text for a new epoch, the channel or '', the message, the marks."""
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
-    """Entries by a keyed hash of their query, marks of purges, and a channel for purges."""
+    """A shared cache with entries by keyed hash of their query, marks, and a channel for purges."""
 
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
-    """Seconds between two comparisons of the generation."""
+    """Seconds between two checks for a missed purge."""
 
     def __init__(self, options: RedisCacheOptions) -> None:
         super().__init__(options)
@@ -129,21 +129,21 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             raise StartError(f"shared_cache: {NOT_INSTALLED}") from None
         self._client = client.Client(options, timeout=_CONNECT_TIMEOUT)
         self._sealer = Sealer(options.secret)
-        # Processes with another secret have marks of their own.
+        # Services with different secrets use different marks.
         self._marks = f"{options.prefix}marks:{self._sealer.digest('marks')[:16]}"
         self._channel = f"{options.prefix}purges"
         self._known: tuple[bytes, int] | None = None
-        """The epoch and generation up to which this process has applied all purges."""
+        """The epoch and the generation of the last purge that this process has applied."""
         self._primary = ""
         self._has_warned = False
         self._listener: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Listen for purges, now or as soon as the server can be reached."""
+        """Listen for purges as soon as the server can be reached."""
         self._listener = asyncio.create_task(self._listen())
 
     async def get(self, scope: str, query: Query) -> SharedResult:
-        """Return the entry unless a later purge marks it."""
+        """Return the entry for a query, unless a later purge has marked it."""
         key = self._key(scope, query)
         sealed, epoch, generation, *marks = await self._execute(_READ, self._marks, key)
         began = f"{epoch.decode('latin-1')} {int(generation)}"
@@ -158,7 +158,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         return SharedResult(began, SharedAnswer(user and User(*user), *rest))
 
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
-        """Store an entry; the server removes it at the end of its stale time."""
+        """Store an entry. The server removes it at the end of its stale time."""
         key, answer = self._key(scope, query), result.answer
         if answer is None:
             return
@@ -177,7 +177,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         await self._client.execute("SET", key, sealed, "PXAT", math.ceil(answer.stale_until * 1000))
 
     async def purge(self, purge: Purge) -> None:
-        """Begin a generation, write it to the marks of the purge, and publish the purge."""
+        """Begin a generation, write it to the marks of this purge, and publish the purge."""
         names = [f"backend {each}" for each in purge.backends]
         names += [each.text for each in purge.queries]
         await self._execute(
@@ -194,7 +194,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         """Stop listening, and close every connection."""
         listener = self._listener
         while listener is not None and not listener.done():
-            listener.cancel()  # redis-py loses a cancellation now and then
+            listener.cancel()  # redis-py sometimes ignores a cancellation
             await asyncio.wait([listener], timeout=0.1)
         await self._client.close()
 
@@ -210,7 +210,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
     def _message(self, purge: Purge) -> bytes:
         queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
-        nonce = secrets.token_hex(8)  # two messages differ
+        nonce = secrets.token_hex(8)  # so that no two messages are equal
         return self._sealer.seal(self._channel, [nonce, list(purge.backends), queries])
 
     async def _listen(self) -> None:
@@ -235,7 +235,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 last_reason = reason
 
     async def _compare(self) -> None:
-        """Purge this process after missed messages or a new epoch."""
+        """Purge the cache of this process after missed messages or a new epoch."""
         epoch, generation = await self._execute(_COMPARE, self._marks)
         present = epoch, int(generation)
         if present != self._known:
@@ -243,11 +243,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             self.purged(Purge())
         primary = self._client.primary
         if self._primary not in ("", primary):
-            await self.purge(Purge())  # others may have missed the last purge of the old primary
+            await self.purge(Purge())  # other processes may have missed a purge on the old primary
         self._primary = primary
 
     async def _receive(self, message: bytes) -> None:
-        """Apply the purge of a message; after missed messages, purge everything."""
+        """Apply the purge in a message. After missed messages, purge everything."""
         *state, sealed = message.split(b" ", 2)
         record = self._sealer.open(self._channel, sealed)
         if record is None:

@@ -1,4 +1,4 @@
-"""The backend kind ``upstream``: users of another HTTP service."""
+"""The backend kind ``upstream``: lookups in another HTTP service."""
 
 from __future__ import annotations
 

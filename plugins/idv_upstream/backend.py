@@ -1,4 +1,4 @@
-"""The `Backend` for users of another HTTP service."""
+"""Lookups in another HTTP service, the *upstream*."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from tornado_idv import (
 
 _log = logging.getLogger(__name__)
 _PAST_CACHES = {"Cache-Control": "no-cache", "X-IDV-Past-Cache": "1"}
-"""The first header is for caches on the way, the second for another instance of this service."""
+"""Headers that bypass caches: of HTTP, and of another instance of this service."""
 
 
 class UpstreamBackend(Backend[UpstreamOptions]):
-    """The users of an upstream.
+    """A backend that requests users from an upstream.
 
-    `open` sends no request: the upstream may start later than this service.
+    `open` sends no request, because the upstream may start later than this service.
     """
 
     options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
     can_lose_users = True
     max_age: float | None = None
-    """Maximum age of a response from a cache on the way, in seconds; ``None`` for any."""
+    """Maximum age in seconds of a response from an HTTP cache, or ``None`` for any age."""
 
     def __init__(self, options: UpstreamOptions) -> None:
         super().__init__(options)
@@ -68,11 +68,11 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query with a configured request."""
+        """The kinds of query for which a request is configured."""
         return frozenset(self.templates)
 
     async def open(self) -> None:
-        """Create the connection pool; the first lookup connects."""
+        """Create the connection pool. The first lookup connects."""
         for warning in self.options.warnings():
             _log.warning("backend %s: %s", self.name, warning)
         await self.sender.open()
@@ -80,9 +80,9 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     async def find(self, query: Query) -> User | BackendResult | None:
         """Request the user from the upstream.
 
-        A kept connection may deliver a second response to an earlier request. If a response has
-        neither the id of this request nor the requested value, the request is repeated on a new
-        connection.
+        A persistent connection may deliver a second response to an earlier request. If a response
+        contains neither the id of this request nor the requested value, the request is repeated on
+        a new connection.
         """
         responses: list[Response] = []
         try:
@@ -98,7 +98,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         return await self._look_up(query, [], on_new=True)
 
     async def find_canary(self, query: Query) -> User | BackendResult | None:
-        """Look the canary up with request headers that bypass caches on the way.
+        """Look the canary up with request headers that bypass caches.
 
         Raises `Unavailable` if the ``Age`` of a response exceeds the ``max_age`` of the canary.
         """
@@ -107,7 +107,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         return await looking.find(query)
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Look the user up; show requests, responses and results of expressions."""
+        """Look the user up. The steps are requests, responses and results of expressions."""
         recorded: list[Step] = []
         recording = copy(self)
         recording.sender = Recorder(self.sender, recorded)
@@ -128,13 +128,13 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     async def _look_up(
         self, query: Query, responses: list[Response], *, on_new: bool = False
     ) -> User | BackendResult | None:
-        """Send one request or, if configured, a second one with the id of the first response."""
+        """Send a request, and with the option ``then`` a second one with the id in the response."""
         first = self.templates[type(query)]
         second = first.then
         if second is None:
             responses.append(await self._send(first.render(query), on_new=on_new))
             return self.reader.read(query, responses[0])
-        # A user removed and added between the requests has a new id: both requests are repeated.
+        # A user who is removed and added between the requests has a new id, so both are repeated.
         for is_new in (on_new, True):
             responses[:] = [await self._send(first.render(query), on_new=is_new)]
             user_id = self.reader.read_id(query, responses[0])
@@ -147,7 +147,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         raise Unavailable("the first response has an id, but the second one no user with this id")
 
     async def _send(self, request: Request, *, on_new: bool) -> Response:
-        """Send a request, with the forwarded headers of the client's request."""
+        """Send a request with the headers to forward from the client's request."""
         if self.max_age is not None:
             others = {k: v for k, v in request.headers.items() if k.lower() != "cache-control"}
             request = replace(request, headers={**others, **_PAST_CACHES})

@@ -1,7 +1,7 @@
-"""Records the steps of one lookup, for the operator.
+"""A recorder of the steps of one lookup, for the operator.
 
-The steps contain complete requests and responses; values with a name like that of a secret are
-masked.
+The steps contain complete requests and responses. If the name of a value looks like that of a
+secret, the value is masked.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tornado_idv import Masker, Step, strict_json
 _SECRET_NAME = re.compile("auth|key|token|secret|cookie|passw|pwd", re.IGNORECASE)
 _SHOWN = 4096
 _SHOWN_OF_OTHERS = 400
-"""Characters of a response that may contain records of other users."""
+"""Maximum characters of a response that may contain records of other users."""
 
 
 class Recorder(Sender):
-    """A sender that adds steps for the requests and their responses."""
+    """A sender that records requests and responses as steps."""
 
     def __init__(self, sender: Sender, steps: list[Step]) -> None:
         vars(self).update(vars(sender))
@@ -38,7 +38,7 @@ class Recorder(Sender):
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send a request; also read bodies that a lookup does not need."""
+        """Send a request. Also read bodies that a lookup does not need."""
         shown = _masked(self.shown(request))
         self._steps.append(Step("request", f"{shown.method} {shown.url}"))
         self._steps.append(Step("request headers", shown.headers))
@@ -54,7 +54,7 @@ class Recorder(Sender):
 
 
 def bounded(steps: list[Step]) -> Iterator[Step]:
-    """Yield the steps; show less of a body that is not certainly the record of one user."""
+    """Yield the steps. Show less of a body that may contain several users."""
     for index, step in enumerate(steps, 1):
         shown = step.shown
         if step.name == "response body":
@@ -67,7 +67,7 @@ def bounded(steps: list[Step]) -> Iterator[Step]:
 
 
 def _masked(request: Request) -> Request:
-    """Mask the values in a request with a name like that of a secret."""
+    """Return a request in which values with secret-like names are masked."""
     path, mark, query = request.url.partition("?")
     body = request.body
     if body is not None:
@@ -80,13 +80,13 @@ def _masked(request: Request) -> Request:
 
 
 def _mask_pairs(pairs: str) -> str:
-    """Mask the secrets in a query string or a form."""
+    """Return a query string or form with its secrets masked."""
     parts = [pair.partition("=") for pair in pairs.split("&")]
     return "&".join(name + equals + _mask(value, name) for name, equals, value in parts)
 
 
 def _mask_json(body: bytes) -> str:
-    """Mask the secrets in a JSON document; return any other body unchanged."""
+    """Return a JSON document with its secrets masked, or any other body unchanged."""
     with suppress(ValueError):
         document = strict_json.loads(body)
         if (masked := _mask(document)) != document:
@@ -95,7 +95,7 @@ def _mask_json(body: bytes) -> str:
 
 
 def _mask(value: Any, name: str = "") -> Any:
-    """Mask the secrets in a value, at any depth, by the names of members."""
+    """Return a value with the secrets masked at any depth, by the names of members."""
     if value and _SECRET_NAME.search(unquote(name)):
         return Masker.MASK
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The options of an ``upstream`` in ``config.yaml``."""
+"""The options of an ``upstream`` backend in ``config.yaml``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from idv_upstream.transport.credentials import Credential, HeaderName, NoCredent
 from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, Query
 
-# A false expression gives neither a text nor a record, so the response is rejected.
+# The value false is neither a text nor a record, so a response is rejected if `&&` gives it.
 _NATIVE = {
     "by_nickname": {
         "url": "/api/v1/identify/url",
@@ -35,23 +35,22 @@ _NATIVE = {
         "profile_url": "profile_url || `false`",
         "not_known_when": "status == 'error' && code == 'not_found'",
     },
-    # This service never sends these, so another server did.
+    # This service never sends these statuses, so they come from another server.
     "status": {204: Outcome.BROKEN, 410: Outcome.BROKEN},
-    # This service sends ``no-store`` to all clients: it is not meant for this cache.
+    # This service sends ``no-store`` to all clients. The header is not meant for this cache.
     "cache_control": "ignore",
 }
 """The options for another instance of this service."""
 
 
 class UpstreamOptions(BackendOptions):
-    """The options of an ``upstream``.
+    """The options of an ``upstream`` backend.
 
-    With neither ``by_nickname`` nor ``by_card``, the upstream is another instance of this
-    service.
+    Without ``by_nickname`` and ``by_card``, the upstream is another instance of this service.
     """
 
     base_url: BaseUrl | None = None
-    """The URL of the upstream; the paths of the requests are appended."""
+    """The URL of the upstream. The paths of requests are appended to it."""
     by_nickname: NicknameRequest | None = None
     """The request for a nickname."""
     by_card: CardRequest | None = None
@@ -59,22 +58,22 @@ class UpstreamOptions(BackendOptions):
     response: ResponseOptions | None = None
     """The mapping from a response to a user."""
     status: StatusOptions = Field(default_factory=dict)
-    """Meanings of statuses that differ from the default."""
+    """The meanings of status codes, where they differ from the default."""
     forward: frozenset[Literal["traceparent", "x-request-id"]] = frozenset()
-    """Headers of the client's request to forward; no other header is ever forwarded.
+    """The headers of the client's request to forward. No other header is ever forwarded.
 
-    ``traceparent`` gets a new span id; ``tracestate`` is forwarded with it, unchanged."""
+    ``traceparent`` gets a new span id. ``tracestate`` is forwarded with it, unchanged."""
     echo_header: HeaderName | None = None
-    """A request header with a unique id. The upstream returns it in its response."""
+    """A request header with a unique id, which the upstream returns in its response."""
     confirm_not_found: bool = True
-    """Repeat the request on a new connection after a "not found" without that id on a kept one. It
-    may be a second response to an earlier request."""
+    """Repeat the request after a "not found" that may belong to an earlier request: one without the
+    id of ``echo_header``, on a persistent connection. The repetition uses a new connection."""
     cache_control: Literal["follow", "ignore"] = "follow"
-    """Shorten the cache time of a response by its ``Cache-Control``, or ignore this header."""
+    """Whether ``Cache-Control`` of a response shortens its cache time (follow) or not (ignore)."""
     auth: Credential = NoCredential()
     """The credential of the service."""
     tls: TlsOptions = TlsOptions()
-    """Trusted certificates, and our own."""
+    """The trusted certificates, and the client certificate."""
     _profile_site: str = PrivateAttr(default="")
 
     @model_validator(mode="before")
@@ -102,7 +101,7 @@ class UpstreamOptions(BackendOptions):
     @field_validator("by_nickname", "by_card")
     @classmethod
     def _check_host(cls, request: FirstRequest | None, info: ValidationInfo) -> FirstRequest | None:
-        # An invalid base_url has no value here, and is reported already.
+        # An invalid base_url, already reported, has no value here.
         has_host = info.data.get("base_url", True) is not None
         for each in (request, request and request.then):
             if each is not None and not each.is_absolute and not has_host:
@@ -151,11 +150,11 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def has_credential(self) -> bool:
-        """Return whether ``auth`` or ``tls`` has a credential; headers of requests may, too."""
+        """Return whether ``auth`` or ``tls`` has a credential, apart from headers of requests."""
         return not isinstance(self.auth, NoCredential) or self.tls.cert_file is not None
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each mapping that hides an error or a second user."""
+        """Yield a warning for each option that may hide an error or a second user."""
         yield from self.mapping.warnings()
         accepts_one = self.mapping.complete_when is not None or self.mapping.pick == "first"
         for kind, first in self.requests.items():
@@ -188,5 +187,5 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def mapping(self) -> ResponseOptions:
-        """The options in ``response``; validation ensures that they are set."""
+        """The option ``response``. Validation ensures that it is set."""
         return cast("ResponseOptions", self.response)

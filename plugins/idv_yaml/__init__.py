@@ -1,4 +1,4 @@
-"""Users from a YAML fixture with automatic reload: the kind ``yaml``."""
+"""The backend kind ``yaml``: users from a YAML file, the *fixture*, with automatic reload."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Users from a fixture file, reloaded after each edit; `fixture` parses it.
+"""Lookups in a fixture file, which is reloaded after each edit.
 
 The backend compares the file's signature a few times a second. This works on every file system and
-for every way to replace a file. After a change it waits for two equal signatures in a row. Then no
-write is in progress, and a later edit gets other times.
+for every way to replace a file. After a change, it waits for two equal signatures in a row. Then no
+write is in progress, and a later edit changes the times in the signature.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tornado_idv import (
 
 
 class YamlOptions(BackendOptions):
-    """The options of the kind ``yaml``, in addition to those of every backend."""
+    """The options of a backend of the kind ``yaml``."""
 
     path: ConfigPath
-    """The fixture. A relative path starts at the folder of the configuration file."""
+    """The fixture file. A relative path starts at the folder of the configuration file."""
     watch: bool = True
     """Reload the file when it changes."""
     _is_demo: bool = PrivateAttr(default=False)
@@ -48,20 +48,20 @@ class YamlOptions(BackendOptions):
 
     @property
     def allows_faults(self) -> bool:
-        """Return whether the service is a test double."""
+        """Return whether the fixture may contain faults, since the service is a test double."""
         return self._is_demo
 
 
 _CHECK_INTERVAL = 0.25
 _MAX_CHANGES = 3
-"""Read a file that never stops changing after this many checks with a different signature."""
+"""Maximum number of consecutive checks with a changed signature. After them, the file is read."""
 _MAX_PROBLEMS = 10
 
 _log = logging.getLogger(__name__)
 
 
 class YamlBackend(Backend[YamlOptions]):
-    """The users of one fixture file, in memory."""
+    """A backend with the users of one fixture file in memory."""
 
     options_type: ClassVar[type[BackendOptions]] = YamlOptions
 
@@ -73,11 +73,11 @@ class YamlBackend(Backend[YamlOptions]):
     @property
     def user_count(self) -> int:
         """The number of users of the last valid fixture."""
-        return len(self._fixture.users) // 2  # each by nickname and by card number
+        return len(self._fixture.users) // 2  # two queries find each user
 
     @property
     def problem(self) -> str | None:
-        """The reason for the rejection of the last edit."""
+        """The reason why the last edit was rejected, or ``None``."""
         return self._problem
 
     @property
@@ -87,11 +87,11 @@ class YamlBackend(Backend[YamlOptions]):
 
     @property
     def faults(self) -> Mapping[Query | None, Fault]:
-        """Faults by query, for the test double; the fault of all queries has the key ``None``."""
+        """The faults of the test double by query. The fault of all queries has the key ``None``."""
         return self._fixture.faults
 
     async def open(self) -> None:
-        """Read the file, and start to watch it if configured."""
+        """Read the file. With the option ``watch``, start to watch it."""
         self._digest, self._fixture = await DaemonThread("fixture")(self._load)
         if self.options.watch:
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
@@ -99,7 +99,7 @@ class YamlBackend(Backend[YamlOptions]):
     async def find(self, query: Query) -> User | None:
         """Return the user from the last valid fixture.
 
-        Raises `Unavailable` for an entry with only a fault: whether its user exists is unknown.
+        Raises `Unavailable` for an entry with a fault and no user.
         """
         fixture = self._fixture
         user = fixture.users.get(query)
@@ -111,12 +111,12 @@ class YamlBackend(Backend[YamlOptions]):
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-            self._watcher = None  # its traceback refers to this backend
+            self._watcher = None  # its traceback refers to this backend: a reference cycle
 
     async def reload(self) -> None:
-        """Read the file; keep the old users if the file is invalid.
+        """Read the file. An invalid file does not change the users.
 
-        Repeated reads with the same problem log it once.
+        A problem is logged once, even if the file is read again with the same problem.
         """
         try:
             digest, fixture = await DaemonThread("fixture")(self._load)
@@ -138,9 +138,9 @@ class YamlBackend(Backend[YamlOptions]):
             self.notify_changed()
 
     def _load(self) -> tuple[str, Fixture]:
-        """Return the file's digest and users; raises `StartError`.
+        """Return the digest and the contents of the file. Raises `StartError`.
 
-        Parsing 300,000 users takes 14 s. If the content is unchanged, the present users are reused.
+        If the content is unchanged, the file is not parsed again: 300,000 users would take 14 s.
         """
         path = self.options.path
         try:

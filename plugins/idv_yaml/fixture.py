@@ -1,7 +1,7 @@
-"""Parse a fixture into an index of users; every problem has its line and column.
+"""The parser of fixtures. It reports all problems, each with its line and column.
 
-Messages contain line numbers instead of nicknames and card numbers. They leave out the name of an
-unknown member, too: it may be a nickname.
+Messages contain line numbers instead of nicknames and card numbers. They also omit the name of an
+unknown member, which may be a nickname.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ Steps = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """The users of one file, each by two queries; ``counted`` if the file has a ``count``.
+    """The contents of a fixture file.
 
-    ``faults`` are by query; the fault of all queries has the key ``None``.
+    ``users`` has two queries for each user. The keys of ``faults`` are queries, and ``None`` for
+    the fault of all queries. ``counted`` is true if the file has a ``count``.
     """
 
     users: Mapping[Query, User] = field(repr=False)
@@ -49,7 +50,7 @@ _FIELDS = {
             "not dots alone"
         ),
     ),
-    # The widest that identifiers.card_length can be set to.
+    # The maximum of identifiers.card_length.
     "card_number": (re.compile(r"[0-9]{1,64}"), "write 1 to 64 of the digits 0 to 9"),
     "plan": (
         re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,256}"),
@@ -60,7 +61,7 @@ _FIELDS = {
         "write an https:// or http:// URL of at most 2,048 characters, or leave the member out",
     ),
 }
-"""The pattern of each member of a user, and the advice for a mismatch."""
+"""The pattern of each member of a user, and the advice if a value does not match."""
 _OF_USER = (*_FIELDS, "fault")
 _NO_USERS = "missing or empty; the file may be cut; write users: [] if there are no users"
 _NO_LIST = "must be a list; begin each item with a dash"
@@ -75,11 +76,11 @@ def parse(
     folds_nicknames: bool = False,
     allows_faults: bool = False,
 ) -> Fixture:
-    """Parse a fixture; with ``counted``, reject a missing ``count`` as a sign of truncation.
+    """Parse a fixture. Raises `ConfigError` with all problems. ``file`` is the name in messages.
 
-    With ``folds_nicknames``, the queries by nickname are in lower case. Without ``allows_faults``,
-    a fault is an error. Raises `ConfigError` with every problem; ``file`` is the name in its
-    messages. Invalid YAML has one problem.
+    With ``counted``, a missing ``count`` is an error: the file may be truncated. With
+    ``folds_nicknames``, the queries by nickname are in lower case. Without ``allows_faults``, a
+    fault is an error.
     """
     try:
         root = yaml_loader.read(content, file)
@@ -88,7 +89,7 @@ def parse(
         line = content.decode("utf-8-sig", "replace").split("\n")[problem.line - 1 :][:1]
         if not (line and line[0][problem.column - 1 :].startswith("@")):
             raise
-        # The most frequent error in a fixture: YAML reserves a leading ``@``.
+        # This is the most frequent error in fixtures: in YAML, ``@`` cannot start a plain text.
         message = "put a value that begins with @ in quotes"
         raise ConfigError(replace(problem, message=message)) from None
     if not isinstance(root, yaml_loader.Mapping):
@@ -103,7 +104,7 @@ def parse(
 
 @dataclass(repr=False)
 class _Checker:
-    """Collects the users, the faults and every problem of a document."""
+    """Collects the users, the faults and the problems in a document."""
 
     root: dict[Any, Any]
     file: str
@@ -115,7 +116,7 @@ class _Checker:
     _firsts: dict[Query, int] = field(default_factory=dict)
 
     def check(self, *, needs_count: bool, is_complete: bool) -> None:
-        """Validate the document; ``is_complete`` if the file ends with a line break."""
+        """Validate the document. ``is_complete`` is whether the file ends with a line break."""
         self._reject_unknown(self.root, _MEMBERS, ())
         self._fault(self.root, ())
         items = self.root.get("users", "")
@@ -148,7 +149,7 @@ class _Checker:
             self._report(path, "write a mapping with nickname, card_number and plan")
             return
         self._reject_unknown(item, _OF_USER, path)
-        # Every lookup of such an entry fails: it needs a query, but no user.
+        # Such an entry makes lookups fail. It needs a nickname or a card number, but no user.
         is_partial = "fault" in item and "plan" not in item
         nickname, card_number, plan, profile_url = (
             self._field(item, name, path, required=name != "profile_url" and not is_partial)
@@ -170,7 +171,7 @@ class _Checker:
             self.users |= dict.fromkeys(queries.values(), user)
 
     def _fault(self, item: dict[Any, Any], path: Steps, *queries: Query) -> None:
-        """Read the fault of a user; without ``queries``, the fault of all lookups."""
+        """Read the fault of an entry. Without ``queries``, it is the fault of all lookups."""
         if "fault" not in item:
             return
         path = (*path, "fault")
@@ -198,7 +199,7 @@ class _Checker:
         if not isinstance(value, yaml_loader.Text):
             self._report((*path, name), "must be plain text")
             return None
-        # A plain str from here on: encoders refuse its subclasses.
+        # Encoders refuse subclasses of str, so the value becomes a plain str.
         text = str(value.removeprefix("@") if name == "nickname" else value)
         if not (text.strip() and pattern.fullmatch(text)):
             self._report((*path, name), wanted if text.strip() else "empty")

@@ -1,4 +1,4 @@
-"""Base of all handlers of the admin listener: access, JSON, error records."""
+"""Base classes of all handlers of the admin listener: access control, JSON and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ERRORS = {
 
 
 class AdminError(HTTPError):
-    """Ends a request with an error record. ``message`` must not contain request data."""
+    """Ends a request with an error response. ``message`` must not contain request data."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(status)
@@ -34,15 +34,15 @@ class AdminError(HTTPError):
 
 
 class AdminHandler(BearerAuthMixin, JsonHandler):
-    """Responds with JSON to operators.
+    """A handler that responds with JSON to operators.
 
-    A listener on loopback needs no key. Instead, it checks the ``Host`` field against DNS
+    A listener on loopback needs no key. Instead, the ``Host`` field is checked to prevent DNS
     rebinding: a web page could let its own host name point to this machine, and read the responses.
     Any other listener needs a key with the scope ``admin``.
     """
 
     has_data: ClassVar[bool] = True
-    """Whether responses contain data of the service. Without data, no key is needed."""
+    """Whether responses contain data of the service. If they do not, no key is needed."""
     key_id: str | None = None
 
     def initialize(self, operations: Operations, host: str, *, needs_key: bool) -> None:
@@ -64,8 +64,8 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         if self.request.method not in self.allowed:
             raise HTTPError(405)
         if self.request.method in {"POST", "PUT"}:
-            # The browser sends this type for a web page of another origin only after a CORS
-            # preflight. The preflight fails here.
+            # Before a request of another web site with this type, a browser sends a CORS preflight.
+            # The preflight fails here.
             media_type = self.request.headers.get("Content-Type", "").partition(";")[0]
             if media_type.strip().lower() != "application/json":
                 text = "The Content-Type must be application/json"
@@ -77,7 +77,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         self.finish(json.dumps(record, separators=(",", ":")))
 
     def record(self) -> Record:
-        """Return the JSON object of the body. Raises `AdminError`."""
+        """Return the JSON object in the body. Raises `AdminError`."""
         try:
             record = strict_json.loads(self.body)
         except ValueError:
@@ -87,7 +87,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         return record
 
     def check_query(self, record: Record) -> None:
-        """Raise `AdminError` for an invalid value of a query."""
+        """Raise `AdminError` if the nickname, URL or card number of a query is invalid."""
         try:
             parse_query(self.operations.identifiers, record)
         except InvalidFormat as error:
@@ -132,7 +132,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
 
 
 class NoSuchRouteHandler(AdminHandler):
-    """Responds with 404 to all other paths."""
+    """Responds with 404 to requests for unknown paths."""
 
     def prepare(self) -> None:
         if self._needs_key:

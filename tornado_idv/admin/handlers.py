@@ -22,7 +22,7 @@ _PURGE_PENDING = (
 
 
 class LiveHandler(AdminHandler):
-    """Liveness: the process responds. Nothing else is checked, so an outage causes no restart."""
+    """The liveness check. A failed backend does not fail it: a restart would not help."""
 
     has_data = False
 
@@ -31,9 +31,9 @@ class LiveHandler(AdminHandler):
 
 
 class ReadyHandler(AdminHandler):
-    """Readiness for requests: 503 while the service starts or drains.
+    """The readiness check. It fails with 503 while the service starts or drains.
 
-    If a backend is down, the service is *degraded*, but ready: other instances have the same
+    If a backend is down, the service is *degraded*, but ready. Other instances have the same
     backend, and this instance can still respond from its cache.
     """
 
@@ -44,7 +44,7 @@ class ReadyHandler(AdminHandler):
 
 
 class MetricsHandler(AdminHandler):
-    """The metrics for Prometheus."""
+    """Responds with the metrics for Prometheus."""
 
     async def get(self) -> None:
         report = await self.operations.report(take_lag=True)
@@ -55,14 +55,14 @@ class MetricsHandler(AdminHandler):
 
 
 class StatusHandler(AdminHandler):
-    """An overview for the operator."""
+    """Responds with the status of the service in JSON."""
 
     async def get(self) -> None:
         self.send(status(await self.operations.report(), self.operations.keys))
 
 
 class PurgeHandler(AdminHandler):
-    """Drops cached answers of a user or of a backend, or all."""
+    """Purges the cached answers for a user, of a backend, or all of them."""
 
     allowed = ("POST",)
 
@@ -108,7 +108,7 @@ class ReloadHandler(AdminHandler):
 
 
 class ExplainHandler(AdminHandler):
-    """Shows the response of each backend to a query and the cache entry, but not the user."""
+    """Shows how each backend and the cache answer a query, without data of the user."""
 
     allowed = ("POST",)
 

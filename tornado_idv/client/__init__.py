@@ -1,6 +1,6 @@
-"""Client of the service. A lookup returns ``None`` only for a user who does not exist.
+"""Python client of the service. A lookup returns ``None`` only for a user who does not exist.
 
-The client imports only `strict_json` of the service, and aiohttp only for `AsyncClient`.
+Of the service's code, the client imports only `strict_json`. Only `AsyncClient` imports aiohttp.
 """
 
 from importlib import import_module

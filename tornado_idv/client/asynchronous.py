@@ -1,4 +1,4 @@
-"""Asynchronous client, on aiohttp."""
+"""The asynchronous client. It uses aiohttp."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
 class _Reply(aiohttp.ClientResponse):
-    """A response with a `close` that always closes the connection.
+    """A response whose `close` always closes the connection.
 
-    aiohttp may have returned the connection to the pool already.
+    `ClientResponse.close` does not if aiohttp has already returned the connection to the pool.
     """
 
     _transport: asyncio.BaseTransport | None = None
@@ -41,7 +41,7 @@ async def _on_reuse(_session: object, context: SimpleNamespace, event: object) -
 
 
 class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
-    """The client for one event loop. ``async with`` closes its connections."""
+    """An asynchronous client for one event loop. ``async with`` closes its connections."""
 
     _session: aiohttp.ClientSession | None = None
     _loop: asyncio.AbstractEventLoop | None = None
@@ -60,13 +60,13 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
         await self.close()
 
     async def find_many(self, identifiers: Iterable[str]) -> AsyncIterator[Result]:
-        """Yield a result for each nickname or profile URL in order, in batches of 100."""
+        """Yield the result for each nickname or profile URL, in order. Send batches of 100."""
         for items in self._batches("input", identifiers):
             for each in await self._find_batch(items):
                 yield each
 
     async def find_many_cards(self, numbers: Iterable[str]) -> AsyncIterator[Result]:
-        """Yield a result for each card number in order, see `find_many`."""
+        """Yield the result for each card number, in order. Send batches of 100."""
         for items in self._batches("card_number", numbers):
             for each in await self._find_batch(items):
                 yield each
@@ -127,6 +127,6 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
         if length is not None:
             with suppress(aiohttp.ClientError, asyncio.IncompleteReadError):
                 body = await reply.content.readexactly(length)
-        if not body:  # the rest on this connection may be the response to another request
+        if not body:  # further bytes on this connection may belong to another response
             reply.close()
         return lookup.read(reply.status, fields, body)

@@ -1,13 +1,13 @@
-"""Errors of the client. None contains a key, a nickname or a card number."""
+"""Exceptions of the client. They never contain a key, a nickname or a card number."""
 
 from __future__ import annotations
 
 
 class ClientError(Exception):
-    """Base of all errors of lookups, never raised directly.
+    """Base class of all errors of lookups, never raised directly.
 
-    ``request_id`` identifies the lookup in the logs of the service. ``status`` is the status of the
-    response, or ``None`` without a response.
+    ``request_id`` identifies the lookup in the logs of the service. ``status`` is the status code
+    of the response, or ``None`` if there was no response.
     """
 
     request_id: str = ""
@@ -48,6 +48,6 @@ class MissingScope(ClientError):
 
 
 class InvalidFormat(ClientError):
-    """The format of the value is not valid. ``reason`` is a token of the HTTP reference."""
+    """The value has an invalid format. ``reason`` is the token in ``X-Error-Reason``, if any."""
 
     reason: str | None = None

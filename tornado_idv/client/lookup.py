@@ -1,4 +1,4 @@
-"""Lookups of both clients, and the reading of their responses, without I/O."""
+"""Lookups and the parsing of their responses, without I/O, for both clients."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from tornado_idv.client.errors import (
 )
 
 Fields = Callable[[str, list[str]], list[str]]
-"""Returns the values of a header field, one for each line, or the second argument without any."""
+"""Takes the name of a header field and a default. Returns the values of all lines of this field."""
 _ID_FIELDS = ("X-Request-ID", "X-IDV-Request-ID")
-"""Both are sent: a proxy may replace the first, and only services since 1.0 know the second."""
+"""Header fields with the request id. A proxy may replace the first, and only services since 1.0
+support the second."""
 _TEXT = re.compile(r"[ -~]+")
 _LENGTH = re.compile(r"[1-9][0-9]{0,6}")
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -41,7 +42,7 @@ _REFUSED: dict[int, tuple[type[ClientError], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user. ``nickname`` begins with ``@``. The repr shows only the plan."""
+    """A user of the service. ``nickname`` begins with ``@``. The repr contains only the plan."""
 
     plan: str
     card_number: str = field(repr=False)
@@ -51,7 +52,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An identifier to look up, and the name of its member in the request."""
+    """An identifier to look up, and the name of the request member that contains it."""
 
     member: str
     identifier: str = field(repr=False)
@@ -62,7 +63,7 @@ class Item:
         return json.dumps({self.member: self.identifier}).encode()
 
     def user(self, record: dict[str, Any]) -> User:
-        """Return the user of a record. Raises `Unexpected` for a user other than requested."""
+        """Return the user in a JSON record. Raises `Unexpected` if this is not the right user."""
         members: list[Any] = [record.get(name) for name in User.__slots__]
         if not all(isinstance(each, str) for each in members):
             raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
@@ -79,11 +80,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result for one of many identifiers.
+    """The result for one identifier of `find_many` or `find_many_cards`.
 
     If ``user`` and ``error`` are both ``None``, the user does not exist. No other result means
     this. ``degraded`` is true if a backend of the service has failed within the last ten minutes.
-    Services before 1.0 have no batches: then it is ``None``.
+    It is ``None`` without a batch response, such as from services before 1.0.
     """
 
     identifier: str = field(repr=False)
@@ -93,18 +94,18 @@ class Result:
 
 
 Found = User | list[Result] | None
-"""The result of a response: a user, ``None``, or the results of a batch."""
+"""The content of a response: a user, ``None`` for "not found", or the results of a batch."""
 
 
 class StaleConnection(Undetermined):
-    """A kept connection was closed without a response."""
+    """A persistent connection was closed without a response. Another connection may work."""
 
 
 @dataclass
 class Lookup:
-    """One lookup with all its attempts. ``items`` has one item, or in a `Batch` many.
+    """One lookup with all its attempts. ``items`` contains one item, or several in a `Batch`.
 
-    Each attempt has another id, so a late response to an earlier attempt is detected.
+    Each attempt has its own request id, so a late response to an earlier attempt is detected.
     ``remaining`` returns the seconds until the deadline.
     """
 
@@ -117,26 +118,26 @@ class Lookup:
     max_items: int | None = None
     """Maximum batch size, set when the server rejects a batch as too large. 0 means no batches."""
     date: str = ""
-    """The ``Date`` field of the response."""
+    """The value of the ``Date`` field of the response."""
     remaining: Callable[[], float] = field(default=lambda: 0.0)
     call_id: str = field(default_factory=lambda: os.urandom(16).hex())
     attempts: int = 0
 
     @property
     def request_id(self) -> str:
-        """The id of the current attempt."""
+        """The request id of the current attempt."""
         return f"{self.call_id}-{self.attempts}"
 
     def next_ids(self) -> dict[str, str]:
-        """Begin an attempt. Return the header fields with its id."""
+        """Begin an attempt. Return the header fields with its request id."""
         self.attempts += 1
         return dict.fromkeys(_ID_FIELDS, self.request_id)
 
     def body_length(self, fields: Fields) -> int | None:
         """Return the length of the body to read, or ``None`` to discard the response.
 
-        The response must have the id of this request: otherwise it may belong to another. It
-        must have exactly one length: otherwise a truncated body would not be detected.
+        Without the id of this request, the response may belong to another request. Without exactly
+        one length, a truncated body would not be detected. Such responses are discarded.
         """
         length = fields("content-length", [])
         is_framed = len(length) == 1 and _LENGTH.fullmatch(length[0])
@@ -145,9 +146,9 @@ class Lookup:
         return int(length[0]) if int(length[0]) <= self.max_body else None
 
     def read(self, status: int, fields: Fields, body: bytes) -> Found:
-        """Return the user of a response, or ``None`` if the user does not exist.
+        """Return the user in a response, or ``None`` if the user does not exist.
 
-        Raises `ClientError` for every other response. With ``must_exist`` it raises `NotFound`
+        Raises `ClientError` for every other response. With ``must_exist``, raises `NotFound`
         instead of returning ``None``.
         """
         if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -205,7 +206,7 @@ class Lookup:
 
 
 class Batch(Lookup):
-    """A lookup of many items. The response has a record for each."""
+    """A lookup of many items. The response contains a record for each item."""
 
     max_body = 1024 * 1024
 
@@ -214,7 +215,7 @@ class Batch(Lookup):
         quota = _QUOTA.fullmatch("".join(fields("ratelimit-policy", [])))
         if code == "no_such_route":  # services before 1.0 have no batches
             self.max_items = 0
-        elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # a proxy may send this, too
+        elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # of the service or of a proxy
             if len(self.items) == 1:
                 raise InvalidFormat("the value is too long", status)
             self.max_items = len(self.items) // 2

@@ -1,4 +1,4 @@
-"""Requests and attempts of both clients, without I/O."""
+"""The base class of both clients, with their requests and retries, without I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FoundT = TypeVar("_FoundT")
 _UserT = TypeVar("_UserT")
 MAX_IDLE_TIME = 5.0
-"""Maximum idle time of a kept connection, in seconds. The service closes it after 10 s."""
+"""Maximum idle time of a persistent connection, in seconds. The service closes it after 10 s."""
 _URL = re.compile(
     r"(?P<scheme>https?)://(?P<authority>(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])"
     r"(?::(?P<port>[0-9]{1,5}))?)(?P<path>(?:/[!-\"$->@-~]*)?)",
@@ -35,14 +35,14 @@ _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class BaseClient(Generic[_FoundT, _UserT]):
-    """Arguments and methods of both clients. In `AsyncClient`, the methods return awaitables.
-
-    Both clients share the coroutines here. A client implements `_exchange`, and `_run` for the
-    coroutine of a call. In `Client`, a coroutine never suspends.
+    """Base class of both clients. In `AsyncClient`, the methods return awaitables.
 
     ``deadline`` is the maximum time of a call with all its attempts, in seconds. ``traceparent``
     returns the value of this header field for an attempt, or ``None``. ``clock``, ``sleep`` and
     ``chance`` are for tests. Raises `ValueError` for an invalid ``url`` or ``key``.
+
+    A call is a coroutine of this class. A subclass implements `_exchange`, and `_run`, which runs
+    this coroutine. In `Client`, the coroutine never suspends.
     """
 
     def __init__(
@@ -85,26 +85,26 @@ class BaseClient(Generic[_FoundT, _UserT]):
         self._prepare()
 
     def find(self, identifier: str) -> _FoundT:
-        """Return the user with an ``@nickname`` or a profile URL.
+        """Return the user with this ``@nickname`` or profile URL.
 
-        If the user does not exist, return ``None``. In all other cases raise `ClientError`.
+        Returns ``None`` only if the user does not exist. Raises `ClientError` in all other cases.
         """
         return cast("_FoundT", self._run(self._find(Item("input", identifier))))
 
     def find_card(self, number: str) -> _FoundT:
-        """Return the user with a card number, see `find`."""
+        """Return the user with this card number, or ``None`` as `find` does."""
         return cast("_FoundT", self._run(self._find(Item("card_number", number))))
 
     def get(self, identifier: str) -> _UserT:
-        """Return the user as `find` does. Raises `NotFound` if it does not exist."""
+        """Return the user as `find` does. Raises `NotFound` if the user does not exist."""
         return cast("_UserT", self._run(self._find(Item("input", identifier), must_exist=True)))
 
     def get_card(self, number: str) -> _UserT:
-        """Return the user with a card number, see `get`."""
+        """Return the user with this card number. Raises `NotFound` as `get` does."""
         return cast("_UserT", self._run(self._find(Item("card_number", number), must_exist=True)))
 
     def _batches(self, member: str, identifiers: Iterable[str]) -> Iterator[list[Item]]:
-        """Yield batches of items within the limits of a request."""
+        """Yield the items in batches that fit into a request."""
         batch: list[Item] = []
         size = 0
         for each in identifiers:
@@ -129,8 +129,8 @@ class BaseClient(Generic[_FoundT, _UserT]):
             if size is not None:
                 self._max_items = size
             elif isinstance(error, InvalidFormat) and len(items) > 1:
-                # One item is not valid text, so the whole batch is rejected. Find it with single
-                # lookups.
+                # The service rejects a whole batch for one item that is not valid text. Single
+                # lookups determine this item.
                 size = 1
             else:
                 return [Result(each.identifier, None, error) for each in items]
@@ -145,7 +145,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
             return Result(item.identifier, None, error)
 
     def _prepare(self) -> None:
-        """Set the attributes of a subclass."""
+        """Initialize the attributes of a subclass."""
 
     @abstractmethod
     def _run(self, call: Coroutine[Any, Any, Any]) -> Any: ...

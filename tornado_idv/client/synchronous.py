@@ -1,4 +1,4 @@
-"""Synchronous client, on `http.client`."""
+"""The synchronous client. It uses `http.client`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _MAX_IDLE = 16
 
 _FIELDS = rb"[\t -~\x80-\xff]*\r\n(?:[!#-'*+.0-9A-Z^-z|~-]+:[\t -~\x80-\xff]*\r\n)*\r\n"
 _HEADS = re.compile(rb"(?:HTTP/1\.1 100 %b)*HTTP/1\.[01] [2-5][0-9]{2} %b" % (_FIELDS, _FIELDS))
-"""The head of a response after any interim responses. `http.client` also accepts invalid heads."""
+"""Pattern for the head of a response, after any interim responses. It is needed because
+`http.client` accepts invalid heads."""
 
 _default_context = lru_cache(ssl.create_default_context)
 
 
 class Client(BaseClient[User | None, User]):
-    """A client for any number of threads, with kept connections.
+    """A synchronous client with persistent connections. Any number of threads may share it.
 
     Only the resolution of the host name can exceed ``deadline``.
     """
@@ -50,18 +51,18 @@ class Client(BaseClient[User | None, User]):
         self.close()
 
     def find_many(self, identifiers: Iterable[str]) -> Iterator[Result]:
-        """Yield a result for each nickname or profile URL in order, in batches of 100."""
+        """Yield the result for each nickname or profile URL, in order. Send batches of 100."""
         for items in self._batches("input", identifiers):
             yield from self._run(self._find_batch(items))
 
     def find_many_cards(self, numbers: Iterable[str]) -> Iterator[Result]:
-        """Yield a result for each card number in order, see `find_many`."""
+        """Yield the result for each card number, in order. Send batches of 100."""
         for items in self._batches("card_number", numbers):
             yield from self._run(self._find_batch(items))
 
     def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
         try:
-            # Nothing suspends in this client, so the first `send` runs the whole call.
+            # Coroutines never suspend in this client, so the first `send` runs the whole call.
             while True:
                 call.send(None)
         except StopIteration as end:
@@ -99,7 +100,7 @@ class Client(BaseClient[User | None, User]):
             if length is not None and heads is not None:
                 with suppress(ConnectionError, ssl.SSLError, HTTPException):
                     body = reply.read(length)
-                # Extra bytes after the body would be taken for the next response.
+                # Bytes after the body would be read as the next response.
                 is_all = len(body) == length == len(stream.received) - heads.end()
                 is_reusable = is_all and http.sock is stream
             return lookup.read(reply.status, reply.headers.get_all, body)
@@ -110,7 +111,7 @@ class Client(BaseClient[User | None, User]):
                 stream.socket.close()
 
     def _kept_socket(self) -> socket.socket | None:
-        """Return the most recently used socket that is still usable.
+        """Return the most recently used socket that is still usable, or ``None``.
 
         A forked process must not use the sockets of its parent.
         """
@@ -125,7 +126,7 @@ class Client(BaseClient[User | None, User]):
 
 
 class _Stream(io.RawIOBase):
-    """A socket for an `HTTPConnection`. The timeout of each step is the time until the deadline."""
+    """A socket for an `HTTPConnection`. Each step times out at the deadline of the lookup."""
 
     def __init__(self, sock: socket.socket, lookup: Lookup) -> None:
         self.socket = sock
@@ -150,11 +151,11 @@ class _Stream(io.RawIOBase):
         return length
 
     def close(self) -> None:
-        """Do nothing: `HTTPConnection` closes its socket too early, before the body is read."""
+        """Do nothing: `HTTPConnection` closes its socket before the body is read."""
 
 
 def _is_quiet(sock: socket.socket) -> bool:
-    """Return whether a connection is open, without unread bytes such as a proxy's 408."""
+    """Return whether a connection is open without unread bytes, such as a 408 from a proxy."""
     sock.settimeout(0)
     try:
         sock.recv(1)
@@ -168,7 +169,7 @@ def _is_quiet(sock: socket.socket) -> bool:
 def _connect(
     host: str, port: int, tls: ssl.SSLContext | None, remaining: Callable[[], float]
 ) -> socket.socket:
-    """Connect to the first address that accepts. Each address gets an equal part of the time."""
+    """Connect to the first address that accepts. Divide the remaining time among the addresses."""
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for parts, (*kind, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         sock = socket.socket(*kind)
@@ -186,7 +187,7 @@ def _connect(
 
 
 def _bounded(sock: socket.socket, seconds: float) -> socket.socket:
-    """Set the timeout of the next step. Raises `TimeoutError` if no time is left."""
+    """Return the socket with a timeout for the next step. Raises `TimeoutError` if none is left."""
     if seconds <= 0:
         raise TimeoutError
     sock.settimeout(seconds)

@@ -22,10 +22,10 @@ _TIMEOUT = 10.0
 
 
 class IdentityService:
-    """A running test double. ``url`` and ``key`` are for the program under test.
+    """A running test double. The program under test uses its ``url`` and ``key``.
 
-    Identifiers are nicknames with ``@``, profile URLs or card numbers. Raises `ValueError` for an
-    invalid user or fault.
+    An identifier is a nickname with ``@``, a profile URL or a card number. The methods raise
+    `ValueError` for an invalid user or fault.
     """
 
     def __init__(self, url: str, key: str, admin_url: str) -> None:
@@ -36,7 +36,7 @@ class IdentityService:
     @classmethod
     @contextmanager
     def start(cls) -> Iterator[IdentityService]:
-        """Run a double without users on a free port while the context is open.
+        """Run a double without users on a free port until the end of the ``with`` block.
 
         Raises `StartError`.
         """
@@ -45,7 +45,7 @@ class IdentityService:
             users.write_text("users: []\n", encoding="utf-8")
             command = [sys.executable, "-P", "-m", "tornado_idv", "serve", "--demo", str(users)]
             command += ["--port", "0", "--ready-fd", "1", "--stop-on-eof"]
-            pipe = subprocess.PIPE  # if the test run is killed, its end stops the double
+            pipe = subprocess.PIPE  # if the test run is killed, EOF on stdin stops the double
             with (
                 log.open("wb") as errors,
                 subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors) as process,  # noqa: S603 - our own command
@@ -58,7 +58,7 @@ class IdentityService:
                     record = json.loads(line)
                     yield cls(record["url"], record["key"], record["admin_url"])
                 finally:
-                    process.terminate()  # a forked child of the test may keep its stdin open
+                    process.terminate()  # EOF may be missing: a fork of the test may hold the pipe
                     try:
                         process.wait(_TIMEOUT)
                     except subprocess.TimeoutExpired:
@@ -73,25 +73,25 @@ class IdentityService:
         self._send("PUT", f"/double/users/{quote(nickname, '')}", record)
 
     def fail(self, identifier: str = "all", **fault: Any) -> None:
-        """Set the fault for lookups of one identifier, or of all. See `Fault` for the arguments."""
+        """Make lookups of one identifier, or all lookups, fail. See `Fault` for the arguments."""
         self._send("PUT", f"/double/faults/{quote(identifier, '')}", fault)
 
     def slow(self, identifier: str, seconds: float) -> None:
-        """Delay responses to lookups of one identifier."""
+        """Delay the responses to lookups of one identifier by ``seconds``."""
         self.fail(identifier, delay=seconds)
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """The journal: all requests since the last reset, oldest first."""
+        """All requests since the last reset, oldest first."""
         requests: list[dict[str, Any]] = self._send("GET", "/double/requests")["requests"]
         return requests
 
     def reset(self) -> None:
-        """Remove all users and faults, and empty the journal."""
+        """Remove all users, faults and recorded requests."""
         self._send("DELETE", "/double")
 
     def client(self) -> Client:
-        """Return a client for the double."""
+        """Return a new client of the double."""
         from tornado_idv.client import Client  # noqa: PLC0415
 
         return Client(self.url, self.key)

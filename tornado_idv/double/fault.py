@@ -1,4 +1,4 @@
-"""Faults of the test double: simulated failures of lookups."""
+"""The faults of the test double. A fault is a simulated failure of lookups."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ def _status(value: object) -> object:
 
 
 class Fault(Options):
-    """A simulated failure of lookups. Two faults are never equal, because each counts its uses.
+    """A simulated failure of lookups. Each fault counts its uses, so two faults are never equal.
 
-    It applies to lookups with a valid key and a valid format. After the ``delay`` comes one of
-    ``status``, ``proxy_status``, ``reset``, ``cut`` and ``drip``, or the usual response.
+    A fault applies to lookups with a valid key and a valid format. After the ``delay``, it applies
+    one of ``status``, ``proxy_status``, ``reset``, ``cut`` and ``drip``. Without any of these, the
+    usual response follows.
     """
 
     status: Annotated[
         Literal[429, 500, 503] | None,
         BeforeValidator(_status),
     ] = None
-    """The status of an error response of this service: 429, 500 or 503."""
+    """The status code of an error response of this service: 429, 500 or 503."""
     proxy_status: Annotated[WholeNumber, Field(ge=400, le=599)] | None = None
-    """The status of an HTML page, as sent by a proxy in front of the service."""
+    """The status code of an HTML error page, such as from a proxy in front of the service."""
     delay: Duration = 0.0
-    """Delay of the response."""
+    """The delay of the response."""
     reset: bool = False
     """Whether the connection is reset without a response."""
     cut: bool = False
@@ -51,11 +52,11 @@ class Fault(Options):
         Field(ge=1),
         WithJsonSchema({"type": "string", "examples": ["1KiB/s"]}),
     ] = None
-    """Bytes per second of the body, written ``1KiB/s``."""
+    """The transfer rate of the body, such as ``1KiB/s``."""
     times: Annotated[WholeNumber, Field(ge=1)] | None = None
-    """Number of lookups to fail. Later lookups are answered as usual."""
+    """The number of lookups to fail. Later lookups get the usual response."""
     probability: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Probability of a failure for each lookup."""
+    """The probability that a lookup fails."""
 
     __hash__ = object.__hash__
 

@@ -1,7 +1,7 @@
-"""Fixture ``identity_service`` for pytest: a test double, reset before each test.
+"""The pytest fixture ``identity_service``: a test double, reset before each test.
 
-With tornado-idv installed, pytest imports this module in every run. So the module imports the rest
-only for a use of the fixture.
+If tornado-idv is installed, every run of pytest imports this module. So it imports other modules
+only when the fixture is used.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def _identity_service_process() -> Iterator[IdentityService]:
 
 @pytest.fixture
 def identity_service(_identity_service_process: IdentityService) -> IdentityService:
-    """A test double without users, one process per run or per worker of pytest-xdist."""
+    """Return a test double without users. Tests share one process per worker of pytest-xdist."""
     _identity_service_process.reset()
     return _identity_service_process

@@ -24,7 +24,7 @@ _NAMES = (
     "systemd",
     "users",
 )
-"""Folders of the features. Parts start in this order, and routes are added in it."""
+"""Folders of the features. Parts start, and routes are added, in this order."""
 
 FEATURES: tuple[Feature, ...] = tuple(
     import_module(f"{__name__}.{name}").FEATURE for name in _NAMES
@@ -43,4 +43,4 @@ MISSING: Mapping[str, str] = {
     for setting, name in _SETTINGS.items()
     if name not in _NAMES
 }
-"""Errors for settings of removed features, by the path of the setting without indices."""
+"""Error messages for the settings of removed features, by path of the setting without indices."""

@@ -1,6 +1,6 @@
-"""An HTTP/1.1 server for any `tornado.web.Application` with responses that fit into memory.
+"""An HTTP/1.1 server for a `tornado.web.Application`. Responses must fit into memory.
 
-It knows nothing of keys, users, JSON or log formats. Its caller provides the fast path, and the
-responses to requests rejected before the application. Ambiguous framing is rejected (RFC 9112,
-section 11.2).
+The server does not depend on keys, users, JSON or log formats. Its caller passes two functions: the
+fast path, and one that renders the responses to requests rejected before the application. Requests
+with ambiguous framing are rejected (RFC 9112, section 11.2).
 """

@@ -1,4 +1,4 @@
-"""A body in chunks, cut out of a connection's bytes, strictly (RFC 9112, 7.1)."""
+"""A strict decoder for chunked request bodies (RFC 9112, section 7.1)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from tornado_idv.http.errors import HttpError
 
 _MAX_LINE = 256
 _MAX_FRAMING = 16 * 1024
-"""Maximum bytes of chunk sizes and extensions per body, without line ends. One-byte chunks have one
-such byte per byte, so a body of up to the default ``server.max_body`` may come in any chunks."""
+"""Maximum bytes of chunk sizes and extensions per body, without line ends. A one-byte chunk needs
+one such byte, so even a body of the default ``server.max_body`` may arrive in one-byte chunks."""
 _MAX_TRAILERS = 1024
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
 
 
 class ChunkedBody:
-    """Collects chunks until the last one; extensions and trailers are ignored."""
+    """Decodes one chunked body. Chunk extensions and trailers are checked and discarded."""
 
     def __init__(self, max_body: int) -> None:
         self.content = bytearray()
         self._max_body = max_body
         self._framing = 0
-        self._trailers: int | None = None  # bytes of them; None before the last chunk
+        self._trailers: int | None = None  # bytes of trailers; None before the last chunk
 
     def take(self, buffer: bytearray) -> bool:
-        """Remove complete lines and chunks from ``buffer``; return whether the body has ended.
+        """Move complete chunks from ``buffer`` to `content`; return whether the body has ended.
 
-        Raises `HttpError` for a body or chunk framing over the limit, or with any other framing.
+        Raises `HttpError` if the body or its framing is malformed or too large.
         """
         at = 0
         while (end := self._end(buffer, at)) is not None:
@@ -58,7 +58,7 @@ class ChunkedBody:
         return False
 
     def _end(self, buffer: bytearray, at: int) -> int | None:
-        """Return the end of the line beginning at ``at``; ``None`` while it is incomplete."""
+        """Return the index of the line end after ``at``, or ``None`` for an incomplete line."""
         end = buffer.find(b"\r\n", at, at + _MAX_LINE)
         if end < 0:
             rest = buffer[at : at + _MAX_LINE]

@@ -1,4 +1,4 @@
-"""One connection: its lifecycle, its timeouts and back-pressure, one request at a time."""
+"""One client connection: lifecycle, timeouts, back-pressure. It serves one request at a time."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.serving import KnownRequest, Match, Pending, ServerContext
 
 _MAX_UNSENT = 16 * 1024
-"""Bytes of responses buffered for a client. While there are more, its next request waits."""
+"""Maximum bytes of unsent responses per client. Above this, the client's next request waits."""
 _LINGER_TIMEOUT = 1.0
-"""Seconds for a client to continue sending after the last response. A connection closed with unread
-input is reset, and the reset may overtake the response (RFC 9112, section 9.6). In a drain also the
-time for a first request."""
+"""Seconds to discard input after the last response. If a connection is closed with unread input, it
+is reset, and the reset may overtake the response (RFC 9112, section 9.6). During a drain, a new
+client has the same time to send its first request."""
 
 
 class Connection(asyncio.Protocol, ResponseSink):
-    """Reads requests one after the other. Pipelined ones wait in the parser.
+    """The protocol of one client connection. Pipelined requests wait in the parser.
 
-    ``deadline`` is the time for `on_timeout`, by the loop's clock.
+    The connection table calls `on_timeout` at the time ``deadline`` of the loop's clock.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -51,9 +51,9 @@ class Connection(asyncio.Protocol, ResponseSink):
         self.state: State = IDLE
         self._parser = RequestParser(self._serving.limits.max_body)
         self._match: Match | None = None  # the fast path
-        self._awaits_body = False  # of the next request, after its head was recognized
+        self._awaits_body = False  # the fast path knows the head, and the body is incomplete
         self._exchange: Exchange | Pending | None = None
-        self._authenticated: bool | None = None  # whether the last request was; None: no response
+        self._authenticated: bool | None = None  # the last key was valid; None: no response yet
         self._draining = False
         self._eof = False
         self._reading_paused = False
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         self._peer = Peer.of(transport)
         connections = self._context.connections
-        self.update_serving()  # it may have changed during the handshake
+        self.update_serving()  # a reload may have replaced it during the handshake
         self._set_timeout(self._serving.limits.idle_timeout)
         if connections.draining:
             self.drain()
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def data_received(self, data: bytes) -> None:
         if self.state is IDLE and not self._blocked:
             known = self._match(data) if self._match is not None else None
-            # As nearly always, one whole request: it need not be copied into the parser.
+            # The usual case: one whole request, without a copy in the parser.
             if known is not None and known.size == len(data) and self._respond(known, data):
                 return
         elif self.state in NOT_RECEIVING:
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._start_next()
 
     def eof_received(self) -> bool:
-        """Respond to complete requests; under TLS the end of one direction ends both."""
+        """Serve the received requests. Under TLS return false: EOF then ends both directions."""
         self._eof = True
         half_open = self._peer.protocol == "http"
         self._start_next()
@@ -160,9 +160,9 @@ class Connection(asyncio.Protocol, ResponseSink):
     # Called by the connection table.
 
     def on_timeout(self) -> None:
-        """Close a connection after its client was too slow to send or to read.
+        """Close the connection: the client was too slow to send or to read.
 
-        A queued request is tried first: the client is at fault only for an incomplete one.
+        A queued request is started first. The client gets 408 only if this request is incomplete.
         """
         if self.state is CLOSING or self._blocked:
             self._transport.abort()
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def update_serving(self) -> None:
         """Apply the current `Serving` of the server to the next request.
 
-        A request in flight completes in its own application.
+        A request in progress completes in the application that received it.
         """
         self._serving = serving = self._context.serving
         self._parser.max_body = serving.limits.max_body
@@ -189,12 +189,12 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._exchange.close_after_response()
 
     def drain(self) -> None:
-        """Close after the current request, or now if there is none.
+        """Close after the current request. Close an idle connection immediately.
 
-        A new client without a response has a moment to send its request.
+        A client without a response so far gets `_LINGER_TIMEOUT` to send its first request.
         """
         self._draining = True
-        self._match = None  # its responses do not close the connection
+        self._match = None  # responses of the fast path leave the connection open
         if self._exchange is not None:
             self._exchange.close_after_response()
         elif self.state is IDLE and self._authenticated is not None:
@@ -203,7 +203,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self.deadline = min(self.deadline, self._loop.time() + _LINGER_TIMEOUT)
 
     def abort(self) -> None:
-        """Close now."""
+        """Close immediately; unsent data is lost."""
         self._transport.abort()
 
     # Called by the fair queue.
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._bound_read_ahead()
 
     def _serve_buffered(self) -> bool:
-        """Serve the next buffered request, or wait for its body; false if its head is unknown."""
+        """Use the fast path for the next buffered request; return false if its head is unknown."""
         buffer = self._parser.buffer
         match = None if self._eof or self._parser.head is not None else self._match
         known = match(buffer) if match is not None else None
@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _respond(self, known: KnownRequest, data: bytes) -> bool:
-        """Respond to a request with a known head; false leaves it to the application."""
+        """Respond by the fast path; return false if the application must handle the request."""
         response = known.respond(data, self)
         if response is None:
             return False
@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._transport.write(response)
             if is_buffered or not known.keep_alive:
                 self._end_response(keep_alive=known.keep_alive)
-            else:  # as nearly always
+            else:  # the usual case
                 self.deadline = self._loop.time() + self._serving.limits.idle_timeout
         else:
             self.state = RESPONDING
@@ -276,9 +276,9 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _start_next(self) -> None:
-        """Start the next request of an authenticated client on the fast path, or else queue it.
+        """Serve the next request by the fast path if its client is authenticated; else queue it.
 
-        An incomplete or malformed head is handled immediately: it costs little.
+        While its head is incomplete, the request is only checked, without a queue: this is cheap.
         """
         if not self._parser.has_head:
             self.resume()
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         queue.enqueue(self.resume, rejected=self._authenticated is False)
 
     def _next_request(self) -> None:
-        """Continue after a response, with buffered bytes or with the next that arrive."""
+        """Continue after a response: queue the next buffered request, or wait for one."""
         if self._eof and self.state is IDLE:
             self._linger_close()
             return
@@ -307,14 +307,14 @@ class Connection(asyncio.Protocol, ResponseSink):
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.state = RESPONDING
         self._awaits_body = False
-        if not self._blocked:  # "100 Continue" may have been more than the client reads
+        if not self._blocked:  # a client that does not read "100 Continue" keeps its deadline
             self.deadline = inf
         self._exchange = exchange = Exchange(self, head, self._peer)
         if self._draining or not self._serving.keep_alive:
             exchange.close_after_response()
         try:
             exchange.dispatch(self._serving.app, body)
-        except HTTPInputError:  # Tornado does not read the query
+        except HTTPInputError:  # Tornado cannot parse the query string
             self._exchange = None
             self._reject(HTTPStatus.BAD_REQUEST)
             return
@@ -326,7 +326,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         self._linger_close()
 
     def _linger_close(self) -> None:
-        """Send the written bytes, then the end; discard further input."""
+        """Send the buffered output and close; discard further input."""
         self.state = CLOSING
         self._parser.buffer.clear()
         unsent = self._transport.get_write_buffer_size()

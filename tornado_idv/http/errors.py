@@ -1,4 +1,4 @@
-"""The error of a request rejected by the server."""
+"""The exception for a request that the HTTP server rejects."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from http import HTTPStatus
 
 
 class HttpError(Exception):
-    """The request is rejected with ``status``, and its connection is closed.
+    """Rejects a request with ``status``, and closes its connection.
 
-    After a framing error the position of the next request is unknown: nothing after it may be read
+    After a framing error, the start of the next request is unknown: further input must not be read
     (RFC 9112, section 9.6).
     """
 

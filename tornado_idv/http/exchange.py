@@ -1,4 +1,4 @@
-"""One request and its response: the link between the connection and Tornado's application."""
+"""One request and its response, between a connection and the Tornado application."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ _SPELLING = {
     "Ratelimit": "RateLimit",
     "Ratelimit-Policy": "RateLimit-Policy",
 }
-"""Names as responses have always had them; Tornado's `HTTPHeaders` changes their case."""
+"""Header names in responses, by the spelling of Tornado's `HTTPHeaders`, which changes their case.
+Clients get the spelling of the first version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection; Tornado calls it the connection's context."""
+    """The remote end of a connection. Tornado calls it the context of the connection."""
 
     remote_ip: str
     protocol: str
@@ -37,7 +38,7 @@ class Peer:
 
     @classmethod
     def of(cls, transport: BaseTransport) -> Peer:
-        """Return the other end of a transport."""
+        """Return the remote end of a transport."""
         address = transport.get_extra_info("peername")
         protocol = "http" if transport.get_extra_info("sslcontext") is None else "https"
         if isinstance(address, str | bytes):  # a path, empty for most clients
@@ -53,7 +54,7 @@ class Peer:
 
 
 class ResponseSink(Protocol):
-    """Interface of a connection for its exchange."""
+    """The interface of a connection for its exchange."""
 
     def send(self, data: bytes) -> Future[None]:
         """Write bytes; return a completed future, which Tornado expects."""
@@ -72,8 +73,8 @@ class Exchange(HTTPConnection):
     """
 
     authenticated = False
-    """Set by the handler after it accepted the client's credentials. Later requests of the
-    connection do not wait for clients without credentials."""
+    """Set by the handler after it has accepted the client's key. Later requests of the connection
+    then wait in the queue of authenticated clients."""
 
     def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
         self.head = head
@@ -98,17 +99,17 @@ class Exchange(HTTPConnection):
         self._keep_alive = False
 
     def reset(self) -> None:
-        """Close the connection with a TCP reset. Later writes are dropped."""
+        """Close the connection with a TCP reset; discard later writes."""
         self._sink.reset()
 
     def on_disconnect(self) -> None:
-        """Call the handler's close callback: the client has disconnected."""
+        """Call the handler's close callback after the client has disconnected."""
         callback, self._on_close = self._on_close, None
         if callback is not None:
             callback()
 
     def set_close_callback(self, callback: Callable[[], None] | None) -> None:
-        """Set the listener for a client that disconnects before the end of the response."""
+        """Set the function to call if the client disconnects before the end of the response."""
         self._on_close = callback
 
     def write_headers(
@@ -132,7 +133,7 @@ class Exchange(HTTPConnection):
         ):
             self._keep_alive = False
         connection = self.head.connection_field(keep_alive=self._keep_alive).rstrip()
-        lines.insert(max(len(lines) - 1, 1), connection)  # before the framing, as always
+        lines.insert(max(len(lines) - 1, 1), connection)  # always before the framing header
         head = "\r\n".join(filter(None, lines))
         return self._sink.send(f"{head}\r\n\r\n".encode("latin-1") + (chunk or b""))
 

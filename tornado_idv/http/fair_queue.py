@@ -1,24 +1,24 @@
-"""Fair queues limit how many waiting requests start in one event-loop iteration.
+"""Fair queues limit the number of waiting requests that start per event-loop iteration.
 
-A thousand clients may pipeline, or send batches or invalid requests. Without a bound each iteration
-is then as long as a thousand requests, and a new client waits for several iterations. So requests
-of authenticated clients that are pipelined, or that the fast path does not answer, start for
-`AUTHENTICATED_BUDGET` seconds. The rest start in later iterations.
+A thousand clients may pipeline, or send batches or invalid requests. Without a limit, an iteration
+would then handle a thousand requests, and a new client would wait for several iterations. So the
+queue of authenticated clients starts requests for `AUTHENTICATED_BUDGET` seconds per iteration, and
+the rest in later iterations. It holds pipelined requests, and requests outside of the fast path.
 
-Requests of connections without a valid key start one per iteration, and one more for each
-millisecond of the iteration. A rejected request takes about 0.2 ms, most of it in a later
-iteration: the queue cannot measure it there. So a flood of invalid keys takes a fraction of the
-time of a busy service, and long iterations of a busy service do not starve new clients.
+The queue of connections without a valid key starts one request per iteration, and one more for each
+millisecond of the iteration. A rejected request takes about 0.2 ms. Most of this time is spent in a
+later iteration, so the queue cannot measure it. With this rate, a flood of invalid keys takes a
+fraction of the time of a busy service, and long iterations do not starve new clients.
 
-These connections are in two classes, served alternately: *new* ones, without a response yet, and
-*rejected* ones, without a valid key in their last request. A connection waits for the earlier ones
-of its class, and for as many of the other class. So any number of rejected connections delays a
-new one by one request, and new connections do not starve rejected ones.
+This queue has two classes, served alternately. A *new* connection has no response yet. A *rejected*
+connection had no valid key in its last request. A connection waits for the earlier connections of
+its class, and for as many of the other class. So any number of rejected connections delays a new
+connection by one request, and new connections do not starve rejected connections.
 
-Not bounded: clients with a new connection for every guess are all new. The next new client waits
-for those ahead of it, up to ``server.max_connections``. Clients with shared connections of a proxy
-share their class. Fairness by client address would not help: behind a proxy the address may be the
-same for all.
+There is one gap. Clients that open a new connection for every guess are all in the class *new*. The
+next new client waits for all of them, at most ``server.max_connections``. Clients that share
+connections of a proxy also share a class. Fairness by client address would not help: behind a
+proxy, all clients may have the same address.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from collections.abc import Callable, Iterator
 AUTHENTICATED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
-"""Seconds of an iteration that count at most: it seems longer after the process was suspended."""
+"""Maximum length of an iteration in seconds. After a suspension of the process it seems longer."""
 
 
 Resume = Callable[[], object]
-"""The method of a connection that starts its next request."""
+"""A method of a connection. It starts the next request of this connection."""
 _Waiters = OrderedDict[Resume, None]
 
 
 class FairQueue:
-    """Resumes waiters in each iteration of the loop, in order of arrival within each class.
+    """Resumes waiting connections in each loop iteration, by order of arrival within each class.
 
-    A waiter is resumed at most once per iteration, and at least one is. Waiters are resumed for
-    ``budget`` seconds of an iteration, and for at least ``rate`` per second of its length.
-    ``timer`` returns seconds.
+    Each iteration resumes at least one waiter, and none twice. It continues until ``budget``
+    seconds have passed, and until it has resumed ``rate`` waiters for each second since the queue
+    was scheduled. ``timer`` returns seconds.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class FairQueue:
         self._scheduled_at = 0.0
 
     def enqueue(self, resume: Resume, *, rejected: bool = False) -> None:
-        """Call ``resume`` once, after all waiters of its class. If it waits, it keeps its position.
+        """Call ``resume`` once, after the present waiters of its class.
 
-        Its class must not change while it waits.
+        If ``resume`` is already waiting, it keeps its position. Its class must not change then.
         """
         self._classes[rejected].setdefault(resume)
         if not self._scheduled:
@@ -100,7 +100,7 @@ class FairQueue:
                 self._schedule()
 
     def _turns(self) -> Iterator[_Waiters]:
-        """Alternate between the classes, once for each present waiter."""
+        """Yield the classes alternately, once for each present waiter."""
         left = [len(waiters) for waiters in self._classes]
         while any(left):
             self._turn = 1 - self._turn

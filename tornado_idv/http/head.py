@@ -1,7 +1,7 @@
-"""Parse a request head: llhttp reads it, and ambiguous framing is rejected.
+"""The parser of request heads. It uses llhttp, and rejects ambiguous framing.
 
-A request is rejected if two readers could see its end in different places (RFC 9112, section 11.2),
-even if llhttp accepts it.
+If two servers could disagree about the end of a request (RFC 9112, section 11.2), the request is
+rejected, even if llhttp accepts it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tornado_idv.http.errors import HttpError
 MAX_TARGET = 2048
 MAX_FIELDS = 100
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) (HTTP/1\.[01])\r\n")
-# Some servers read these as the names with a hyphen.
+# Some servers treat the underscore as a hyphen.
 _SMUGGLING_NAMES = ("content_length", "content_encoding", "transfer_length", "transfer_encoding")
-# Tornado's pattern, bounded by the length of a name with its port.
+# Tornado's pattern, limited to the length of a host name with a port.
 _HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+;=:\[\]-]|%[0-9A-Fa-f]{2}){0,261}", re.ASCII)
 _ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class RequestHead(Struct, frozen=True):
-    """The start line, the header fields, and their meaning for framing and connection.
+    """A parsed request head.
 
-    ``content_length`` is the length of the body in bytes, ``None`` for a chunked body. ``data`` are
-    the bytes of the head.
+    ``content_length`` is the length of the body in bytes, or ``None`` for a chunked body. ``data``
+    contains the bytes of the head.
     """
 
     start_line: RequestStartLine
@@ -42,7 +42,7 @@ class RequestHead(Struct, frozen=True):
     data: bytes = b""
 
     def connection_field(self, *, keep_alive: bool) -> str:
-        """Return the ``Connection`` header line of a response with its line break, or nothing."""
+        """Return the ``Connection`` header line of a response, or ``""`` if it needs none."""
         if not keep_alive:
             return "Connection: close\r\n"
         is_http_1_0 = self.start_line.version == "HTTP/1.0"
@@ -52,7 +52,7 @@ class RequestHead(Struct, frozen=True):
 
 
 def parse_head(data: bytes, max_body: int) -> RequestHead:
-    """Parse a head, up to and including its empty line; raises `HttpError`."""
+    """Parse a head that ends with an empty line. Raises `HttpError`."""
     request_line = _REQUEST_LINE.match(data)
     if request_line is None:
         raise HttpError(HTTPStatus.BAD_REQUEST)
@@ -61,7 +61,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
     try:
         parser.feed_data(data)
     except httptools.HttpParserInvalidMethodError:
-        # The route responds to a method unknown to llhttp. Then we close.
+        # The application responds to a method unknown to llhttp. Then the connection is closed.
         fields = _Headers()
         with suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
             httptools.HttpRequestParser(fields).feed_data(b"GET" + data[request_line.end(1) :])
@@ -69,7 +69,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         start_line = _start_line(request_line)
         return RequestHead(start_line, fields, 0, keep_alive=False, expects_continue=False)
     except httptools.HttpParserUpgrade:
-        pass  # no upgrade is offered: the request for one is ignored (RFC 9110, 7.8)
+        pass  # a server without upgrades ignores the field (RFC 9110, 7.8)
     except httptools.HttpParserError:
         raise HttpError(HTTPStatus.BAD_REQUEST) from None
     start_line = _start_line(request_line)
@@ -86,7 +86,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         start_line,
         headers,
         length,
-        # Without framing, bytes that the client sent as a body must not be read as a request.
+        # Without framing, a body sent by the client must not be read as the next request.
         keep_alive=_keep_alive(start_line, headers)
         and (has_framing or start_line.method not in _METHODS_WITH_BODY),
         expects_continue="Expect" in headers and start_line.version == "HTTP/1.1" and length != 0,
@@ -95,7 +95,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
 
 
 class _Headers(HTTPHeaders):
-    """Header fields from llhttp, without the validation of `add`: llhttp has done it."""
+    """Header fields from llhttp. They are not validated again, unlike by `HTTPHeaders.add`."""
 
     def on_header(self, field: bytes, value: bytes) -> None:
         name, text = field.decode("ascii"), value.rstrip(b" \t").decode("latin-1")
@@ -106,7 +106,7 @@ class _Headers(HTTPHeaders):
 
 
 def _start_line(match: re.Match[bytes]) -> RequestStartLine:
-    """Return the start line, an absolute target reduced to its path (RFC 9112, 3.2.2)."""
+    """Return the start line. An absolute target is reduced to its path (RFC 9112, 3.2.2)."""
     method, target, version = (group.decode("ascii") for group in match.groups())
     origin = _ORIGIN.match(target)
     path = (target[origin.end() :] or "/") if origin else target
@@ -114,9 +114,9 @@ def _start_line(match: re.Match[bytes]) -> RequestStartLine:
 
 
 def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
-    """Return whether the client wants a persistent connection (RFC 9112, 9.3).
+    """Return whether the client permits a persistent connection (RFC 9112, 9.3).
 
-    llhttp has this flag as well, but resets it by the end of a request without a body.
+    The flag of llhttp cannot be used: it is reset at the end of a request without a body.
     """
     options = [each.strip().lower() for each in headers.get("Connection", "").split(",")]
     if start_line.version == "HTTP/1.0" and "keep-alive" not in options:
@@ -125,7 +125,7 @@ def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
 
 
 def _check_host(start_line: RequestStartLine, headers: HTTPHeaders) -> None:
-    """Require exactly one host. HTTP/1.0 may omit it (RFC 9112, 3.2)."""
+    """Raise `HttpError` unless there is one valid host. HTTP/1.0 may omit it (RFC 9112, 3.2)."""
     hosts = headers.get_list("Host")
     if not hosts and start_line.version == "HTTP/1.0":
         return
@@ -136,9 +136,10 @@ def _check_host(start_line: RequestStartLine, headers: HTTPHeaders) -> None:
 def _content_length(
     start_line: RequestStartLine, headers: HTTPHeaders, max_body: int
 ) -> int | None:
-    """Return the body's length, ``None`` for a chunked body (RFC 9112, 6.3, and stricter).
+    """Return the length of the body, or ``None`` for a chunked body.
 
-    llhttp has rejected an invalid length, two lengths, and a length together with chunks.
+    The rules are stricter than RFC 9112, section 6.3. llhttp has already rejected an invalid
+    length, two lengths, and a length together with chunks.
     """
     if any(name in headers for name in _SMUGGLING_NAMES):
         raise HttpError(HTTPStatus.BAD_REQUEST)

@@ -13,16 +13,16 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class RequestParser:
-    """Parse pipelined HTTP/1.1 requests; ``max_body`` limits bodies from the next head on."""
+    """Parser of pipelined HTTP/1.1 requests. A change of ``max_body`` applies to the next head."""
 
     def __init__(self, max_body: int) -> None:
         self.head: RequestHead | None = None
-        """The head of the request in progress, until its body is read."""
+        """The head of the current request, until its body has been read."""
         self.buffer = bytearray()
-        """Received bytes that are not part of a request returned before, or of `head`."""
+        """Received bytes after `head`, or after the previous request."""
         self.max_body = max_body
-        self._head_size = 0  # of the next head, once its end was found
-        self._searched = 0  # bytes of the buffer already searched for that end
+        self._head_size = 0  # size of the next head; 0 before its end has arrived
+        self._searched = 0  # bytes of the buffer already searched for the end of the head
         self._chunks: ChunkedBody | None = None
 
     @property
@@ -32,7 +32,7 @@ class RequestParser:
 
     @property
     def has_started(self) -> bool:
-        """Return whether a byte of a request was received; half an empty line is none."""
+        """Return whether a request has begun to arrive. The CR of an empty line does not count."""
         return self.head is not None or (bool(self.buffer) and self.buffer != b"\r")
 
     @property
@@ -47,9 +47,9 @@ class RequestParser:
             self._find_head()
 
     def read_head(self) -> RequestHead | None:
-        """Return the head of the next request, ``None`` until it is complete.
+        """Return the head of the current request, or ``None`` if it is incomplete.
 
-        Returns the same head until its body was read. Raises `HttpError`.
+        The next head is returned only after `read_body` has returned a body. Raises `HttpError`.
         """
         if self.head is None:
             self.head = head = self._take_head()
@@ -58,9 +58,10 @@ class RequestParser:
         return self.head
 
     def read_body(self) -> bytes | None:
-        """Return the body of `head`, ``None`` until it is complete.
+        """Return the body of `head`, or ``None`` if it is incomplete.
 
-        Then the next head can be read. Raises `HttpError` for a malformed chunked body.
+        After a complete body, the next head can be read. Raises `HttpError` for a malformed chunked
+        body.
         """
         if self.head is None:
             return None

@@ -1,4 +1,4 @@
-"""An HTTP server: an application on sockets."""
+"""The HTTP server. It serves an application on listening sockets."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from tornado_idv.http.serving import ServerContext, Serving
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 
 _BACKLOG = 4096
-"""Connections that may wait to be accepted, as many as for systemd's sockets, which also keep them
-during a restart."""
+"""Maximum number of connections waiting to be accepted, as in the systemd socket unit."""
 _ACCEPTS_PER_ITERATION = 8
-"""Listeners per socket, on duplicates of it. uvloop accepts one connection per listener and
-event-loop iteration: under load, new clients would wait in the backlog for seconds. A duplicate
-costs microseconds."""
+"""Listeners per socket, each on a duplicate of the descriptor. uvloop accepts one connection per
+listener and event-loop iteration: under load, new clients would wait in the backlog for seconds. A
+duplicate costs microseconds."""
 _SEND_BUFFER = 64 * 1024
-"""Bytes of responses in the kernel's buffer of a connection. Its default is megabytes: a client
-that never reads would fill it with ten thousand responses."""
+"""Size of the kernel's send buffer per connection. The default is megabytes: a client that never
+reads would fill it with ten thousand responses."""
 _RECEIVE_BUFFER = 16 * 1024
-"""Bytes of requests in the kernel's buffer of a connection; more if bodies may be larger. One read
-returns up to 1.5 times as many (Linux 6): a client can send that much past a limit."""
+"""Minimum size of the kernel's receive buffer per connection; a larger ``max_body`` raises it. One
+read returns up to 1.5 times this size (Linux 6), so a client can exceed a limit by this much."""
 _MAX_HANDSHAKES = 1000
-"""The maximum number of TLS handshakes in progress."""
+"""Maximum number of TLS handshakes in progress."""
 _HANDSHAKE_TIMEOUT = 3.0
 _HANDSHAKES_ABOVE_LIMIT = 16
-"""Handshakes above ``max_connections``: a 503 over TLS needs a complete one."""
+"""Handshakes allowed above ``max_connections``. A 503 over TLS needs a complete handshake."""
 
 
 class HttpServer:
-    """Serves an application within limits until it is drained or closed.
+    """Serves an application within limits until `drain` or `close` is called.
 
-    ``timer`` measures the cost of queued requests, in seconds.
+    ``timer`` returns seconds. It measures the duration of queued requests.
     """
 
     def __init__(self, serving: Serving, *, timer: Callable[[], float] = time.perf_counter) -> None:
@@ -60,16 +59,16 @@ class HttpServer:
     async def listen(
         self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
     ) -> None:
-        """Accept connections on bound sockets, in the clear or with TLS."""
+        """Accept connections on bound sockets, with TLS if there is a context."""
         limits, loop = self._context.serving.limits, self._context.loop
         for each in sockets:
-            # First, and for `dup`, too: another process may accept from the same socket.
+            # Before `dup`, which shares this flag: another process may accept a connection first.
             each.setblocking(False)  # noqa: FBT003 - the method takes no keyword
             receive = min(max(_RECEIVE_BUFFER, limits.max_body), _SEND_BUFFER)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             if tls is None:
-                # Not `create_unix_server`: it removes the file of the socket at its close.
+                # `create_unix_server` would remove the file of the socket when it is closed.
                 create = loop.create_server
                 for sock in (each, *(each.dup() for _ in range(_ACCEPTS_PER_ITERATION - 1))):
                     self._listeners.append(await create(self.connect, sock=sock, backlog=_BACKLOG))
@@ -84,10 +83,10 @@ class HttpServer:
         return Connection(self._context)
 
     def replace(self, serving: Serving, tls: ssl.SSLContext | None = None) -> None:
-        """Serve another application within other limits, from the next request on.
+        """Change the application and the limits, from the next request on.
 
-        Open connections stay open, and requests in flight complete in the old application.
-        ``tls`` is the context for new connections of a server with TLS.
+        Open connections stay open. Requests in progress complete in the old application. ``tls`` is
+        the context for new connections of a server with TLS.
         """
         self._context.serving = serving
         self._connections.update(serving.limits)
@@ -100,7 +99,7 @@ class HttpServer:
         return min(_HANDSHAKE_TIMEOUT, self._context.serving.limits.idle_timeout)
 
     def _has_room_for_handshake(self, pending: int) -> bool:
-        """Return whether another handshake, besides ``pending``, fits the limits."""
+        """Return whether the limits permit another handshake in addition to ``pending``."""
         limit = self._context.serving.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
         return pending < _MAX_HANDSHAKES and len(self._connections) + pending < limit
 
@@ -109,16 +108,16 @@ class HttpServer:
         return self._connections.states()
 
     def connections_limit(self) -> int:
-        """Return the number of connections above which new ones are rejected."""
+        """Return the maximum number of connections."""
         return self._context.serving.limits.max_connections
 
     async def drain(self) -> None:
-        """Stop accepting; return when every request was answered and every client is gone."""
+        """Stop accepting, complete all requests, and wait until all connections are closed."""
         self._stop_accepting()
         await asyncio.sleep(0)  # accepted sockets become connections in the next iteration
         handshakes = [each.finish() for each in self._acceptors]
         await asyncio.gather(self._connections.drain(), *handshakes)
-        await self._connections.drain()  # those of the handshakes
+        await self._connections.drain()  # connections that these handshakes created
 
     def close(self) -> None:
         """Stop accepting and abort every connection."""

@@ -1,4 +1,4 @@
-"""An application with its limits, and the objects that all connections share."""
+"""The interface of the fast path, and the objects shared by all connections."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tornado_idv.http.trusted_proxies import TrustedProxies
 
 
 class Pending(Protocol):
-    """A request of the fast path. Its response is sent later, to its `ResponseSink`."""
+    """A running request of the fast path. It sends its response to its `ResponseSink` later."""
 
     def close_after_response(self) -> None:
         """Close the connection when the response is complete."""
 
     def on_disconnect(self) -> None:
-        """The client has disconnected."""
+        """Handle the disconnection of the client."""
 
 
 class KnownRequest(Protocol):
-    """A request with a known head. It contains credentials: do not keep it.
+    """A request that the fast path can serve, recognized by its head.
 
-    ``size`` is that of head and body; the body may be incomplete. With ``keep_alive`` the
-    connection stays open after it.
+    ``size`` is the size of head and body. The body may be incomplete. With ``keep_alive`` the
+    connection stays open after the response. Do not keep the object: it contains the client's key.
     """
 
     @property
@@ -40,19 +40,19 @@ class KnownRequest(Protocol):
     def keep_alive(self) -> bool: ...
 
     def respond(self, data: bytes, sink: ResponseSink) -> bytes | Pending | None:
-        """Return the response to this request with the bytes ``data``, or a pending one.
+        """Return the response to this request, whose bytes are ``data``, or a pending request.
 
-        ``None`` sends it on the normal path. A client with a response from here counts as
-        authenticated, as after `Exchange.authenticated`.
+        ``None`` means that the application must handle the request. After any other result, the
+        client counts as authenticated.
         """
 
 
 Match = Callable[[bytes | bytearray], KnownRequest | None]
-"""Returns the request at the start of bytes, ``None`` for an unknown head."""
+"""Returns the request at the start of the bytes, or ``None`` if its head is unknown."""
 FastPath = Callable[[Peer], Match]
-"""A shortcut from the bytes of a request to its response, for each new connection."""
+"""Returns the `Match` for a new connection."""
 Reject = Callable[[HTTPStatus, str], bytes]
-"""Renders and logs the response to a request rejected before the application. Takes the status
+"""Renders and logs the response to a request that does not reach the application. Takes the status
 and the peer's address."""
 
 
@@ -60,9 +60,8 @@ and the peer's address."""
 class Serving:
     """An application and its limits.
 
-    ``reject`` renders and logs the response to a request that does not reach the application.
-    ``fast_path`` answers known requests without the application. With ``keep_alive`` a
-    connection stays open after a response if the client permits it.
+    ``fast_path`` serves requests with a known head without the application. With ``keep_alive``, a
+    connection stays open after a response if the client permits this.
     """
 
     app: HTTPServerConnectionDelegate
@@ -81,12 +80,12 @@ class ServerContext:
     loop: AbstractEventLoop
     connections: ConnectionTable
     authenticated: FairQueue
-    """Authenticated clients with a request that is pipelined, or not answered on the fast path."""
+    """The queue of authenticated clients, for requests pipelined or outside of the fast path."""
     unauthenticated: FairQueue
     written: Future[None]
-    """A completed future: Tornado's handlers do not wait for the client to read."""
+    """A completed future for all writes: Tornado's handlers do not wait for the client to read."""
 
     def leave_queues(self, resume: Resume) -> None:
-        """Remove a connection from the queue it may wait in."""
+        """Remove a connection from both queues."""
         self.authenticated.cancel(resume)
         self.unauthenticated.cancel(resume)

@@ -1,7 +1,7 @@
-"""Accept TLS connections, with bounds on the handshakes in progress.
+"""The acceptor of TLS connections. It limits the handshakes in progress.
 
-asyncio's own server creates a protocol only after the handshake. A client that never begins one
-would hold a descriptor that nothing counts.
+asyncio's own server creates a protocol only after the handshake. A client without a handshake would
+hold a descriptor, and no limit would count it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from functools import partial
 _log = logging.getLogger(__name__)
 
 _ACCEPT_BATCH = 8
-"""Connections accepted per iteration: a burst must not delay other traffic."""
+"""Maximum number of connections accepted per iteration: a burst must not delay other traffic."""
 _RETRY_AFTER = 1.0
-"""Seconds until accepting is tried again after the system refused a descriptor."""
+"""Seconds until the next attempt after `accept` has failed, for example without descriptors."""
 _READ_BUFFER = 16 * 1024
-"""Bytes read ahead of a paused connection; the default of asyncio is 256 KiB."""
+"""Maximum bytes read from a client while reading is paused. The default of asyncio is 256 KiB."""
 
 
 class TlsAcceptor:
-    """Turns connections on a non-blocking listening socket into TLS connections.
+    """Accepts TLS connections on a non-blocking listening socket.
 
-    ``connect`` makes the protocol of a connection after its handshake. ``has_room`` gets the number
-    of pending handshakes and returns whether there may be one more. If not, the oldest one is
-    aborted: a regular client needs milliseconds. A handshake is also aborted after ``timeout``
-    seconds.
+    ``connect`` creates the protocol of a connection after its handshake. ``has_room`` takes the
+    number of pending handshakes, and returns whether another is allowed. If not, the oldest
+    handshake is aborted: a regular client needs milliseconds. A handshake is also aborted after
+    ``timeout`` seconds.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class TlsAcceptor:
         task.add_done_callback(partial(self._end, accepted))
 
     async def _handshake(self, accepted: socket.socket) -> None:
-        with suppress(OSError):  # among them all errors of TLS, and a timeout
+        with suppress(OSError):  # includes all errors of TLS and timeouts
             transport, _ = await self._loop.connect_accepted_socket(
                 self._connect,
                 accepted,
@@ -122,4 +122,4 @@ class TlsAcceptor:
     def _end(self, accepted: socket.socket, task: Task[None]) -> None:
         self._pending.pop(task, None)
         if task.cancelled():
-            accepted.close()  # a task cancelled before its first step has no transport to do it
+            accepted.close()  # a task cancelled before its first step has no transport to close

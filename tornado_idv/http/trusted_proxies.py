@@ -1,7 +1,7 @@
 """The client's address behind proxies: the trusted part of ``X-Forwarded-For``.
 
-Any client can send this header. Each proxy appends the address of its client. So the header is read
-from its end, as far as the proxies that wrote the entries are trusted.
+Any client can send this header, and each proxy appends the address of its client. So the header is
+read from its end, up to the first entry that no trusted proxy has written.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _ENTRY = re.compile(
     r"([0-9.]+)(?::[0-9]{1,5})?|\[([0-9a-f]*:[0-9a-f:.]+)\](?::[0-9]{1,5})?|([0-9a-f:.]+)",
     re.ASCII | re.IGNORECASE,
 )
-"""IPv4 with or without a port, IPv6 in brackets the same, IPv6 bare; never with a zone."""
+"""IPv4 or IPv6 in brackets, both with an optional port, or IPv6 without brackets. No zones."""
 
 UNIX = "unix:"
 """The address of every client of a Unix socket, as in nginx."""
 _MAX_ENTRY = 64
-"""More characters than an address with its port has."""
+"""Maximum characters of an entry. An address with its port is shorter."""
 _MAX_ENTRIES = 100
-"""Entries read at most: no chain of proxies is longer."""
+"""Maximum number of entries to read. No chain of proxies is longer."""
 _MEMO_SIZE = 4096
 
 
@@ -33,11 +33,11 @@ class _Hop(NamedTuple):
 
 
 class TrustedProxies:
-    """The proxies whose ``X-Forwarded-For`` entries are trusted.
+    """The set of trusted proxies. Their ``X-Forwarded-For`` entries are trusted.
 
-    ``networks`` are addresses, or networks like ``10.0.0.0/8``; an IPv4-mapped IPv6 address
-    counts as the IPv4 address. `UNIX` is the address of all clients of Unix sockets. In a header it
-    is no address: it would be one of another machine.
+    ``networks`` are addresses, or networks like ``10.0.0.0/8``. An IPv4-mapped IPv6 address counts
+    as the IPv4 address. `UNIX` trusts all clients of Unix sockets. In a header, `UNIX` is invalid:
+    it would mean a socket of another machine.
     """
 
     def __init__(self, networks: Iterable[str]) -> None:
@@ -46,11 +46,11 @@ class TrustedProxies:
         self._hop = lru_cache(_MEMO_SIZE)(self._read_hop)
 
     def client_address(self, peer: str, forwarded_for: str) -> str:
-        """Return the address of the client behind ``peer``, the other end of the connection.
+        """Return the address of the client behind ``peer``, the remote end of the connection.
 
-        ``forwarded_for`` is the value of ``X-Forwarded-For``, several lines joined with commas.
-        The client is the last hop that is not a trusted proxy. An invalid entry ends the chain: the
-        proxy that wrote it counts as the client.
+        ``forwarded_for`` is the value of ``X-Forwarded-For``, with several lines joined by commas.
+        The client is the hop nearest to the service that is not a trusted proxy. If an entry is
+        invalid, the proxy that wrote it counts as the client.
         """
         hop = self._unix if peer == UNIX else self._hop(peer) or _Hop(peer, trusted=False)
         entries = forwarded_for.rsplit(",", _MAX_ENTRIES)[-_MAX_ENTRIES:]
@@ -70,10 +70,10 @@ class TrustedProxies:
 
 
 def normalize_address(text: str) -> str:
-    """Return the address of a connection's other end for the log.
+    """Return the canonical form of a socket's remote address, for the log.
 
-    An IPv4-mapped IPv6 address becomes IPv4, and a zone is removed. The result is empty without an
-    address, as for a client that has disconnected.
+    An IPv4-mapped IPv6 address becomes IPv4, and a zone is removed. Without an address, such as
+    after the client has disconnected, the result is empty.
     """
     return str(_parse_address(text.partition("%")[0]) or "")
 

@@ -1,4 +1,4 @@
-"""The interface of a backend, one configured source of users; plugins implement it."""
+"""The interface of backends. A backend is one configured source of users. Plugins implement it."""
 
 from __future__ import annotations
 
@@ -38,32 +38,33 @@ class BreakerOptions(Options):
     failures: Annotated[WholeNumber, Field(ge=1)] = 5
     """The number of consecutive failures that opens the circuit."""
     open_for: Annotated[Duration, Field(gt=0)] = 5.0
-    """How long the circuit is open at first, ± 20 %; it doubles after each failed probe."""
+    """The first time for which the circuit is open, ± 20 %. It doubles after each failed probe."""
     open_max: Annotated[Duration, Field(gt=0)] = 60.0
-    """How long the circuit is open at most, ± 20 %."""
+    """The maximum time for which the circuit is open, ± 20 %."""
 
 
 class CanaryOptions(Options):
-    """A user who must always be found, for each kind of query to protect.
+    """A canary: a user who must always be found.
 
     If this user is missing, "not found" is not trusted: the source may have lost its users, or the
-    right to read them. With ``plan`` or ``absent`` no answer is trusted then: conditions may read
-    members that are hidden or misspelt.
+    right to read them. With ``plan`` or ``absent``, found users are not trusted then, either:
+    conditions may read members that are hidden or misspelt.
     """
 
     nickname: str | None = None
-    """The nickname, such as "@idv-canary"; protects lookups by nickname."""
+    """The nickname of this user, such as "@idv-canary". It protects lookups by nickname."""
     card_number: str | None = None
-    """The card number; protects lookups by card number."""
+    """The card number of this user. It protects lookups by card number."""
     plan: Annotated[str, Field(min_length=1)] | None = None
     """The plan that this user must have."""
     absent: str | None = None
     """A disabled user who must not be found, as @nickname or the digits of a card."""
     max_age: Duration = 5.0
-    """How long before the end of a lookup the canary's own lookup may have begun.
+    """The maximum age of a canary check that confirms an answer.
 
-    This is for lookups that the canary must confirm. With 0s it is looked up after each of them.
-    With several canaries the shortest time counts."""
+    The age is the time from the start of the canary's lookup to the end of the confirmed lookup.
+    With 0s, the canary is looked up after each lookup to confirm. With several canaries, the
+    shortest time counts."""
 
     @field_validator("nickname", "card_number", "absent")
     @classmethod
@@ -93,54 +94,54 @@ _Canary = Annotated[
 
 
 class ShadowOptions(Options):
-    """Comparison of a backend that never answers with the backends that do.
+    """The options of a shadow: a backend that never answers, and is compared with the others.
 
-    It gets a sample of the real lookups, after their responses.
+    A shadow gets a sample of the real lookups, after their responses.
     """
 
     sample: Percentage
-    """The percentage of lookups past the cache to compare, such as 5%."""
+    """The percentage of uncached lookups to compare, such as 5%."""
     hits: bool = False
-    """Whether answers of the cache are compared, too. Each costs a lookup in the source."""
+    """Whether cached answers are compared, too. Each comparison costs a lookup in the source."""
     rate: RateLimit = Rate(10, 1.0)
-    """How many lookups each process compares at most; more are counted as skipped."""
+    """The maximum rate of comparisons per process. Lookups above it are counted as skipped."""
     state: ConfigPath | None = None
     """The file that records the compared users, for ``tornado-idv migrate``."""
 
 
 class BackendOptions(Options):
-    """The options of every backend in ``config.yaml``; a kind adds its own.
+    """The common options of all backends in ``config.yaml``. Each kind adds its own options.
 
-    Durations are in seconds. ``cache_ttl`` and ``negative_ttl`` default to those of the
-    ``cache`` section.
+    Durations are in seconds. The defaults of ``cache_ttl`` and ``negative_ttl`` are in the section
+    ``cache``.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     """The name of this backend in logs and ``lookup --explain``."""
     kind: str
-    """The kind of backend, as its plugin names it."""
+    """The kind of backend, by its name in the plugin."""
     timeout: Annotated[Duration, Field(gt=0)] = 0.8
-    """How long one lookup may take."""
+    """The maximum time of one lookup."""
     on_unavailable: Literal["fail", "continue"] = "fail"
-    """Whether a lookup fails or continues with the next backend while this one is unavailable.
+    """The behaviour of a lookup while this backend is unavailable: fail or query the next one.
 
     With continue, a user unknown to all later backends still gets 503, never 404."""
     match: Pattern | None = None
-    """A regular expression that the whole query must match: @nickname or the digits of a card.
+    """A regular expression for the whole query: @nickname or the digits of a card.
 
-    Other queries are not sent to this backend: they are "not known here"."""
+    A query that does not match is not sent to this backend. It counts as "not known here"."""
     max_concurrent: Annotated[WholeNumber, Field(ge=1)] = 64
     """The maximum number of concurrent lookups.
 
-    Other lookups wait for up to half of their remaining time, and then fail as unavailable."""
+    A further lookup waits for up to half of its remaining time, and then fails as unavailable."""
     breaker: BreakerOptions = BreakerOptions()
     """The circuit breaker of this backend."""
     cache_ttl: Duration | None = None
     """How long a user found here is served from the cache."""
     negative_ttl: Duration | None = None
-    """How long "not found" is served from the cache; the shortest time of all backends counts."""
+    """How long "not found" is served from the cache. The shortest time of all backends counts."""
     canary: _Canary | None = None
-    """A user, or a list of up to five, who must be found for "not found" to be trusted."""
+    """One to five users who must be found. Without them, "not found" is not trusted."""
     shadow: ShadowOptions | None = None
     """Makes this backend a shadow: it never answers, and is compared with the others."""
     _folds_nicknames: bool = PrivateAttr(default=False)
@@ -161,7 +162,8 @@ class BackendOptions(Options):
     def folds_nicknames(self) -> bool:
         """Return whether ``identifiers.nickname_case`` is ``fold``.
 
-        The backend then gets nicknames in lower case, and must find those stored in another case.
+        Queries then have nicknames in lower case. The backend must ignore the case of stored
+        nicknames.
         """
         return self._folds_nicknames
 
@@ -172,16 +174,16 @@ OptionsT = TypeVar("OptionsT", bound=BackendOptions)
 class Backend(ABC, Generic[OptionsT]):
     """One configured source of users.
 
-    `open` is called once before the first `find`, `close` once after the last;
-    all three run on the event loop, so blocking calls belong in a thread.
+    `open` is called once before the first `find`, and `close` once after the last. All three run on
+    the event loop, so blocking calls belong in a thread.
     """
 
     options_type: ClassVar[type[BackendOptions]] = BackendOptions
-    """The model of this kind's options."""
+    """The model of the options of this kind."""
     can_lose_users: ClassVar[bool] = False
     """Whether the source may lose its users, or the right to read them, without an error.
 
-    ``check`` recommends a canary then.
+    For such a source, ``tornado-idv check`` recommends a canary.
     """
 
     def __init__(self, options: OptionsT) -> None:
@@ -192,47 +194,50 @@ class Backend(ABC, Generic[OptionsT]):
 
     @classmethod
     def user_store(cls, options: OptionsT) -> UserStore | None:  # noqa: ARG003 for subclasses
-        """Return access to all users, for ``tornado-idv users``.
+        """Return the store of all users, for ``tornado-idv users``.
 
-        ``None`` if this kind of backend offers none; raises `StartError` if these options do not.
+        If this kind of backend has no such store, return ``None``. Raises `StartError` if these
+        options do not permit one.
         """
         return None
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query that this backend can answer; it gets no others."""
+        """The kinds of query that this backend can answer. It gets no other queries."""
         return frozenset({ByNickname, ByCard})
 
     @property
     def user_count(self) -> int | None:
-        """The number of users, for the metrics; ``None`` if unknown.
+        """The number of users, for the metrics. ``None`` means unknown.
 
-        Read while the backend is open, on the event loop: it must not block.
+        The property is read on the event loop while the backend is open. It must not block.
         """
         return None
 
     @property
     def problem(self) -> str | None:
-        """Problem with the source, such as an invalid change or a lost connection.
+        """The current problem of the source, such as an invalid change or a lost connection.
 
-        It makes the service degraded. No value of a user may be in it. Read as `user_count`.
+        A problem makes the service degraded. The text must not contain a value of a user. The
+        property is read like `user_count`.
         """
         return None
 
     @property
     def revision(self) -> str | None:
-        """Identity of the content that answers come from, equal in all processes.
+        """An identifier of the current content of the source, equal in all processes.
 
-        With another identity after a restart, answers from before are dropped; with ``None`` they
-        are kept. It must not change before `notify_changed` was called. Read as `user_count`.
+        If it differs after a restart, answers from before are dropped. If it is ``None``, they are
+        kept. It must not change before `notify_changed` is called. The property is read like
+        `user_count`.
         """
         return None
 
     @property
     def servers(self) -> Collection[tuple[str, str]]:
-        """The servers that lookups use: the address and the role of each, such as ``standby``.
+        """The address and the role, such as ``standby``, of each server that lookups use.
 
-        For a source that may fail over. Read as `user_count`.
+        This is for a source that may fail over. The property is read like `user_count`.
         """
         return ()
 
@@ -244,25 +249,25 @@ class Backend(ABC, Generic[OptionsT]):
 
     @abstractmethod
     async def find(self, query: Query) -> User | BackendResult | None:
-        """Look a user up; ``None`` means "not known here" and nothing else.
+        """Look a user up. Return ``None`` only if the source does not know the user.
 
-        A `BackendResult` adds a shorter time to live, or forbids caching. Raises `Unavailable` if
-        the source cannot be reached now, and `Broken` if its data or response cannot be right. It
-        need not bound its time: the guard cancels it after ``timeout``.
+        A `BackendResult` can shorten the time to live, or forbid caching. Raises `Unavailable` if
+        the source cannot be reached now, and `Broken` if its data or response is wrong. No timeout
+        is needed: the caller cancels this method after the option ``timeout``.
         """
 
     async def find_canary(self, query: Query) -> User | BackendResult | None:
-        """Look a canary up as `find` does, but past every cache on the way to the source.
+        """Look a canary up as `find` does, but bypass every cache between here and the source.
 
-        A backend that sets `BackendResult.server` must set it here, too.
+        If `find` sets `BackendResult.server`, this method must set it, too.
         """
         return await self.find(query)
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:  # noqa: ARG002 for subclasses
-        """Look a user up as `find` does, for ``tornado-idv lookup --steps``.
+        """Look a user up as `find` does, and record the steps, for ``tornado-idv lookup --steps``.
 
-        A backend adds its steps to ``steps``, also before it raises. It must mask its own secrets
-        (`Masker`); the command masks values of ``${env:…}`` and ``${file:…}``.
+        A backend appends to ``steps``, also before it raises an error. It must mask its secrets by
+        a `Masker`. Only values from ``${env:…}`` and ``${file:…}`` are masked by the command.
         """
         return await self.find(query)
 
@@ -270,28 +275,28 @@ class Backend(ABC, Generic[OptionsT]):
         """Release the resources of `open`."""
 
     def on_change(self, listener: Callable[..., None]) -> None:
-        """Set the listener of `notify_changed`; it gets the same arguments."""
+        """Set the function that `notify_changed` calls with its arguments."""
         self._on_change = listener
 
     def notify_changed(self, *queries: Query) -> None:
         """Drop the cached answers of this backend after a change of its data.
 
-        With ``queries`` only the answers for these users are dropped, and every "not found":
-        report users that change together in one call. Must be called on the event loop.
+        With ``queries``, drop only the answers for these users, and every "not found". Report users
+        that change together in one call. Must be called on the event loop.
         """
         if self._on_change is not None:
             self._on_change(*queries)
 
     def on_available(self, listener: Callable[[bool], None]) -> None:
-        """Set the listener of `notify_available`; it gets ``verified``."""
+        """Set the function that `notify_available` calls with the argument ``verified``."""
         self._on_available = listener
 
     def notify_available(self, *, verified: bool = False) -> None:
         """Let the next lookup probe an open circuit breaker.
 
-        For a backend that notices when its source responds again. With ``verified`` it has made
-        sure that lookups succeed: the circuit breaker closes, and earlier failures no longer
-        degrade the service. Must be called on the event loop.
+        A backend may call this when its source responds again. With ``verified``, the backend has
+        made sure that lookups succeed. Then the circuit breaker closes, and earlier failures no
+        longer degrade the service. Must be called on the event loop.
         """
         if self._on_available is not None:
             self._on_available(verified)

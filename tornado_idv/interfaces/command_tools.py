@@ -9,7 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # it imports pydantic and msgspec, and `--help` starts faster without them
+if TYPE_CHECKING:  # the module imports pydantic and msgspec, which would slow `--help`
     from tornado_idv.interfaces.backend import BackendOptions
 
 
@@ -24,12 +24,13 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class CommandTools:
-    """Common parts of all commands, so that the commands of plugins behave like the others.
+    """Common parts of all commands. With them, commands of plugins behave like the others.
 
     ``config_option`` and ``json_option`` are decorators. They add the parameters ``config_path``
     and ``as_json``. ``read_backends`` returns the options of the backends in a configuration
     file, in order; it raises `StartError`.
-    ``exit_on_error(code, as_json=False)`` prints an `IdvError` raised within, and exits.
+    ``exit_on_error(code, as_json=False)`` is a context manager. If its block raises an `IdvError`,
+    it prints the error and exits with ``code``.
     """
 
     config_option: Callable[[Any], Any]
@@ -39,7 +40,7 @@ class CommandTools:
 
 
 def printable(line: str) -> str:
-    """Escape control characters: a terminal cannot show them in a line, or would obey them.
+    """Return the line with control characters escaped: a terminal would obey them.
 
     Line breaks are escaped, too, so no value can look like a separate line.
     """

@@ -10,37 +10,37 @@ from dataclasses import dataclass, field
 class Feature:
     """Everything that one feature adds to the service.
 
-    All of it is named by its place, ``"package.module:name"``, and imported when it is used.
+    Each addition is named by its place, ``"package.module:name"``, and imported on first use.
     """
 
     name: str
-    """The name of its folder."""
+    """The name of the feature's folder."""
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Commands of ``tornado-idv`` by name: the place and a summary."""
+    """Commands of ``tornado-idv``: the place and the summary by name."""
     key_commands: Sequence[str] = ()
-    """The places of commands of ``tornado-idv keys``."""
+    """Commands of ``tornado-idv keys``: their places."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Settings by their section of the configuration, such as ``server``: the place of a model with
-    these fields."""
+    """Settings: the place of a model with the added fields, by section of the configuration, such
+    as ``server``."""
     routes: str | None = None
-    """The place of a function that returns the `Route`s for some `Settings`. Its second argument is
-    the list of the routes of the core and of earlier features."""
+    """A function that returns the feature's `Route`s. Its arguments are the `Settings`, and the
+    routes of the core and of earlier features."""
     admin_routes: str | None = None
-    """The place of an asynchronous context manager, open while the admin listener is open. Its
-    arguments are the `Operations` and the settings of the application. It yields handlers by path,
-    some of which may replace handlers of the core."""
+    """An asynchronous context manager, open while the admin listener is open. Its arguments are the
+    `Operations` and the settings of the application. It yields handlers by path. A handler replaces
+    the core's handler with the same path."""
     events: str | None = None
-    """The place of a function that returns the `Listener` of an environment."""
+    """A function that takes the environment of the process, and returns a `Listener`."""
     part: str | None = None
-    """The place of a function that returns the `Part` of a `Running` service, or ``None`` if its
-    settings do not use the feature."""
+    """A function that takes a `Running` service, and returns the feature's `Part`. The result is
+    ``None`` if the settings do not use the feature."""
     status: str | None = None
-    """The place of a function that returns the members of ``/status.json`` for a `Report`."""
+    """A function that takes a `Report`, and returns the members to add to ``/status.json``."""
     metrics: str | None = None
-    """The place of a function that returns the metrics for a `Report`."""
+    """A function that takes a `Report`, and returns the metrics to add."""
     users_changed: str | None = None
-    """The place of a function, called before and after ``tornado-idv users import`` changes users,
-    with the `BackendOptions` of their backend. It may refuse the change by `StartError`."""
+    """A function called before and after ``tornado-idv users import`` changes users. Its argument
+    is the `BackendOptions` of their backend. It may refuse the change by `StartError`."""
     announce: str | None = None
-    """The place of a function that returns lines for the operator about a `ServiceInfo` with
-    some `Settings`; both are its arguments."""
+    """A function that returns lines for the operator. Its arguments are a `ServiceInfo` and the
+    `Settings`."""

@@ -1,4 +1,4 @@
-"""The hooks of plugins, and the marker of implementations, `hookimpl`."""
+"""The hooks of plugins, and `hookimpl`, the decorator for their implementations."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True)
 class Kinds:
-    """Classes of a plugin, by the names that select them in the configuration.
+    """Classes of a plugin, by their names in the configuration.
 
-    Each is a class, or the place of one, imported on first use: ``"package.module:Class"``.
+    A value is a class or its place, ``"package.module:Class"``, imported on first use.
     """
 
     backends: Classes[Backend[Any]] = field(default_factory=dict)
-    """By ``kind`` in ``backends``."""
+    """Backends by ``kind`` of an entry in ``backends``."""
     key_stores: Classes[Any] = field(default_factory=dict)
-    """By the scheme of the URL in ``auth.store``: each a `KeyStoreLocation`. Its argument is the
-    URL, in a `pydantic.SecretStr`."""
+    """Subclasses of `KeyStoreLocation` by scheme of the URL in ``auth.store``. Their argument is
+    this URL in a `pydantic.SecretStr`."""
     shared_caches: Classes[SharedCache[Any]] = field(default_factory=dict)
-    """By ``shared_cache.kind``."""
+    """Shared caches by ``shared_cache.kind``."""
 
 
 @hookspec
@@ -52,22 +52,23 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignor
 
 @hookspec
 def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
-    """Look a user up. This hook dispatches each lookup past the cache.
+    """Look a user up. The service calls this hook for each uncached lookup.
 
-    A configured backend implements it by its guard. A plugin's implementation is ``async def``. It
-    is awaited after all backends, even with ``tryfirst``, if none of them found the user. By
-    ``deadline`` (seconds of the event loop's clock) it returns the found `Answer`, or ``None`` for
-    "not known here". An `Answer` without a user means the same, and limits how long that is cached.
-    It raises `Unavailable` or `Broken` if the result cannot be determined.
+    Every configured backend implements the hook through its guard. The implementation of a plugin
+    is ``async def``. It is awaited after all backends, even with ``tryfirst``, and only if no
+    backend found the user. Before ``deadline`` (seconds of the event loop's clock), it returns an
+    `Answer` with the user, or ``None`` for "not known here". An `Answer` without a user also means
+    "not known here", and can limit the time to live of this result. If the result cannot be
+    determined, it raises `Unavailable` or `Broken`.
     """
 
 
 @hookspec
 def idv_lookup_finished(query: Query, outcome: Answer | LookupFailed, cached: bool) -> None:  # noqa: FBT001
-    """Called once for every lookup past the cache, and for every ``cached`` answer.
+    """Observe a finished lookup. The service calls this hook once per lookup or ``cached`` answer.
 
-    Concurrent callers with one query share a lookup. It is called after they got their answers;
-    after a failed lookup these may have been stale. A failure that is repeated from
-    ``cache.failure_memo`` is not a lookup. An exception of an observer is logged, and never fails a
-    lookup.
+    Concurrent callers with the same query share one lookup. The hook is called after all of them
+    have their answers. If the lookup failed, these answers may be stale. The hook is not called for
+    a failure repeated from ``cache.failure_memo``. An exception raised by an implementation is
+    logged, and does not affect the lookup.
     """

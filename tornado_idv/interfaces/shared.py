@@ -1,4 +1,4 @@
-"""Shared state of several services: a second cache tier."""
+"""The interface of shared caches. A shared cache is a second cache tier of several services."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tornado_idv.options import Duration, Options
 
 
 class SharedCacheOptions(Options):
-    """The shared cache; a kind adds its own options."""
+    """The common options of shared caches. Each kind adds its own options."""
 
     kind: str
-    """The kind of shared cache, as its plugin names it."""
+    """The kind of shared cache, by its name in the plugin."""
     timeout: Annotated[Duration, Field(gt=0, le=1)] = 0.02
-    """How long a lookup waits for the shared cache, at most 1s; then it goes on without."""
+    """How long a lookup waits for the shared cache before it queries the backends, at most 1s."""
 
 
 class Purge(NamedTuple):
-    """A purge of the answers of some backends, of some users, or, without both, of everything.
+    """A purge of the answers of some backends, or about some users; without both, of all answers.
 
-    Each also purges every "not found".
+    Every purge also removes every "not found".
     """
 
     backends: tuple[str, ...] = ()
@@ -32,10 +32,10 @@ class Purge(NamedTuple):
 
 
 class SharedResult(NamedTuple):
-    """The stored answer to a query or ``None``, and the current generation.
+    """The stored answer to a query or ``None``, and the current generation of the cache.
 
-    The generation changes with each purge. An answer stored with an earlier generation is never
-    returned if the purge names it. Only the cache that returned a generation can interpret it.
+    Each purge begins a generation. A purged answer is never returned, even if it is stored later
+    with an earlier generation. The format of a generation is private to each kind of cache.
     """
 
     generation: str
@@ -46,43 +46,43 @@ OptionsT = TypeVar("OptionsT", bound=SharedCacheOptions)
 
 
 class SharedCache(ABC, Generic[OptionsT]):
-    """A shared cache; all methods run on the event loop.
+    """A shared cache. All methods run on the event loop.
 
-    Exceptions of `get`, `put` and `purge` are logged and count for a circuit breaker: they never
-    fail a lookup. The methods need not bound their time. ``scope`` keeps the answers of different
-    configurations apart.
+    Exceptions of `get`, `put` and `purge` are logged, and count for a circuit breaker. They never
+    fail a lookup. The methods need no timeout: their caller has one. The argument ``scope``
+    separates the answers of different configurations.
     """
 
     options_type: ClassVar[type[SharedCacheOptions]] = SharedCacheOptions
-    """The model of this kind's options."""
+    """The model of the options of this kind."""
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
         self._on_purge: Callable[[Purge], None] | None = None
 
     async def open(self) -> None:
-        """Prepare for lookups. It must not fail because the cache cannot be reached now."""
+        """Prepare for lookups. If the cache cannot be reached now, this method must not fail."""
 
     @abstractmethod
     async def get(self, scope: str, query: Query) -> SharedResult:
-        """Return the stored answer to the query; it must be authentic."""
+        """Return the stored answer to the query. The answer must be authenticated."""
 
     @abstractmethod
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
-        """Store an answer with the generation returned by `get` before its lookup."""
+        """Store an answer with the generation that `get` returned before the lookup."""
 
     @abstractmethod
     async def purge(self, purge: Purge) -> None:
         """Begin a new generation, and make every other process call `purged`.
 
-        After an exception, it is called again with this purge, or with a larger one.
+        After an exception, the service calls this method again with the same or a larger purge.
         """
 
     async def close(self) -> None:
         """Release the resources of `open`."""
 
     def on_purge(self, listener: Callable[[Purge], None]) -> None:
-        """Set the listener of `purged`."""
+        """Set the function that `purged` calls."""
         self._on_purge = listener
 
     def purged(self, purge: Purge) -> None:

@@ -1,6 +1,7 @@
-"""Access to all users of a backend, for the commands ``tornado-idv users``.
+"""The interface of user stores: access to all users of a backend.
 
-Lookups do not use it. A kind of backend may offer it with `Backend.user_store`.
+The commands ``tornado-idv users`` use it, but not lookups. A kind of backend may offer a user store
+by `Backend.user_store`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.model import User
 
 StoredRow = tuple[object, ...]
-"""The values of a row in the order of the fields, and its key, a number or text."""
+"""The values of a row in the order of the fields, followed by its key, a number or text."""
 
 
 class UserTransaction(ABC):
     """A transaction that changes users. Without a `commit`, nothing is changed.
 
-    Other writers wait for its end. Fields are nickname, card_number, plan and, for a list with this
-    column, profile_url; other columns are not written. `delete`, `update` and `insert` return the
-    number of rows.
+    Other writers wait for its end. The fields are nickname, card_number and plan, and also
+    profile_url if the list has this column. Other columns are not written. `delete`, `update` and
+    `insert` return the number of rows.
     """
 
     has_profile_url: bool
@@ -37,7 +38,7 @@ class UserTransaction(ABC):
 
     @abstractmethod
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
-        """Set the fields of the rows with these keys; other tables may refer to these keys."""
+        """Set the fields of the rows with these keys. The keys stay: other tables may use them."""
 
     @abstractmethod
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
@@ -47,25 +48,26 @@ class UserTransaction(ABC):
     def commit(self) -> None:
         """Make the changes visible.
 
-        Raises `Unavailable` if it could not be determined whether they are; its reason says so.
+        Raises `Unavailable` if the result is unknown. The reason of the error then says that the
+        changes may be visible or not.
         """
 
 
 class UserStore(ABC):
-    """The users of one configured source. Each method opens it.
+    """All users of one configured source. Each method opens the source.
 
-    All methods block. They raise `Unavailable` if the source cannot be reached now, and `Broken`
-    for data that cannot be served.
+    All methods block. They raise `Unavailable` if the source cannot be reached now, and `Broken` if
+    its data cannot be served.
     """
 
     max_removed: str = "2%"
-    """The largest share of the users that an import may remove."""
+    """The maximum percentage of users that an import may remove."""
 
     @staticmethod
     def ignore_signals() -> None:
-        """Ignore SIGINT and SIGTERM up to the end of the command, in the main thread.
+        """Ignore SIGINT and SIGTERM until the end of the command, in the main thread.
 
-        A `UserTransaction` calls it when its commit cannot be undone any more: a signal must not
+        A `UserTransaction` calls this when its commit can no longer be undone: a signal must not
         hide the result from the operator.
         """
         ignore_signals()
@@ -76,14 +78,14 @@ class UserStore(ABC):
 
     @abstractmethod
     def records(self) -> Iterator[User]:
-        """Yield all users, of one moment, in the order of the UTF-8 bytes of their nicknames.
+        """Yield all users of one snapshot, in the order of the UTF-8 bytes of their nicknames.
 
-        With ``folds_nicknames`` the order is by the nicknames in lower case.
+        With ``folds_nicknames``, the order is that of the nicknames in lower case.
         """
 
     @abstractmethod
     def transaction(self, *, in_place: bool) -> AbstractContextManager[UserTransaction]:
-        """Begin a transaction. If the block ends without a commit, its changes are undone.
+        """Begin a transaction. If the block ends without a commit, the changes are rolled back.
 
-        With ``in_place`` the source itself is changed. Otherwise it may be replaced as a whole.
+        With ``in_place``, the source itself is changed. Otherwise it may be replaced as a whole.
         """

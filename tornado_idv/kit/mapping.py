@@ -1,4 +1,4 @@
-"""Mapping of foreign records to the fields of a user, by JMESPath expressions.
+"""Mapping of records of other systems to the fields of a user, by JMESPath expressions.
 
 Expressions are checked when the configuration is read. No error contains a value of a record.
 """
@@ -45,7 +45,7 @@ _HINTS = {
     "-": '; a name with a dash stands in double quotes, like "first-name"',
     "$": "; leave $ out, for an expression begins at the document, or write $root",
 }
-# Exceptions of an evaluation if the document does not have the expected structure.
+# Exceptions of an evaluation for a document without the expected structure.
 _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError)
 _JSON_TYPES = {
     "NoneType": "null",
@@ -59,7 +59,7 @@ _JSON_TYPES = {
 }
 _SCALARS = (str, int, float, bool, type(None))
 ROOT = "$root"
-"""The name for the whole document in an expression on a record."""
+"""The name of the whole document in an expression for a record."""
 _ROOT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\$root\b""")
 _NEGATED = re.compile(r"""!\s*((?:[\w@$]+|"[^"]*")(?:\.(?:\w+|"[^"]*"))+)""")
 Node = Mapping[str, Any]
@@ -77,7 +77,7 @@ class AllFunctions(Functions):
     @signature({"types": ["string"]}, {"types": ["string"]})
     def _func_trim_prefix(self, text: str, prefix: str) -> str:
         if not text.startswith(prefix):
-            raise ValueError("lacks the prefix")  # unchanged, it would be another value
+            raise ValueError("lacks the prefix")  # the unchanged text would be another identifier
         return text[len(prefix) :]
 
     @signature({"types": ["string"]}, {"types": ["string"]})
@@ -88,7 +88,7 @@ class AllFunctions(Functions):
 
     @signature({"types": []})
     def _func_to_string(self, value: Any) -> Any:
-        # JMESPath's own converts null to "null". This would become a plan, or an id in a request.
+        # The function of JMESPath converts null to "null", a wrong plan or a wrong id in a request.
         is_kept = value is None or type(value) is str
         return value if is_kept else json.dumps(value, separators=(",", ":"))
 
@@ -109,7 +109,7 @@ class AllFunctions(Functions):
         return str(UUID(bytes_le=value))
 
 
-# `ParsedResult.search` creates an interpreter with empty caches for each document. This takes 2 to
+# `ParsedResult.search` creates an interpreter with empty caches for each document, which takes 2 to
 # 3 times as long.
 _evaluate: Callable[[Any, Any], Any] = TreeInterpreter(
     InterpreterOptions(custom_functions=AllFunctions())
@@ -117,7 +117,7 @@ _evaluate: Callable[[Any, Any], Any] = TreeInterpreter(
 
 
 class Expression:
-    """One expression. ``text`` is its source, ``node`` the root of its syntax tree.
+    """A compiled JMESPath expression. ``text`` is its source, ``node`` the root of its syntax tree.
 
     Raises `ValueError` for an invalid expression.
     """
@@ -125,7 +125,7 @@ class Expression:
     def __init__(self, text: str) -> None:
         self.text = text
         self.node = _parse(text)
-        if self.node["type"] == "expref":  # rejected: as a condition it would always be true
+        if self.node["type"] == "expref":  # as a condition, it would always be true
             raise ValueError(f"not a value: {text} is an expression reference; remove the &")
         self._member = self.node["value"] if self.node["type"] == "field" else None
 
@@ -136,13 +136,13 @@ class Expression:
 
     @cached_property
     def paths(self) -> list[list[str]]:
-        """The path of names to each value in the expression."""
+        """The path of member names to each value that the expression reads."""
         return list(_paths(self.node))
 
     def evaluate(self, value: Any) -> Any:
-        """Return the result for ``value``. Raises `Broken` for an unexpected structure."""
+        """Return the result for ``value``. Raises `Broken` if its structure is not the expected."""
         if self._member is not None and type(value) is dict:
-            return value.get(self._member)  # the fast path, taken by nearly every field
+            return value.get(self._member)  # a shortcut for a single member, the usual expression
         try:
             return _evaluate(self.node, value)
         except JMESPathTypeError as error:
@@ -154,7 +154,7 @@ class Expression:
             raise Broken(f"{self.text} does not fit the response") from None
 
     def step(self, name: str, value: Any) -> Step:
-        """Return the result for ``value``, or the error, as a step for `Backend.explain`."""
+        """Evaluate the expression; return the result or error as a `Step` of `Backend.explain`."""
         try:
             result = self.evaluate(value)
         except Broken as error:
@@ -164,12 +164,12 @@ class Expression:
         return Step(name, result, self.text, note, missing=missing)
 
     def reads(self, value: Any) -> bool:
-        """Return whether ``value`` has at least one of the paths in the expression."""
+        """Return whether ``value`` has at least one of `paths`."""
         return any(has_path(value, each) for each in self.paths)
 
 
 def is_falsy(value: Any) -> bool:
-    """Return whether JMESPath takes a value as false: null, false, empty values, but not 0."""
+    """Return whether JMESPath treats a value as false: null, false and empty values, but not 0."""
     return not value and type(value) not in (int, float)
 
 
@@ -179,7 +179,7 @@ def json_type(value: Any) -> str:
 
 
 def _check_no_projection(text: str) -> None:
-    """Reject projections to members: they silently drop records without the member."""
+    """Raise `ValueError` for projections to members: they drop records without the member."""
     for node in nodes_of(_parse(text)):
         if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
             raise ValueError(
@@ -199,8 +199,8 @@ def _parse(text: str) -> Node:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", PendingDeprecationWarning)
-            # JMESPath has no name for the document. A quoted name may have any character, so $root
-            # becomes "$root".
+            # JMESPath has no name for the whole document. Only quoted names may contain "$", so
+            # $root becomes "$root".
             named = _ROOT.sub(lambda each: f'"{ROOT}"' if each[0] == ROOT else each[0], text)
             parsed: Node = jmespath.compile(named).parsed
             deque(nodes_of(parsed), maxlen=0)  # raises RecursionError here, not in a later check
@@ -224,7 +224,7 @@ def _parse(text: str) -> Node:
 
 
 def nodes_of(node: Node) -> Iterator[Node]:
-    """Yield the nodes of a syntax tree."""
+    """Yield all nodes of a syntax tree."""
     yield node
     for child in node["children"]:
         if isinstance(child, Mapping):  # the children of a slice are numbers
@@ -232,7 +232,7 @@ def nodes_of(node: Node) -> Iterator[Node]:
 
 
 def _is_misread_negation(node: Node) -> bool:
-    """Return whether a node is ``!a.b`` or ``!a == b``. JMESPath reads it as ``(!a).b``."""
+    """Return whether a node is ``!a.b`` or ``!a == b``. JMESPath parses them as ``(!a).b`` etc."""
     kind, children = node["type"], [each for each in node["children"] if isinstance(each, Mapping)]
     kinds = [each["type"] for each in children]
     if kind == "comparator" and "not_expression" in kinds:
@@ -257,7 +257,7 @@ def _paths(node: Node) -> Iterator[list[str]]:
 
 
 def has_path(value: Any, names: Sequence[str]) -> bool:
-    """Return whether a document has a member, even if null. In a list, any element counts."""
+    """Return whether a document has a path. Its value may be null. In lists, any element counts."""
     if not names:
         return True
     if isinstance(value, list):
@@ -267,16 +267,16 @@ def has_path(value: Any, names: Sequence[str]) -> bool:
 
 
 class FieldOptions(Options):
-    """Source of a field in a response."""
+    """The source of a field of the user."""
 
     path: ExpressionText | None = None
     """A JMESPath expression on the user's record."""
     value_map: dict[str, str] = Field(default_factory=dict)
     """Replacements of values. Write numbers, true, false and null as in JSON."""
     default: str | None = None
-    """Text for null, and for values that are not in ``value_map``."""
+    """The text for null, and for values that are not in ``value_map``."""
     const: str | None = None
-    """Constant text, instead of all other options."""
+    """A constant text. It excludes all other options."""
 
     @field_validator("const")
     @classmethod
@@ -300,7 +300,7 @@ FieldSource = Annotated[
 
 
 class MappedField:
-    """A compiled field. Without a source, no record has it."""
+    """A field of the user with its compiled expression. Without a source, it is always missing."""
 
     def __init__(self, name: str, source: FieldSource | None) -> None:
         options = source
@@ -313,14 +313,14 @@ class MappedField:
         self._map = options.value_map
 
     def required(self, record: Any) -> str:
-        """Return the text of the field. Raises `Broken` for a missing one."""
+        """Return the text of the field. Raises `Broken` for a missing or wrong field."""
         text = self.text(record)
         if text is None:
             raise self.error("is missing")
         return text
 
     def text(self, record: Any) -> str | None:
-        """Return the text of the field, or ``None`` for a missing one."""
+        """Return the text of the field, or ``None`` for a missing field. Raises `Broken`."""
         if self.expression is None:
             return self._const
         value = self.expression.evaluate(record)
@@ -338,7 +338,7 @@ class MappedField:
         return value
 
     def error(self, what: str) -> Broken:
-        """Return an error with the name and the expression of this field."""
+        """Return an error that names this field and its expression."""
         where = f" ({self.expression.text})" if self.expression else ""
         return Broken(f"a wrong record: {self.name}{where} {what}")
 

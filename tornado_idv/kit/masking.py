@@ -15,9 +15,9 @@ _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
 class Masker:
-    """Masks given values anywhere in a text, plain or encoded.
+    """A function that masks given secrets anywhere in a text or document.
 
-    In a URL, a form or JSON, any character of a value may be escaped.
+    It also finds a secret in a URL, a form or JSON with any of its characters escaped.
     """
 
     MASK: ClassVar[str] = "***"
@@ -30,7 +30,7 @@ class Masker:
         self._pattern = re.compile("|".join(patterns) or "(?!)")
 
     def __call__(self, value: Any) -> Any:
-        """Return the value as JSON with all texts masked, at any depth."""
+        """Return the value as JSON data, with the secrets masked at any depth."""
         if isinstance(value, bytes):
             value = value.decode(errors="backslashreplace")
         if isinstance(value, str):
@@ -47,19 +47,19 @@ class Masker:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """Yield the value, and its forms in requests from a template."""
+    """Yield a secret, and the forms that it may have in a request."""
     yield value
     yield unquote(value)
     with suppress(ValueError):
         yield from _texts(strict_json.loads(value, keep_numbers=True))
-    # In a request, placeholders of the value are replaced: mask the parts between them.
+    # If the secret is a template, a request contains only the parts between its placeholders.
     for part in _PLACEHOLDER.split(value.replace("{{", "\0").replace("}}", "\1")):
         if any(map(str.isalnum, part)):
             yield part.replace("\0", "{").replace("\1", "}")
 
 
 def _texts(document: Any) -> Iterator[str]:
-    """Yield the texts and numbers in JSON. The white space between them may change."""
+    """Yield the texts and numbers in a JSON document. Its white space may differ in a request."""
     if isinstance(document, str):
         yield document
     elif isinstance(document, dict | list):
@@ -69,7 +69,7 @@ def _texts(document: Any) -> Iterator[str]:
 
 
 def _any_escape(character: str) -> str:
-    """Return a pattern for a character: plain, percent-encoded or escaped in JSON."""
+    """Return a pattern that matches a character in plain, percent-encoded or JSON-escaped form."""
     if character.isascii() and character.isalnum():
         return character
     escapes = {quote(character, safe="", errors="replace"), dumps(character)[1:-1]}

@@ -37,7 +37,7 @@ BOB = User(
 NO = User(plan="no", card_number="0", nickname="no")
 
 _TIMEOUT = 5.0
-"""Seconds for one lookup. It is longer than the usual ``timeout`` because of busy machines."""
+"""Maximum seconds for one lookup. Busy machines need more than the usual ``timeout``."""
 
 MakeBackend = Callable[[Sequence[User]], AnyBackend]
 
@@ -46,14 +46,14 @@ _nickname_case: ContextVar[str] = ContextVar("nickname_case", default="preserve"
 
 
 def make_backend(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> AnyBackend:
-    """Build a backend as the configuration does. Relative paths begin at ``base_dir``."""
+    """Return a backend with these options, built as from a configuration file in ``base_dir``."""
     options = {"name": "tested", "kind": "tested", **options}
     context = {"base_dir": base_dir, "nickname_case": _nickname_case.get()}
     return kind(kind.options_type.model_validate(options, context=context))
 
 
 async def _find(backend: AnyBackend, query: Query) -> User | BackendResult | None:
-    """Look a user up within a timeout, as the guard of a backend does."""
+    """Look a user up. A timeout is `Unavailable`, as in the service."""
     try:
         async with asyncio.timeout(_TIMEOUT):
             return await backend.find(query)
@@ -65,7 +65,7 @@ _BLOCKING = {"open", "sqlite3.connect", "subprocess.Popen", "socket.getaddrinfo"
 """Audit events of blocking calls (docs.python.org/3/library/audit_events.html)."""
 _LIBRARIES = (sys.prefix, sys.base_prefix)
 _recorders: dict[int, list[str]] = {}
-"""Recorded blocking calls, by the id of the thread with the event loop."""
+"""Recorded blocking calls, by thread id of the event loop."""
 
 
 def _record_call(event: str, arguments: tuple[object, ...]) -> None:
@@ -82,7 +82,7 @@ _add_hook = cache(partial(sys.addaudithook, _record_call))  # it cannot be remov
 
 @contextmanager
 def _blocking_calls() -> Iterator[list[str]]:
-    """Collect the blocking calls of this thread."""
+    """Collect descriptions of the blocking calls of this thread."""
     _add_hook()
     calls = _recorders[get_ident()] = []
     sleep = time.sleep
@@ -102,11 +102,11 @@ def _blocking_calls() -> Iterator[list[str]]:
 class BackendConformance:
     """Tests of the contract of a `Backend`.
 
-    Write a subclass named ``Test…`` with two fixtures. ``make_backend`` returns a function from
-    users to an unopened backend with exactly these users. ``failing_backend`` is an unopened
-    backend with a source that is down. If a source can lose a part, such as a truncated file, also
-    write ``truncated_backend``: an unopened backend with ``users``, after the loss of the last
-    ones.
+    Write a subclass named ``Test…`` with two fixtures. ``make_backend`` returns a function that
+    takes users, and returns an unopened backend with exactly these users. ``failing_backend``
+    returns an unopened backend whose source is down. If the source can lose a part, as a truncated
+    file does, also write ``truncated_backend``. It returns an unopened backend whose source had
+    ``users``, and lost the last of them.
     """
 
     users: ClassVar[Sequence[User]] = (ALICE, BOB, NO)
@@ -117,23 +117,23 @@ class BackendConformance:
     folds_stored: ClassVar[bool] = True
     """Whether a nickname stored in upper case must be found with ``nickname_case: fold``.
 
-    Set it to false for a source that is searched only for nicknames in lower case.
+    Set this to false if the backend supports only stored nicknames in lower case.
     """
 
     async def test_a_user_is_found_by_nickname(self, make_backend: MakeBackend) -> None:
-        """Every field comes back as it was put in."""
+        """The returned user is equal to the stored user in every field."""
         async with open_backends([make_backend(self.users)]) as (backend,):
             for user in self.users:
                 assert await _find(backend, ByNickname(user.nickname)) == user
 
     async def test_a_user_is_found_by_card(self, make_backend: MakeBackend) -> None:
-        """Every field comes back as it was put in."""
+        """The returned user is equal to the stored user in every field."""
         async with open_backends([make_backend(self.users)]) as (backend,):
             for user in self.users:
                 assert await _find(backend, ByCard(user.card_number)) == user
 
     async def test_explain_gives_the_result_of_find(self, make_backend: MakeBackend) -> None:
-        """For found users and a missing user."""
+        """The methods `explain` and `find` agree for found users and for a missing user."""
         async with open_backends([make_backend(self.users)]) as (backend,):
             for query in (ByNickname("alice"), ByCard(BOB.card_number), ByNickname("unknown")):
                 steps: list[Step] = []
@@ -161,19 +161,19 @@ class BackendConformance:
     async def test_an_absent_user_is_not_known_here(
         self, make_backend: MakeBackend, query: Query
     ) -> None:
-        """Another case, leading zeros and wild cards never match a user."""
+        """A query in another case, with leading zeros or with wild cards matches no user."""
         async with open_backends([make_backend(self.users)]) as (backend,):
             assert await _find(backend, query) is None
 
     async def test_an_empty_source_has_no_users(self, make_backend: MakeBackend) -> None:
-        """No users is a valid state, not a failure."""
+        """An empty source is valid: its lookups do not fail."""
         async with open_backends([make_backend(())]) as (backend,):
             assert await _find(backend, ByNickname("alice")) is None
 
     async def test_absent_user_is_believed_only_while_the_canary_is_found(
         self, make_backend: MakeBackend
     ) -> None:
-        """A ``canary`` works without support from the backend."""
+        """The option ``canary`` needs no support in the code of the backend."""
         alice = CanaryOptions(nickname=ALICE.nickname, card_number=ALICE.card_number)
         for users in (self.users, ()):
             backend = make_backend(users)
@@ -186,14 +186,14 @@ class BackendConformance:
                         assert answer is None or not answer.found
 
     async def test_lookups_at_once_do_not_mix_up_users(self, make_backend: MakeBackend) -> None:
-        """Each of many concurrent lookups gets its own answer."""
+        """Each of many concurrent lookups gets the user that it requested."""
         queries = [ByNickname(user.nickname) for user in self.users] * 20
         async with open_backends([make_backend(self.users)]) as (backend,):
             answers = await asyncio.gather(*(_find(backend, query) for query in queries))
         assert answers == list(self.users) * 20
 
     async def test_opening_and_closing_twice_works(self, make_backend: MakeBackend) -> None:
-        """A second backend over the same source is independent of the first."""
+        """After a backend is closed, another with the same users can be opened."""
         for _ in range(2):
             async with open_backends([make_backend(self.users)]) as (backend,):
                 assert await _find(backend, ByNickname("alice")) == self.users[0]
@@ -202,7 +202,7 @@ class BackendConformance:
     async def test_two_users_of_one_name_are_an_error(
         self, make_backend: MakeBackend, query: Query
     ) -> None:
-        """Either user might be the wrong one, and ``None`` would be wrong, too."""
+        """Neither user is certain to be right, and ``None`` would be wrong."""
         if not self.holds_duplicates:
             return
         same_nickname = User(plan="Pro", card_number="5555", nickname="alice")
@@ -215,7 +215,7 @@ class BackendConformance:
     async def test_a_nickname_stored_with_at_is_found_or_an_error(
         self, make_backend: MakeBackend
     ) -> None:
-        """People write ``@alice`` into files and tables; ``None`` would be wrong."""
+        """Files and tables may contain ``@alice`` instead of ``alice``; ``None`` would be wrong."""
         if not self.holds_at:
             return
         with suppress(StartError, LookupFailed):
@@ -226,7 +226,7 @@ class BackendConformance:
     async def test_a_nickname_in_another_case_is_found_if_case_is_folded(
         self, make_backend: MakeBackend
     ) -> None:
-        """Queries are in lower case then, and ``None`` would be wrong."""
+        """With ``nickname_case: fold``, queries are in lower case; ``None`` would be wrong."""
         if not self.folds_stored:
             return
         first = self.users[0]
@@ -242,7 +242,7 @@ class BackendConformance:
             assert await _find(backend, ByNickname(first.nickname.lower())) == stored
 
     async def test_nothing_blocks_the_event_loop(self, make_backend: MakeBackend) -> None:
-        """Threads open files, resolve names, run programs and sleep."""
+        """Only other threads open files, resolve names, run programs and sleep."""
         backend = make_backend(self.users)
         with _blocking_calls() as calls:
             async with open_backends([backend]):
@@ -251,13 +251,13 @@ class BackendConformance:
 
     @pytest.fixture
     def truncated_backend(self) -> AnyBackend | None:
-        """Return no backend, for a source that cannot lose a part."""
+        """Return ``None``: by default, the source cannot lose a part."""
         return None
 
     async def test_a_source_that_lost_its_tail_is_never_not_found(
         self, truncated_backend: AnyBackend | None
     ) -> None:
-        """It refuses to open, or lookups of lost users raise. ``None`` would be wrong."""
+        """The backend does not open, or lookups of lost users raise; ``None`` would be wrong."""
         if truncated_backend is None:
             return
         with suppress(StartError, LookupFailed):
@@ -268,7 +268,7 @@ class BackendConformance:
                             assert await _find(backend, query) == user
 
     async def test_a_failing_source_is_never_not_found(self, failing_backend: AnyBackend) -> None:
-        """It refuses to open, or its lookups raise. ``None`` would be wrong."""
+        """The backend does not open, or its lookups raise; ``None`` would be wrong."""
         with pytest.raises((StartError, LookupFailed)):
             async with open_backends([failing_backend]) as (backend,):
                 await _find(backend, ByNickname("alice"))

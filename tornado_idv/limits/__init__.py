@@ -1,14 +1,14 @@
 """Rate limits per key, and per client address for failed authentication.
 
-The algorithm is GCRA (generic cell rate algorithm): one number for each limit, the *theoretical
-arrival time* (TAT), in seconds of a monotonic clock. Each event moves the TAT forward by one
-interval. An event is allowed while the TAT is less than a whole burst ahead of the clock. So a
-limit allows a burst of its whole count, and then one event per interval. As a float, the TAT is
+The algorithm is GCRA (generic cell rate algorithm). It stores one number for each limit, the
+*theoretical arrival time* (TAT), in seconds of a monotonic clock. Each event moves the TAT forward
+by one interval. An event is allowed while the TAT is less than a whole burst ahead of the clock. So
+a limit allows a burst of its whole count, and then one event per interval. As a float, the TAT is
 exact to 15 ns for the first four years of uptime.
 
-The library `limits` (5.8, in memory) takes 7 to 16 times as long for one decision. This equals a
+The library `limits` (5.8, in memory) takes 7 to 16 times as long for one decision, as long as a
 whole response of the fast path (docs/reference/limits.md has the figures).
 
-The numbers are in shared memory, so processes forked later share one limit. They change it without
-a lock: simultaneous events of two processes may count as one.
+The TATs are in shared memory, so processes forked later share their limits. They are changed
+without a lock: simultaneous events of two processes may count as one event.
 """

@@ -1,9 +1,9 @@
 """The limit of failed authentication per client address, in memory of fixed size.
 
-The table is a count-min sketch. A keyed hash gives an address one place in each of two rows. The
-address is limited only if both places exceed the limit. Other addresses share these places, but
-rarely both: with 1,000 addresses guessing keys, 0.02 % of the others are affected. Even then, a
-client gets 429 instead of 401. Requests with a valid key are not limited here.
+The table is a count-min sketch. A keyed hash gives each address one place in each of two rows. An
+address is limited only if both places exceed the limit. Two addresses rarely share both places: if
+1,000 addresses guess keys, 0.02 % of the other addresses are affected. An affected client gets 429
+instead of 401. Requests with a valid key are never affected.
 
 An IPv6 client usually has a whole /64, so a /64 counts as one address.
 """
@@ -23,9 +23,10 @@ from tornado_idv.units import Rate
 
 
 class FailedAuthLimiter:
-    """Limits requests without a valid key, by client address. Without a rate, there is no limit.
+    """Rate limit for requests without a valid key, by client address.
 
-    ``clock`` returns monotonic seconds. ``secret`` is the key of the hash.
+    If ``rate`` is ``None``, there is no limit. ``clock`` returns monotonic seconds. ``secret`` is
+    the key of the hash.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class FailedAuthLimiter:
         self.configure(rate)
 
     def configure(self, rate: Rate | None) -> None:
-        """Change the rate. Failures counted with another rate are discarded."""
+        """Set the rate. A change discards the failures counted so far."""
         if rate != (self._limit and self._limit.rate):
             self._limit = Limit("failed_auth", rate) if rate else None
             self._tats.cast("B")[:] = bytes(self._tats.nbytes)
@@ -64,7 +65,7 @@ class FailedAuthLimiter:
         if exceeded is not None:
             return exceeded
         tat += limit.interval
-        # A higher number belongs to another address in the same place: it must not decrease.
+        # A higher TAT belongs to another address with the same place: it must not decrease.
         tats[first] = max(tats[first], tat)
         tats[second] = max(tats[second], tat)
         return None

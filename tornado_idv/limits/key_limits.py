@@ -1,9 +1,8 @@
 """The limits of keys: requests, and misses (lookups of users that do not exist).
 
-Each key id has a place in a table of fixed size. It is found by a hash, so every process finds the
-same place. A place is never reused for another key id. When the table is full (262,144 key ids
-since the start), further key ids have places outside. Their limits apply in each process
-separately.
+Each key id has a place in a table of fixed size. Every process finds the same place by a hash of
+the key id. A place is never reused for another key id. The table is full after 262,144 key ids
+since the start. Limits of further key ids apply in each process separately.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _log = logging.getLogger(__name__)
 _CAPACITY = 262_144
 """Number of places for key ids. The system allocates memory only for used places."""
 _MAX_PROBES = 1024
-"""Maximum number of places to try for a key id. All are taken only in a nearly full table."""
+"""Maximum number of places to try for a key id. All are used only in a nearly full table."""
 _FIELDS = 3
-"""Numbers in a place: a hash of the key id, the TAT of requests, and the TAT of misses."""
+"""Numbers per place: a hash of the key id, the TAT of requests, and the TAT of misses."""
 _LOG_INTERVAL = 60.0
-"""Seconds between warnings of one key about ``log_only`` limits."""
+"""Minimum seconds between two warnings about the ``log_only`` limit of one key."""
 
 
 class Limit:
@@ -46,7 +45,7 @@ class Limit:
         self.tolerance = self.interval * (rate.count - 1)
 
     def exceeded(self, tat: float, now: float, events: int = 1) -> Exceeded | None:
-        """Return the excess if these events would exceed the limit, else ``None``."""
+        """Return an `Exceeded` if these events would exceed the limit, otherwise ``None``."""
         wait = (events - 1) * self.interval - self.tolerance
         if tat > now:
             wait = tat + wait - now
@@ -58,21 +57,22 @@ _limit = lru_cache(maxsize=1024)(Limit)
 
 
 class Exceeded(Struct, frozen=True):
-    """The exceeded limit. The next request is allowed in ``wait`` seconds."""
+    """An exceeded limit. The next request is allowed in ``wait`` seconds."""
 
     limit: Limit
     wait: float
 
     @property
     def retry_after(self) -> int:
-        """The wait in whole seconds, rounded up."""
+        """``wait`` in whole seconds, rounded up."""
         return math.ceil(self.wait)
 
 
 class KeyLimits(Struct, eq=False):
-    """The limits of one key. Its TATs are ``tats[at]`` (requests) and ``tats[at + 1]`` (misses).
+    """The limits of one key.
 
-    With ``log_only``, lookups over ``misses`` are logged instead of refused.
+    ``tats[at]`` is the TAT of requests, and ``tats[at + 1]`` the TAT of misses. With ``log_only``,
+    lookups that exceed ``misses`` are logged instead of refused.
     """
 
     key: ApiKey
@@ -85,16 +85,17 @@ class KeyLimits(Struct, eq=False):
     logged_until: float = 0.0
 
     def rates(self) -> dict[str, str | None]:
-        """Return the configured rates. A ``log_only`` rate refuses nothing, so it is ``None``."""
+        """Return the enforced rates by name. A ``log_only`` rate is not enforced, so ``None``."""
         refusing = {"requests": self.requests, "misses": None if self.log_only else self.misses}
         return {name: format_rate(each.rate) if each else None for name, each in refusing.items()}
 
     def acquire(self, lookups: int = 1) -> Exceeded | None:
         """Count lookups and return ``None``, or return the exceeded limit.
 
-        Each lookup may be a miss, so the limit of misses must also have room for all.
+        Each lookup may be a miss. So the limit of misses must have room for all of them, but only
+        `charge_miss` counts misses.
         """
-        # The conditions repeat `Limit.exceeded` for one lookup: calls would slow the fast path.
+        # The conditions repeat `Limit.exceeded` inline: its calls would slow the fast path.
         now = self.clock()
         tats, at, requests, misses = self.tats, self.at, self.requests, self.misses
         tat = tats[at]
@@ -113,8 +114,8 @@ class KeyLimits(Struct, eq=False):
     def bound_wait(self) -> None:
         """Limit the wait of the key to one interval.
 
-        The TATs may come from a stricter earlier limit. Without this bound, they would block the
-        key for a long time. These limits themselves never move a TAT beyond the bound.
+        An earlier, stricter limit may have moved the TATs far ahead. They would block the key for a
+        long time. The present limits never move a TAT beyond this bound.
         """
         for at, limit in enumerate((self.requests, self.misses), self.at):
             if limit is not None:
@@ -122,11 +123,11 @@ class KeyLimits(Struct, eq=False):
                 self.tats[at] = min(self.tats[at], longest)
 
     def charge_miss(self) -> None:
-        """Count a miss within the limit of misses."""
+        """Count a miss, unless the limit of misses is exceeded."""
         misses = self.misses
         if misses is not None:
             tats, at, now = self.tats, self.at + 1, self.clock()
-            # It may be exceeded with log_only, or after concurrent lookups.
+            # The limit may be exceeded with log_only, or after concurrent lookups.
             if misses.exceeded(tats[at], now) is None:
                 tats[at] = max(tats[at], now) + misses.interval
 
@@ -156,9 +157,10 @@ class KeyLimits(Struct, eq=False):
 
 
 class KeyLimiter:
-    """The limits of all keys. ``requests`` and ``misses`` are for keys without limits of their own.
+    """The limits of all keys.
 
-    With ``misses_log_only``, lookups over the general ``misses`` are logged instead of refused.
+    ``requests`` and ``misses`` are the general limits. They apply to keys without own limits. With
+    ``misses_log_only``, lookups that exceed the general ``misses`` are logged instead of refused.
     ``clock`` returns monotonic seconds.
     """
 
@@ -179,14 +181,14 @@ class KeyLimiter:
         self._names, self._tats = table.cast("q"), table.cast("d")
         self._by_digest: dict[bytes, KeyLimits] = {}
         self._beyond: dict[str, memoryview[float]] = {}
-        """The TATs of key ids outside of the full table."""
+        """The TATs of key ids for which the table has no place."""
 
     def configure(
         self, requests: Rate | None, misses: Rate | None, *, misses_log_only: bool
     ) -> None:
-        """Change the general limits. The used part of a limit stays used.
+        """Change the general limits. Events that were counted before still count.
 
-        After a stricter limit, a key waits for at most one interval of the new limit.
+        A key waits for at most one interval of its new limit.
         """
         if self._general != (requests, misses, misses_log_only):
             self._general = requests, misses, misses_log_only
@@ -194,7 +196,7 @@ class KeyLimiter:
             self._by_digest = {}
 
     def of(self, key: ApiKey) -> KeyLimits | None:
-        """Return the limits of a key, or ``None`` without any."""
+        """Return the limits of a key, or ``None`` if no limit applies to it."""
         if not self._has_general and key.requests is None and key.misses is None:
             return None
         limits = self._by_digest.get(key.digest)
@@ -220,13 +222,13 @@ class KeyLimiter:
         return limits
 
     def _find_place(self, key_id: str) -> tuple[memoryview[float], int]:
-        """Return the position of the TATs of a key id.
+        """Return the array and the index of the TATs of a key id.
 
-        There is no lock. In theory, two processes can take one place for two new keys, within the
-        same microsecond. This also needs two hashes with the same place: that is too improbable.
+        There is no lock. Two processes could give one place to two new keys, but only within the
+        same microsecond, and only if both hashes select this place. This is too improbable.
         """
         names = self._names
-        # Never 0, the mark of a free place. It fits a signed number of 8 bytes.
+        # A signed number of 8 bytes, never 0, which marks a free place.
         name = int.from_bytes(blake2b(key_id.encode(), digest_size=8).digest()) >> 1 or 1
         for probe in range(min(_MAX_PROBES, self._capacity)):
             at = (name + probe) % self._capacity * _FIELDS

@@ -1,1 +1,1 @@
-"""Counting: plain numbers, added up on the event loop and read when metrics are rendered."""
+"""Counters of the service. The event loop updates them, and the metrics endpoint reads them."""

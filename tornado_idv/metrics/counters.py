@@ -1,7 +1,7 @@
-"""Counters of one process since its start, independent of their rendering.
+"""The counters of one process since its start. `admin.metrics` renders them.
 
-Names of counters come only from `config.yaml` and from fixed words, never from API keys, users or
-addresses.
+The names of counters are fixed words, or come from `config.yaml`. They never contain API keys,
+users or addresses.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _FIRST_BOUND = BOUNDS[0]
 
 
 class Durations(Struct, eq=False):
-    """Histogram of the durations of events.
+    """A histogram of the durations of events.
 
-    ``buckets`` are the numbers of events. The last bucket has no upper bound. ``seconds`` is the
-    sum of durations.
+    ``buckets`` contains the number of events for each of `BOUNDS`, and for longer durations.
+    ``seconds`` is the sum of all durations.
     """
 
     buckets: list[int] = field(default_factory=lambda: sum_buckets(()))
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count an event."""
+        """Count an event of this duration."""
         self.seconds += seconds
-        # Most events are in the first bucket: this test is faster than a search.
+        # Most events are in the first bucket, and this test is faster than a search.
         self.buckets[0 if seconds <= _FIRST_BOUND else bisect_left(BOUNDS, seconds)] += 1
 
     @property
@@ -47,7 +47,7 @@ class Durations(Struct, eq=False):
         return sum(self.buckets)
 
     def merge(self, record: Record) -> None:
-        """Add the counts of another process, from its JSON record."""
+        """Add the counts in the JSON record of another process."""
         self.buckets = sum_buckets([self.buckets, record["buckets"]])
         self.seconds += record["seconds"]
 
@@ -59,11 +59,11 @@ def sum_buckets(buckets: Iterable[list[int]]) -> list[int]:
 
 
 class BackendCounters:
-    """The calls of one backend.
+    """The counters of calls to one backend.
 
-    ``failing_since`` is the Unix time of the first failure since the last success, or ``None``
-    after a success. ``last_error`` is the phrase of the last failure, and ``last_error_at`` its
-    time.
+    ``failing_since`` is the Unix time of the first failure after the last success. After a success
+    it is ``None``. ``last_error`` is the short description of the last failure, and
+    ``last_error_at`` its time.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class BackendCounters:
         self.last_error_at = 0.0
 
     def fail(self, reason: str, at: float) -> None:
-        """Record a failure at the Unix time ``at``. ``reason`` is its phrase."""
+        """Record a failure at the Unix time ``at``. ``reason`` is its short description."""
         self.last_error, self.last_error_at = reason, at
         if self.failing_since is None:
             self.failing_since = at
@@ -82,7 +82,7 @@ class BackendCounters:
 
 _BY_WORD = ("auth_failures", "rate_limited", "cache_lookups", "refreshes", "reloads")
 _TOTALS = ("evictions", "log_dropped")
-"""Attributes of `Counters` with counts by word, and attributes with one count."""
+"""Attributes of `Counters`: first those with a count per word, then those with a single count."""
 
 
 class Counters:
@@ -92,31 +92,32 @@ class Counters:
         self._clock = clock
         self.started_at = clock()
         self.responses: defaultdict[tuple[str, str], Durations] = defaultdict(Durations)
-        """By route and code. The code of a found user is ``ok``."""
+        """Durations of responses by route and error code. The code of a success is ``ok``."""
         self.auth_failures: Counter[str] = Counter()
-        """By reason."""
+        """Failed authentications by reason."""
         self.rate_limited: Counter[str] = Counter()
-        """By limit."""
+        """Requests over a limit, by name of the limit."""
         self.cache_lookups: defaultdict[str, int] = defaultdict(int)
-        """By result of the cache. A `Counter` takes 0.15 µs longer (CPython 3.11)."""
+        """Lookups by result of the cache. A `Counter` takes 0.15 µs longer (CPython 3.11)."""
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: defaultdict[str, BackendCounters] = defaultdict(BackendCounters)
-        """By name of the backend or other source. Names of other sources contain a space."""
+        """Calls by name of the backend or other source. Only names of other sources contain a
+        space."""
         self.counts: defaultdict[str, defaultdict[str, int]]
         self.counts = defaultdict(partial(defaultdict, int))
-        """Other counts of these backends and sources, by word."""
+        """Other counts by name of the backend or source, and by word."""
         self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Reloads of the configuration by result."""
         self.last_reload_success = self.started_at
         """Unix time at which the current configuration was loaded."""
         self.log_dropped = 0
-        """Lost log lines, updated by each report."""
+        """Number of lost log lines. Each report updates it."""
         self.max_lag = 0.0
         """The longest delay of the event loop since `take_max_lag`, in seconds."""
 
     def count_backend_call(self, name: str, result: str, reason: str, seconds: float) -> None:
-        """Count a call. ``reason`` is the phrase of a failure."""
+        """Count a call to a backend. ``reason`` is the short description of a failure."""
         backend = self.backends[name]
         if result == "verified":
             backend.failing_since = None
@@ -127,17 +128,17 @@ class Counters:
         elif result in ("unavailable", "broken"):
             backend.fail(reason, self._clock())
         else:
-            return  # not called, or cancelled: the duration is not that of the backend
+            return  # the backend was not called, or the call was cancelled
         backend.durations.add(seconds)
 
     def count_reload(self, *, succeeded: bool, at: float) -> None:
-        """Count a reload. ``at`` is its end in Unix time."""
+        """Count a reload of the configuration that ended at the Unix time ``at``."""
         self.reloads["ok" if succeeded else "failed"] += 1
         if succeeded:
             self.last_reload_success = at
 
     def to_record(self) -> Record:
-        """Return all counts that never decrease, for JSON."""
+        """Return a JSON record of all counts that never decrease."""
         return {
             **{name: getattr(self, name) for name in (*_BY_WORD, *_TOTALS)},
             "responses": [(*key, to_builtins(each)) for key, each in self.responses.items()],
@@ -149,7 +150,7 @@ class Counters:
         }
 
     def merge(self, record: Record) -> None:
-        """Add the counts of another process, from its `to_record`."""
+        """Add the counts in the `to_record` of another process."""
         for name in _BY_WORD:
             for word, count in record[name].items():
                 getattr(self, name)[word] += count

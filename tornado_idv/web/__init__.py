@@ -1,1 +1,1 @@
-"""The HTTP side: handlers read a request, query the directory and write the response."""
+"""The HTTP API: handlers parse a request, query the directory, and send the response."""

@@ -1,7 +1,7 @@
-"""One log line for each response.
+"""The access log, with one line for each response.
 
-These lines are by far the most, so they do not pass through `logging`: their records are
-collected, and rendered and written in batches.
+Most log lines are access lines, so they do not pass through `logging`. Their records are collected,
+and then rendered and written in batches.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from tornado_idv.web.response import CacheResult, Result
 
 Ids = Literal["none", "hash", "full"]
 SubjectOf = Callable[[str], str]
-"""Return the name of the requested user in the log, for the text of a query."""
+"""Takes the text of a query, and returns the name of the requested user for the log."""
 
 _FLUSH_INTERVAL = 0.1
-"""Seconds until collected lines are written: each time takes as long as several responses."""
+"""Seconds until collected lines are written. One write takes as long as several responses."""
 _MAX_LINES = 500
-"""The maximum number of collected lines. Rendering them blocks the event loop for 0.3 ms
+"""Maximum number of collected lines. To render them blocks the event loop for 0.3 ms
 (CPython 3.11)."""
 _SECRET = secrets.token_bytes(32)
-"""Made before any fork, so that a user has the same hash in the lines of all workers."""
+"""Key of the hash of users. It is created before any fork, so a user has the same hash in the lines
+of all workers."""
 
 
 class LoggedRequest(RequestContext, frozen=True, gc=False):
-    """A request, for the counters and the log.
+    """A request as the counters and the access log record it.
 
-    ``client`` is its address, ``key`` the id of the key, and ``subject`` the name of the requested
-    user by `RequestLog.subject_of`.
+    ``client`` is the address of the client, and ``key`` the id of its key. ``subject`` is the name
+    of the requested user from `RequestLog.subject_of`.
     """
 
     method: str
@@ -50,7 +51,7 @@ class LoggedRequest(RequestContext, frozen=True, gc=False):
 
 
 class AccessRecord(Struct, gc=False, omit_defaults=True):
-    """The fields of a line, in order. Those after ``request_id`` are optional."""
+    """The fields of an access line, in order. The fields after ``request_id`` are optional."""
 
     timestamp: str
     level: str
@@ -72,20 +73,20 @@ class AccessRecord(Struct, gc=False, omit_defaults=True):
 
 
 class RequestLog(Protocol):
-    """Record of requests; `AccessLog` is one."""
+    """The interface of an access log. `AccessLog` implements it."""
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the name of the requested user in a line; ``None`` omits it."""
+        """Return the name of the requested user for a line, or ``None`` to omit it."""
 
     def add(self, record: AccessRecord) -> None:
         """Log a response."""
 
 
 class AccessLog(RequestLog):
-    """Writes a line for each response; ``write`` takes text, some lines at a time.
+    """Writes a line for each response. ``write`` takes the text of several lines.
 
-    ``subject_of`` returns the name of the requested user. Without it, a line contains nothing of
-    the input.
+    ``subject_of`` returns the name of the requested user. Without this function, a line contains no
+    part of the input.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class AccessLog(RequestLog):
         self._write = write
         self._format_lines = format_lines
         self._subject_of = subject_of
-        self._since = self._until = 0.0  # the millisecond of the cached formatted time
+        self._since = self._until = 0.0  # the millisecond for which `_timestamp` is valid
         self._timestamp = ""
         self._records: list[AccessRecord] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -173,17 +174,18 @@ def record_response(
 
 
 def make_subject_of(ids: Ids) -> SubjectOf | None:
-    """Return a function that names a user in the log: by a hash of the query, or by its text.
+    """Return a function for the names of users in the log, or ``None`` to omit users.
 
-    ``None`` names no user. The key of the hash is random for each start of the service: nicknames
-    and card numbers can be guessed, but must not be found by hashing guesses.
+    The name is the text of the query, or a keyed hash of it. The key is random for each start of
+    the service. Nicknames and card numbers are easy to guess: without a key, hashes of guesses
+    would reveal them.
     """
     if ids == "none":
         return None
     if ids == "full":
         return str
-    # A secret prefix is a key, since BLAKE2 has no length extension. It shares its block with the
-    # text. The argument `key` would be a separate block and take 0.3 µs more (CPython 3.11).
+    # A secret prefix is a safe key, since BLAKE2 has no length extension. The argument `key` would
+    # take a block of its own, and 0.3 µs more (CPython 3.11).
     keyed = blake2b(_SECRET, digest_size=8)
 
     def hashed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The Tornado application, and responses to requests rejected before routing."""
+"""The Tornado application, and the responses to requests rejected before routing."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ API = "/api/v1"
 
 
 class Route(NamedTuple):
-    """A route of the API: a path below ``server.base_path``, with ``is_prefix`` also longer ones.
+    """A route of the API. Its ``path`` is relative to ``server.base_path``.
 
-    ``arguments`` are passed to the handler's `initialize` in addition to ``api``.
+    With ``is_prefix`` the route also matches all paths below. ``arguments`` are passed to the
+    handler's `initialize` in addition to ``api``.
     """
 
     path: str
@@ -47,9 +48,9 @@ OWN_ROUTES = tuple(
 
 
 def all_routes(settings: Settings) -> list[Route]:
-    """Return the routes of the core and of the features with these settings.
+    """Return the routes of the core and of the features for these settings.
 
-    A feature gets those before it, and may take their place: of two with one path the last counts.
+    A feature gets the list of earlier routes. It replaces a route by a new one with the same path.
     """
     routes = {each.path: each for each in OWN_ROUTES}
     for place in filter(None, (each.routes for each in FEATURES)):
@@ -66,7 +67,7 @@ def make_api(
     known_heads: KnownHeads | None = None,
     **settings: Any,
 ) -> Application:
-    """Return the API below ``base_path``, and ``health_path``; ``known_heads`` learn from it."""
+    """Return the API below ``base_path``, and the health check. Handlers fill ``known_heads``."""
     arguments = {"api": api}
     rules: list[tuple[str, type[ApiHandler], dict[str, Any]]] = [
         (
@@ -89,7 +90,7 @@ def make_api(
 
 
 def make_reject(access_log: RequestLog | None, counters: Counters | None = None) -> Reject:
-    """Return a function that renders, logs and counts rejections before a handler runs."""
+    """Return a function that renders, logs and counts the rejection of a request."""
     counted = counters or Counters()
 
     def reject(status: HTTPStatus, client_address: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The client's key, from the ``Authorization`` header and from nowhere else."""
+"""Authentication by the ``Authorization`` header. No other source of a key is accepted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tornado_idv.keys.ring import KeyRing
 
 
 class BearerAuthMixin(RequestHandler):
-    """Authenticates its client (RFC 6750, section 2.1)."""
+    """A handler that authenticates its client by a bearer token (RFC 6750, section 2.1)."""
 
     def authenticate(self, keys: KeyRing) -> ApiKey:
         """Return the client's key.
@@ -20,6 +20,6 @@ class BearerAuthMixin(RequestHandler):
 
 
 def credentials(authorization: str) -> tuple[str, str]:
-    """Return the scheme, in lower case, and the token of an ``Authorization`` header."""
+    """Return the scheme in lower case, and the token, of an ``Authorization`` header."""
     scheme, _, token = authorization.partition(" ")
     return scheme.lower(), token.lstrip(" ")

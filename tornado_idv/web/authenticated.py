@@ -1,4 +1,4 @@
-"""Handlers of clients with a key: its scope, its limits, and what a client may know of it."""
+"""Handlers that require a key. They check its scope and its limits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\
 
 
 class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
-    """Checks the client's key and charges its limits."""
+    """A handler that requires a key. It checks the scope of the key and charges its limits."""
 
     def accepted_key(self, scope: Scope | None = None) -> ApiKey:
-        """Return the client's key; raise `ApiException` if it lacks ``scope``.
+        """Return the client's key.
 
-        Without a valid key, raise `InvalidKey`, or `ApiException` over the limit ``failed_auth``.
+        Raises `InvalidKey` without a valid key. Raises `ApiException` if the key lacks ``scope``,
+        or if the client exceeds the limit of failed authentication.
         """
         try:
             key = self.authenticate(self.api.keys)
@@ -45,9 +46,9 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
         return key
 
     def limits_within(self, key: ApiKey, lookups: int = 1) -> KeyLimits | None:
-        """Charge lookups to the limits of a key; return these, or ``None`` without limits.
+        """Charge lookups to a key. Return the limits of the key, or ``None`` if it has none.
 
-        Raises `ApiException` over a limit.
+        Raises `ApiException` if a limit is exceeded.
         """
         limits = self.api.key_limiter.of(key)
         exceeded = limits.acquire(lookups) if limits else None
@@ -57,7 +58,7 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
 
 
 class KeyHandler(AuthenticatedHandler):
-    """Describes the client's own key; no backend is queried."""
+    """Responds with a description of the client's own key, without a query to a backend."""
 
     route = "key"
 

@@ -1,4 +1,4 @@
-"""Media types of requests and responses: JSON in UTF-8 and nothing else."""
+"""Checks of the media types of requests and responses. Only JSON in UTF-8 is supported."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tornado_idv.web.errors import ApiError, ApiException
 
 _JSON = "application/json"
 _MAX_LENGTH = 1024
-"""The maximum length of a header that is parsed: mimeparse takes quadratic time for quoted
-parameters, 0.3 s for a header of 16 KiB."""
+"""Maximum length of a header to parse. For quoted parameters, mimeparse takes quadratic time: 0.3 s
+for a header of 16 KiB."""
 
 
 def check_media_types(headers: Mapping[str, str]) -> None:
     """Raise `ApiException` unless the body is declared as JSON, and the client accepts JSON.
 
-    An absent or empty header means JSON. An ``Accept`` that cannot be parsed also means JSON; such
-    a ``Content-Type`` is rejected. A header of more than 1,024 characters is not parsed.
+    An absent or empty header means JSON. An invalid ``Content-Type`` is rejected; an invalid
+    ``Accept`` means JSON. A header of more than 1,024 characters counts as invalid.
     """
     content_type = headers.get("Content-Type")
     if content_type not in (None, _JSON) and not _is_json(content_type.strip()):
@@ -30,7 +30,7 @@ def check_media_types(headers: Mapping[str, str]) -> None:
 
 
 def check_accept(headers: Mapping[str, str]) -> None:
-    """Raise `ApiException` if JSON is not accepted."""
+    """Raise `ApiException` if the ``Accept`` header excludes JSON."""
     accept = headers.get("Accept")
     if accept not in (None, "*/*", _JSON) and _excludes_json(accept.strip()):
         raise ApiException(ApiError.NOT_ACCEPTABLE)

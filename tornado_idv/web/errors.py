@@ -1,4 +1,4 @@
-"""Every error response, as the one error record."""
+"""The error responses of the API. All of them have the same JSON members."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, LookupFailed, 
 from tornado_idv.limits.key_limits import Exceeded, Limit
 
 _FIELDS: Mapping[int, str] = {
-    401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes
+    401: "Www-Authenticate: Bearer\r\n",  # the spelling is part of the contract
     503: "Retry-After: 1\r\n",
 }
 
 
 class ApiError(enum.Enum):
-    """An error record: its code, its HTTP status and its message."""
+    """An error response, with its code, HTTP status and message."""
 
     BAD_REQUEST = "bad_request", 400, "Bad request"
     TOKEN = "token_invalid_or_expired", 401, "Token invalid or expired"
@@ -48,14 +48,14 @@ class ApiError(enum.Enum):
         record = {"status": "error", "code": code, "message": message}
         self.body = json.dumps(record, separators=(",", ":")).encode()
         self.fields = _FIELDS.get(status, "")
-        """The header lines of this response alone, each with its line break."""
+        """Additional header lines of this response, each with its line break."""
 
 
 class ApiException(HTTPError):
-    """Ends a request with an error record.
+    """Ends a request with an error response.
 
-    ``reason`` is for the log; the client gets it, too, if the error is in `REASONS`. ``fields`` are
-    more header lines, each with its line break.
+    ``reason`` is written to the log. If the error is in `REASONS`, the response also contains it.
+    ``fields`` are additional header lines, each with its line break.
     """
 
     def __init__(self, error: ApiError, fields: str = "", reason: str | None = None) -> None:
@@ -71,22 +71,22 @@ REASONS: Mapping[ApiError, Mapping[str, str]] = {
     },
     ApiError.FORMAT: InvalidFormat.REASONS,
 }
-"""The causes of errors that have several: tokens of ``X-Error-Reason``, and their meaning."""
+"""The tokens of ``X-Error-Reason`` and their meanings, for each error with several causes."""
 
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     InvalidFormat: ApiError.FORMAT,
-    UndeterminedKey: ApiError.UNAVAILABLE,  # before its base
+    UndeterminedKey: ApiError.UNAVAILABLE,  # before its base class
     InvalidKey: ApiError.TOKEN,
     Broken: ApiError.BROKEN,
     LookupFailed: ApiError.UNAVAILABLE,
 }
 BY_STATUS = {error.status: error for error in reversed(ApiError)}
-"""The errors of requests rejected by the HTTP server: 503 is `ApiError.OVERLOADED`."""
+"""The errors for requests rejected by the HTTP server. For 503 it is `ApiError.OVERLOADED`."""
 
 
 def rate_limited(exceeded: Exceeded) -> ApiException:
-    """Return the exception for a request over a limit.
+    """Return the exception for a request that exceeds a limit.
 
     Its header fields follow RFC 9110, section 10.2.3, and draft-ietf-httpapi-ratelimit-headers.
     """
@@ -104,7 +104,7 @@ def _rate_limit_fields(limit: Limit, seconds: int) -> str:
 
 
 def error_for(exception: BaseException) -> ApiError:
-    """Return the error record for an exception; `ApiError.INTERNAL` for an unexpected one."""
+    """Return the error for an exception. An unexpected exception gives `ApiError.INTERNAL`."""
     if isinstance(exception, ApiException):
         return exception.error
     if isinstance(exception, HTTPError) and exception.status_code == ApiError.METHOD.status:

@@ -1,4 +1,4 @@
-"""Bases of all handlers: Tornado's, with JSON responses and one error record."""
+"""Base classes of all handlers, with JSON responses and JSON errors."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tornado_idv.web.lookups import ApiContext, log_unexpected, result_of_error
 from tornado_idv.web.response import ECHOED, FIELDS, Result, new_request_id, valid_request_id
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods logged by name; others are text of the client's choice."""
+"""Methods logged by name. Any other method is arbitrary text from the client."""
 
 
 @stream_request_body
 class JsonHandler(RequestHandler):
-    """Responds with JSON.
+    """A handler that responds with JSON.
 
-    ``body`` is that of the request, complete when `post` is called. Tornado streams it: it would
-    otherwise parse a body declared as a form.
+    ``body`` is the body of the request. It is complete when `post` is called. The handler uses
+    Tornado's streaming interface, because Tornado otherwise parses a body declared as a form.
     """
 
     allowed: ClassVar[tuple[str, ...]] = ("GET", "HEAD")
-    """The methods of this route."""
+    """The allowed methods of this route."""
     body = b""
 
     def set_default_headers(self) -> None:
@@ -48,19 +48,19 @@ class JsonHandler(RequestHandler):
         return self.get()
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Set the header fields of a 405. A subclass sends the error record."""
+        """Set the ``Allow`` field of a 405. A subclass sends the error."""
         if status_code == ApiError.METHOD.status:
             self.set_header("Allow", ", ".join(self.allowed))
 
 
 class ApiHandler(JsonHandler):
-    """Counts and logs its response."""
+    """A handler of the API. It counts and logs its response."""
 
     route: ClassVar[str] = "none"
-    """The name of this route in logs: the path itself may contain a nickname or card number."""
+    """The name of this route in logs. The path itself may contain a nickname or card number."""
 
     key_id: str | None = None
-    """The id of the client's key, once it is known; it may be expired or not valid yet."""
+    """The id of the client's key. It is also set if the key is expired or not valid yet."""
 
     query: Query | None = None
     _result: Result | None = None
@@ -72,12 +72,12 @@ class ApiHandler(JsonHandler):
 
     @cached_property
     def request_id(self) -> str:
-        """The client's ``X-Request-ID``, or a new one."""
+        """The client's ``X-Request-ID``, or a new id without a valid one."""
         return valid_request_id(self.request.headers.get("X-Request-ID", "")) or new_request_id()
 
     @cached_property
     def trace(self) -> Trace | None:
-        """The trace of the client or ``None``."""
+        """The trace context from the client's headers, or ``None``."""
         headers = self.request.headers
         return parse_trace(headers.get("traceparent", ""), headers.get("tracestate", ""))
 
@@ -88,16 +88,16 @@ class ApiHandler(JsonHandler):
             self.set_header(ECHOED, echoed)
 
     def compute_etag(self) -> None:
-        """Send no ``Etag``: responses are not to be stored."""
+        """Send no ``Etag``: clients must not cache responses."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         super().write_error(status_code, **kwargs)
-        # Tornado passes no exception if the task of this request was cancelled.
+        # If the task of this request was cancelled, Tornado passes no exception.
         error = kwargs["exc_info"][1] if "exc_info" in kwargs else CancelledError()
         self.respond(result_of_error(error))
 
     def respond(self, result: Result) -> None:
-        """Send a response, and keep its result for the log."""
+        """Send a response, and keep the result for the access log."""
         self._result = result
         self.set_status(result.status)
         self.set_fields(result.fields)
@@ -115,13 +115,13 @@ class ApiHandler(JsonHandler):
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Log an unexpected exception without its message; Tornado's way logs the request."""
+        """Log an unexpected exception without its message. Tornado would also log the request."""
         if value is not None:
             log_unexpected(value, self.request_id)
 
     @property
     def access_log(self) -> RequestLog | None:
-        """The access log, or ``None`` if the response is not logged."""
+        """The access log, or ``None`` if this response is not logged."""
         return self.api.access_log
 
     def on_finish(self) -> None:
@@ -141,14 +141,14 @@ class ApiHandler(JsonHandler):
 
 
 class NoSuchRouteHandler(ApiHandler):
-    """A path without a route, whatever the method; never "no such user"."""
+    """Responds to any method on an unknown path, with an error other than "user not found"."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         super().write_error(404, exc_info=(None, ApiException(ApiError.NO_SUCH_ROUTE), None))
 
 
 class HealthHandler(ApiHandler):
-    """Reports readiness for new requests until the service stops, whatever its backends do."""
+    """The health check. It succeeds until the service stops, even if all backends are down."""
 
     route = "health"
 

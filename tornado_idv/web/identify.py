@@ -1,4 +1,4 @@
-"""The two operations: identify a user by profile URL or nickname, and by card number."""
+"""The handlers that identify a user by profile URL or nickname, and by card number."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tornado_idv.web.response import Result
 
 
 class LookupHandler(AuthenticatedHandler):
-    """Looks a user up within the limits of a key."""
+    """A handler that looks a user up within the limits of a key."""
 
     async def look_up(self, parse: Callable[[], Query], limits: KeyLimits | None) -> None:
-        """Respond to the parsed query. An invalid one is charged as a miss."""
+        """Look the user up and respond. An invalid query is charged as a miss."""
         try:
             query = self.query = parse()
         except InvalidFormat:
@@ -44,13 +44,13 @@ class LookupHandler(AuthenticatedHandler):
         result = answer(self.api, query, limits, context)
         if isinstance(result, Result):
             return result
-        with suppress(Exception):  # `result` makes it a response
+        with suppress(Exception):  # `result` turns the exception into a response
             await result.future
         return result.result()
 
 
 class IdentifyHandler(LookupHandler):
-    """Checks the key and its limits, then the media types, then the body, then looks up."""
+    """Checks the key, its limits, the media types and the body, and looks the user up."""
 
     allowed = ("POST",)
     operation: ClassVar[Operation]
@@ -72,7 +72,7 @@ class IdentifyHandler(LookupHandler):
         return await super()._look_up(query, limits)
 
     def on_finish(self) -> None:
-        """Let the fast path learn the accepted request."""
+        """Add the head of an accepted request to the known heads of the fast path."""
         super().on_finish()
         heads: KnownHeads | None = self.settings.get("known_heads")
         connection = self.request.connection
@@ -81,14 +81,14 @@ class IdentifyHandler(LookupHandler):
 
 
 class IdentifyUrlHandler(IdentifyHandler):
-    """``{"input": "@nickname"}`` or ``{"input": "{profile_site}/m/nickname"}``."""
+    """Handles ``{"input": "@nickname"}`` and ``{"input": "{profile_site}/m/nickname"}``."""
 
     operation = IDENTIFY_URL
     route = operation.route
 
 
 class IdentifyCardHandler(IdentifyHandler):
-    """``{"card_number": "digits"}``."""
+    """Handles ``{"card_number": "digits"}``."""
 
     operation = IDENTIFY_CARD
     route = operation.route

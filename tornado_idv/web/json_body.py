@@ -1,4 +1,4 @@
-"""JSON of the contract: the field of a request body, and response bodies."""
+"""Parsing of JSON request bodies, and encoding of response bodies."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tornado_idv.model import User
 from tornado_idv.web.errors import ApiError
 
 _ABSENT = object()
-_quoted = encode_basestring  # as in an encoder with ensure_ascii=False
+_quoted = encode_basestring  # as `json.dumps` with ensure_ascii=False
 
 
 def parse_field(body: bytes, name: str) -> str:
-    """Return the text member ``name`` of the one JSON object in ``body``."""
+    """Return the text member ``name`` of the JSON object in ``body``. Raises `InvalidFormat`."""
     return text_member(parse_object(body), name)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Return the one JSON object in ``body``.
+    """Return the JSON object in ``body``.
 
-    Strict UTF-8 and RFC 8259; no member twice, no NaN, no byte order mark. Unknown members are
-    ignored, whatever their value. So numbers stay text: Python refuses to convert an integer of
-    5,000 digits. Raises `InvalidFormat`.
+    The body must be valid UTF-8 and JSON (RFC 8259), without duplicate members, NaN, or a byte
+    order mark. Numbers are returned as text: Python cannot convert an integer of 5,000 digits, even
+    in an unknown member. Raises `InvalidFormat`.
     """
     try:
         record = strict_json.loads(body, keep_numbers=True)
@@ -39,15 +39,15 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def text_member(record: dict[str, Any], name: str) -> str:
-    """Return the text of member ``name``; raises `InvalidFormat`."""
+    """Return the text member ``name``. Raises `InvalidFormat`."""
     value = record.get(name, _ABSENT)
-    if type(value) is not str:  # a `Number` is an instance of str, too
+    if type(value) is not str:  # not `isinstance`: a `Number` is a subclass of str
         raise InvalidFormat("member_missing" if value is _ABSENT else "member_not_a_string")
     return value
 
 
 def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
-    """Return the response body for a user, or for "not found"."""
+    """Return the response body for a user; ``None`` gives the body of "not found"."""
     if user is None:
         return ApiError.NOT_FOUND.body
     return (

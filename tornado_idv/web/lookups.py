@@ -1,4 +1,4 @@
-"""The way from a query to the response, common to handlers and fast path."""
+"""Lookups of users and their results, shared by the handlers and the fast path."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _log = logging.getLogger(__name__)
 
 
 class Operation(Struct, frozen=True):
-    """An operation of the API: ``route`` is its name in logs, ``field`` the member of its body.
+    """An operation of the API.
 
-    ``fields`` are header lines of each of its responses, each with its line break.
+    ``route`` is its name in logs, and ``field`` the required member of the request body. ``fields``
+    are header lines of all its responses, each with its line break.
     """
 
     route: str
@@ -42,7 +43,7 @@ class Operation(Struct, frozen=True):
     fields: str = ""
 
     def query(self, body: bytes, identifiers: Identifiers) -> Query:
-        """Return the query in the body of a request; raises `InvalidFormat`."""
+        """Parse the query from the body of a request. Raises `InvalidFormat`."""
         return self.parse(identifiers, parse_field(body, self.field))
 
 
@@ -52,7 +53,7 @@ IDENTIFY_CARD = Operation("identify/card", "identify:card", "card_number", Ident
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """The objects that the handlers and the fast path use."""
+    """The objects shared by all handlers and the fast path."""
 
     directory: Directory
     identifiers: Identifiers
@@ -65,25 +66,25 @@ class ApiContext:
     stopping: bool = False
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the name of the requested user in the log; ``None`` omits it."""
+        """Return the name of the requested user for the log, or ``None`` to omit it."""
         return self.access_log.subject_of(query) if self.access_log is not None else None
 
 
 PAST_CACHE = "X-IDV-Past-Cache"
-"""The header field of a request that must be answered past the cache."""
+"""The header field of a request that must bypass the cache."""
 _MAX_RETRY_AFTER = 3600.0
-"""Seconds; a plugin's backend may ask for more, or for infinity."""
+"""Maximum ``Retry-After`` in seconds. The backend of a plugin may set more, or even infinity."""
 
 
 class PendingLookup(Struct, frozen=True, eq=False):
-    """A running lookup past the cache, for one request."""
+    """A running lookup in the backends, for one request."""
 
     future: Future[Answer]
     limits: KeyLimits | None
     request_id: str
 
     def result(self) -> Result:
-        """Return the result, once the future is done."""
+        """Return the result. The future must be done."""
         try:
             return _result_of_miss(self.future.result(), self.limits)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - becomes a response
@@ -94,15 +95,15 @@ class PendingLookup(Struct, frozen=True, eq=False):
 def answer(
     api: ApiContext, query: Query, limits: KeyLimits | None, context: RequestContext
 ) -> Result | PendingLookup:
-    """Return the cached result of a lookup, or start it for the request of ``context``.
+    """Return the cached result of a lookup, or start the lookup for the request of ``context``.
 
-    A lookup without a user is charged to the key's ``limits``.
+    If no user is found, a miss is charged to ``limits``.
     """
     return find_cached(api, query, limits) or start_lookup(api, query, limits, context)
 
 
 def find_cached(api: ApiContext, query: Query, limits: KeyLimits | None) -> Result | None:
-    """Return the cached result of a lookup or ``None``."""
+    """Return the result of a lookup from the cache, or ``None`` if it is not cached."""
     cached = api.directory.get_cached(query)
     return None if cached is None else _result_of(cached, limits, "hit")
 
@@ -110,8 +111,8 @@ def find_cached(api: ApiContext, query: Query, limits: KeyLimits | None) -> Resu
 def start_lookup(
     api: ApiContext, query: Query, limits: KeyLimits | None, context: RequestContext
 ) -> PendingLookup:
-    """Start a lookup past the cache for the request of ``context``."""
-    token = current_request.set(context)  # the task of the lookup starts with a copy
+    """Start a lookup in the backends for the request of ``context``."""
+    token = current_request.set(context)  # the task of the lookup copies the context variables
     try:
         future = api.directory.start(query)
     finally:
@@ -120,14 +121,14 @@ def start_lookup(
 
 
 async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | None) -> Result:
-    """Return the result of the backends themselves, for the canary of another instance.
+    """Return the result of a lookup that bypasses the cache, for the canary of another instance.
 
-    It costs them as much as a miss, and is charged as one. Raises `LookupFailed`.
+    It costs the backends as much as a miss, so it is charged as a miss. Raises `LookupFailed`.
     """
     end = (await api.directory.explain(query)).end
     if isinstance(end, LookupFailed):
         raise end
-    if end.found and limits is not None:  # `_result_of` charges for the others
+    if end.found and limits is not None:  # if no user was found, `_result_of` charges the miss
         limits.charge_miss()
     return _result_of(end, limits, "miss")
 
@@ -141,10 +142,10 @@ def _result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> 
 
 
 def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
-    """Return the result of a lookup past the cache; raises `ApiException` over a limit."""
+    """Return the result of an uncached lookup. Raises `ApiException` over the limit of misses."""
     exceeded = limits.spent_misses() if limits is not None else None
     if exceeded is not None:
-        # Concurrent lookups would otherwise be free guesses beyond the limit.
+        # Without this check, concurrent lookups could guess users beyond the limit.
         raise rate_limited(exceeded)
     cache: CacheResult = "miss"
     if answer.stale:
@@ -157,7 +158,7 @@ def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
 
 
 def result_of_error(error: BaseException, cache: CacheResult | None = None) -> Result:
-    """Return the response to a request that ended with an exception."""
+    """Return the error response for an exception."""
     api_error, backend, reason = error_for(error), None, None
     fields = api_error.fields
     if isinstance(error, ApiException):
@@ -165,7 +166,8 @@ def result_of_error(error: BaseException, cache: CacheResult | None = None) -> R
         reason = error.log_message
     elif isinstance(error, LookupFailed):
         backend, reason = error.backend, error.reason
-        seconds = math.ceil(min(max(1.0, error.retry_after), _MAX_RETRY_AFTER))  # also of NaN
+        # `max` also turns NaN into 1.
+        seconds = math.ceil(min(max(1.0, error.retry_after), _MAX_RETRY_AFTER))
         fields = f"Retry-After: {seconds}\r\n"
     elif isinstance(error, InvalidKey | InvalidFormat):
         reason = error.reason
@@ -175,8 +177,8 @@ def result_of_error(error: BaseException, cache: CacheResult | None = None) -> R
 
 
 def log_unexpected(error: BaseException, request_id: str) -> None:
-    """Log an exception that is a defect; its response is `ApiError.INTERNAL`."""
+    """Log an unexpected exception, whose response is `ApiError.INTERNAL`."""
     if not isinstance(error, IdvError | HTTPError):
-        # Not in the message: repeated errors are folded by it.
+        # The id is not in the message: repeated errors with one message are logged once.
         extra = {"request_id": request_id}
         _log.error("unhandled exception:\n%s", format_traceback(error), extra=extra)

@@ -1,4 +1,4 @@
-"""Responses as bytes: the status line, the header fields of every response, the body."""
+"""Rendering of responses to bytes, without Tornado."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from msgspec import Struct
 CacheResult = Literal["hit", "shared", "miss", "stale", "coalesced"]
 
 FIELDS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Header fields of every response, of handlers and without one."""
+"""Header fields of every response, whether a handler sends it or not."""
 _FIELD_LINES = "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items())
 REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
-"""Pattern of an accepted ``X-Request-ID``: short and harmless."""
+"""Pattern of an accepted ``X-Request-ID``. Such an id is short, and safe in headers and logs."""
 _REQUEST_ID = re.compile(REQUEST_ID)
 ECHOED = "X-IDV-Request-ID"
-"""Returned in addition to ``X-Request-ID``: proxies may replace that."""
+"""Header field whose value is returned unchanged. Proxies may replace ``X-Request-ID``."""
 
 
 class Result(Struct, frozen=True, gc=False):
-    """The response to a request; ``fields`` are header lines, each with its line break.
+    """The response to a request, and its data for the counters and the access log.
 
-    The others are for counters and log: the ``code`` of the error record, the ``reason`` of the
-    error for the operator, and the ``backend`` that answered or failed.
+    ``fields`` are additional header lines, each with its line break. ``code`` is the error code,
+    ``reason`` the cause of the error, and ``backend`` the backend that answered or failed.
     """
 
     status: int
@@ -47,7 +47,7 @@ _process = ""
 
 
 def _begin_process() -> None:
-    """Choose the random part of the ids of this process, also of a forked one."""
+    """Choose the random prefix of the request ids of this process. Each fork calls it again."""
     global _process  # noqa: PLW0603 - an attribute takes longer, and each response has an id
     _process = f"{secrets.token_hex(6)}-"
 
@@ -57,17 +57,17 @@ os.register_at_fork(after_in_child=_begin_process)
 
 
 def new_request_id() -> str:
-    """Return a unique id: random for the process, then counted."""
+    """Return a unique request id: the random prefix of the process, and a counter."""
     return f"{_process}{next(_count)}"
 
 
 def valid_request_id(requested: str) -> str | None:
-    """Return the client's id if it matches `REQUEST_ID`."""
+    """Return the client's id if it matches `REQUEST_ID`; otherwise ``None``."""
     return requested if _REQUEST_ID.fullmatch(requested) else None
 
 
 def build_response(status: int, request_id: str, body: bytes, fields: str = "") -> bytes:
-    """Return a whole response; ``fields`` are further header lines, each with its line break."""
+    """Return a whole response. ``fields`` are more header lines, each with its line break."""
     prefix = _prefix(int(time.time()), status)
     head = f"{prefix}{request_id}\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
@@ -75,7 +75,7 @@ def build_response(status: int, request_id: str, body: bytes, fields: str = "") 
 
 @lru_cache(maxsize=64)
 def _prefix(second: int, status: int) -> str:
-    """Return the beginning of a response, up to the request id."""
+    """Return the start of a response, up to the value of ``X-Request-ID``."""
     return (
         f"HTTP/1.1 {status} {responses[status]}\r\n"
         "Content-Type: application/json\r\n"

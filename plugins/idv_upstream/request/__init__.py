@@ -1,1 +1,1 @@
-"""Requests to an upstream: templates, their encoding and URLs."""
+"""Requests to an upstream: their options, templates, encoding and URLs."""

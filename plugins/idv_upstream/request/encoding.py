@@ -1,8 +1,8 @@
-"""Texts with placeholders; the encoding of a value keeps it within its position.
+"""Texts with placeholders, and the encoding of values in them.
 
-``{name}`` is a placeholder; ``{{`` and ``}}`` stand for braces. A value between quotes is escaped
-and cannot end them: between double quotes as in a JSON string (SCIM, GraphQL), between single
-quotes by doubling them (OData). Then it is encoded for its position in the request.
+``{name}`` is a placeholder, and ``{{`` and ``}}`` stand for braces. A value is encoded for its
+position in the request. Between quotes it is escaped first, so it cannot end them: between double
+quotes as a JSON string (SCIM, GraphQL), and between single quotes by doubling them (OData).
 
 Texts are compiled once, with the configuration, and rendered for each query.
 """
@@ -25,9 +25,9 @@ _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _ENCODED_QUOTE = re.compile("%(?:22|27|5C)", re.IGNORECASE)
 _UNRESERVED = re.compile("[A-Za-z0-9._~-]*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# No blanks at the ends: recipients strip them (RFC 9110, section 5.5).
+# Blanks at the ends are excluded, since recipients strip them (RFC 9110, section 5.5).
 _HEADER_VALUE = re.compile("(?:[!-~](?:[ -~]*[!-~])?)?")
-# Set by the client, or by a credential.
+# Headers set by the HTTP client, or by a credential.
 _RESERVED_HEADER = re.compile(
     "accept-encoding|authorization|connection|content-length|expect|host|keep-alive|"
     "proxy-.*|te|trailer|transfer-encoding|upgrade",
@@ -36,20 +36,20 @@ _RESERVED_HEADER = re.compile(
 _BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 _SLOT = "\0"  # stands for a placeholder while quotes are parsed
 _QUOTED = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^']|'')*' """, re.DOTALL | re.VERBOSE)
-# Quoted text that needs a second layer of escaping, or would undo the first.
+# Quoted text that would need two layers of escaping, or would undo the escaping.
 _AMBIGUOUS = {
     '"': re.compile(r'(?:^|[^\\])(?:\\\\)*\\["\0]'),
     "'": re.compile("''"),
 }
 Encode = Callable[[str], str]
-"""Encodes text for a position in a request, character by character."""
-# The order of the two does not matter: neither adds or removes characters of the other.
+"""Encodes a text for a position in a request, character by character."""
+# The two may be applied in any order: neither adds or removes characters that the other escapes.
 _ESCAPES: Mapping[str, Encode] = {
     '"': lambda value: json.dumps(value, ensure_ascii=False)[1:-1],
     "'": lambda value: value.replace("'", "''"),
 }
 Parts = list[str | Encode]
-"""A compiled text: constants, and the encoders of the values between them."""
+"""A compiled text: constants, and encoders in place of the placeholders."""
 Steps = tuple[str | int, ...]
 """The path of names and indexes to a part of a tree."""
 Problem = tuple[Steps, str]
@@ -57,7 +57,7 @@ Problem = tuple[Steps, str]
 
 
 def render(parts: Parts, value: str) -> str:
-    """Return a compiled text with ``value`` instead of its placeholders."""
+    """Return a compiled text with its placeholders replaced by ``value``."""
     return "".join([part if isinstance(part, str) else part(value) for part in parts])
 
 
@@ -68,7 +68,7 @@ def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
     if len(token) == 1:
         raise ValueError(f"a lone {token} at column {column}; write {token * 2} for a brace")
     if token[1:-1] not in names:
-        # The name itself is not repeated: text in braces may be a secret.
+        # The error omits the name, because text in braces may be a secret.
         if not names:
             raise ValueError(f"a placeholder at column {column}; only values can have one")
         known = ", ".join(f"{{{name}}}" for name in names)
@@ -94,20 +94,20 @@ def _quotes(shown: str, around: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Placeholders:
-    """The names of placeholders, and the prefix of the first profile site.
+    """The allowed placeholders of a text, and the prefix of the first profile site.
 
-    All but ``profile_site`` stand for the value of the query; ``profile_url`` puts the prefix of
-    profile URLs before it.
+    ``{profile_site}`` stands for this prefix, ``{profile_url}`` for the profile URL, and any other
+    placeholder for the value of the query.
     """
 
     names: Sequence[str] = ()
     profile_site: str = "x"
 
     def compile(self, text: str, value: Encode = str, literal: Encode = str) -> Parts:
-        """Compile ``text``; ``value`` encodes values, ``literal`` the text around them.
+        """Compile ``text``. ``value`` encodes values, and ``literal`` the text around them.
 
-        Raises `ValueError` for an unknown placeholder, and for a placeholder between quotes
-        without a safe escape. ``literal`` may raise it, too.
+        Raises `ValueError` for an unknown placeholder, and for a placeholder between quotes that
+        cannot be escaped safely. ``literal`` may raise it, too.
         """
         if _SLOT in text:
             raise ValueError("a NUL character cannot be sent")
@@ -126,7 +126,7 @@ class Placeholders:
         return parts
 
     def problems(self, node: Any, steps: Steps = ()) -> Iterator[Problem]:
-        """Yield the problems of the texts in a tree; names of members have no placeholders."""
+        """Yield the problems of texts in a tree. Names of members must have no placeholders."""
         if isinstance(node, Mapping):
             for name, member in node.items():
                 yield from Placeholders().problems(name, (*steps, name))
@@ -172,15 +172,15 @@ def is_reserved(header: str) -> bool:
 
 
 def is_header_value(text: str) -> bool:
-    """Return whether ``text`` is a valid header value that recipients keep unchanged."""
+    """Return whether ``text`` is a valid value of a header, which recipients do not change."""
     return _HEADER_VALUE.fullmatch(text) is not None
 
 
 def has_dot_segment(path: str) -> bool:
-    """Return whether a server may resolve a segment of the path as ``.`` or ``..``.
+    """Return whether a server may treat a segment of the path as ``.`` or ``..``.
 
-    Some servers decode a path before they split it, so encoded slashes count, too. Some end a
-    segment at a semicolon.
+    Some servers decode a path before they split it, so encoded slashes count, too. Other servers
+    end a segment at a semicolon.
     """
     return "." in path and _DOT_SEGMENT.search(path) is not None
 
@@ -201,12 +201,12 @@ def compile_url(url: str, query: Mapping[str, str], known: Placeholders) -> Part
 
 
 def compile_form(members: Mapping[str, str], known: Placeholders) -> Parts:
-    """Compile a form."""
+    """Compile a form body."""
     return _joined("&", _parameters(members, known))
 
 
 def parse_json(body: Any) -> Any:
-    """Return the tree of a JSON body; parse a body written as text."""
+    """Return the tree of a JSON body. A body written as text is parsed."""
     try:
         return strict_json.loads(body, max_depth=128) if isinstance(body, str) else body
     except ValueError:
@@ -216,7 +216,7 @@ def parse_json(body: Any) -> Any:
 
 
 def compile_json(node: Any, known: Placeholders) -> Parts:
-    """Compile a JSON value; its strings may have placeholders, names of members may not."""
+    """Compile a JSON value. Its strings may have placeholders, but not its names of members."""
     if isinstance(node, str):
         return ['"', *known.compile(node, _in_json, _in_json), '"']
     if isinstance(node, list):
@@ -231,7 +231,7 @@ def compile_json(node: Any, known: Placeholders) -> Parts:
 
 
 def percent_encode(text: str) -> str:
-    """Encode everything but the unreserved characters (RFC 3986, section 2.3)."""
+    """Return a text with all but unreserved characters encoded (RFC 3986, section 2.3)."""
     return text if _UNRESERVED.fullmatch(text) else quote(text, safe="")
 
 
@@ -243,7 +243,7 @@ def _parameters(members: Mapping[str, str], known: Placeholders) -> list[Parts]:
 
 
 def _url_part(text: str, known: Placeholders, literal: Encode) -> Parts:
-    """Compile a part of a URL; quotes around placeholders must be unencoded."""
+    """Compile a part of a URL. Quotes around placeholders must not be percent-encoded."""
     parts = known.compile(text, percent_encode, literal)
     if any(map(callable, parts)) and _ENCODED_QUOTE.search(text):
         raise ValueError("write quotes and backslashes unencoded; this service encodes them")
@@ -263,7 +263,7 @@ def _in_json(text: str) -> str:
 
 
 def _literal(safe: str) -> Encode:
-    """Keep a part of a URL, and encode only invalid characters."""
+    """Return an encoder that changes only invalid characters in a part of a URL."""
 
     def encode(text: str) -> str:
         if _BAD_PERCENT.search(text):

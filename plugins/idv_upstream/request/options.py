@@ -29,39 +29,39 @@ _SIZE = re.compile(
     (?:"|\]|%5D)?(?:\s*[=:]\s*"?|\s+)([01])\b(?![.%])""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""A parameter for a page size of 0 or 1, such as ``limit=1`` or ``"maxResults": 1``."""
+"""Pattern of a page size of 0 or 1 in a request, such as ``limit=1`` or ``"maxResults": 1``."""
 
 
 class RequestOptions(Options):
     """The request for one user."""
 
     placeholders: ClassVar[Sequence[str]]
-    """The names of the placeholders."""
+    """The names of the allowed placeholders."""
 
     method: str = ""
-    """The method, in capitals; ``GET`` unless set, or ``POST`` for a request with a body."""
+    """The method in capitals. The default is ``GET``, or ``POST`` for a request with a body."""
     url: str
-    """A path below ``base_url``, with a leading slash; or a complete URL. Placeholders are allowed
+    """A path below ``base_url`` with a leading slash, or a complete URL. Placeholders are allowed
     after the host."""
     query: dict[str, str] = Field(default_factory=dict)
-    """Query parameters, in addition to those in ``url``."""
+    """Additional query parameters."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Headers, in addition to those of every request."""
+    """Additional headers."""
     json_body: Any = Field(default=None, alias="json")
     """The body as JSON: a mapping or list of strings, or JSON as a string."""
     form: dict[str, str] | None = None
     """The body as a form, instead of JSON."""
     repeatable: bool | None = None
-    """Allow a second attempt after no response; by default true for ``GET`` and ``HEAD``."""
+    """Allow a second attempt without a response. The default is true for ``GET`` and ``HEAD``."""
 
     @property
     def is_absolute(self) -> bool:
-        """Return whether ``url`` is complete, without ``base_url``."""
+        """Return whether ``url`` is a complete URL, which does not need ``base_url``."""
         return not self.url.startswith("/")
 
     @property
     def page_size(self) -> int | None:
-        """Return the apparent page size of the request if it is 0 or 1, else ``None``."""
+        """Return the page size in the request if this is 0 or 1, otherwise ``None``."""
         parameters = {**self.query, **(self.form or {})}
         texts = [self.url, *(f"{name}={value}" for name, value in parameters.items())]
         texts.append(json.dumps(self.json_body).replace("\\", ""))
@@ -111,7 +111,7 @@ class RequestOptions(Options):
         return self
 
     def template(self, profile_site: str) -> RequestTemplate:
-        """Compile the request; ``profile_site`` is the prefix of the first profile site."""
+        """Compile the request. ``profile_site`` is the prefix of the first profile site."""
         known = Placeholders(self.placeholders, profile_site)
         headers = {name: known.compile(text) for name, text in self.headers.items()}
         body, media_type = None, ""
@@ -134,19 +134,19 @@ class RequestOptions(Options):
 
 
 class SecondRequest(RequestOptions):
-    """The second request of a lookup, with the id in the first response."""
+    """The second request of a lookup, with the id from the first response."""
 
     placeholders: ClassVar[Sequence[str]] = ("id", "profile_site")
 
 
 class FirstRequest(RequestOptions):
-    """A request for a query."""
+    """The first or only request of a lookup."""
 
     then: SecondRequest | None = None
-    """A second request, with the ``response.id`` of the first response."""
+    """A second request, with the ``response.id`` from the first response."""
 
     def template(self, profile_site: str) -> RequestTemplate:
-        """Compile the request, and the second one."""
+        """Compile this request and the second request."""
         then = None if self.then is None else self.then.template(profile_site)
         return dataclasses.replace(super().template(profile_site), then=then)
 

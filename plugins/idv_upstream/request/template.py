@@ -1,4 +1,4 @@
-"""The request for one kind of query, compiled once and rendered for each query."""
+"""Requests for one kind of query, compiled once and rendered for each query."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tornado_idv import Broken, ByNickname, Query, strict_json
 
 
 class Request(Struct, frozen=True):
-    """One request, ready to send.
+    """A request, ready to send.
 
-    ``url`` is encoded; it is absolute, or a path below ``base_url``. A ``repeatable`` request may
+    ``url`` is an encoded absolute URL, or a path below ``base_url``. A ``repeatable`` request may
     be sent twice without harm.
     """
 
@@ -25,13 +25,13 @@ class Request(Struct, frozen=True):
     repeatable: bool
 
     def __repr__(self) -> str:
-        """Leave out the values: they include the query, and may include a credential."""
+        """Return a text without values, which may include the query and a credential."""
         return "Request()"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RequestTemplate:
-    """The compiled parts of a request."""
+    """A compiled request with placeholders."""
 
     method: str
     url: Parts
@@ -47,10 +47,10 @@ class RequestTemplate:
         )
 
     def render_value(self, value: str) -> Request:
-        """Return the request with a value instead of its placeholders.
+        """Return the request with its placeholders replaced by a value.
 
-        Raises `Broken` for a value that is invalid in its position. This is not the fault of the
-        upstream, so it does not count against the circuit breaker.
+        Raises `Broken` if the value is invalid in its position. This does not count against the
+        circuit breaker, since the upstream has not failed.
         """
         if not value or not strict_json.is_unicode(value):
             raise Broken("the query cannot be sent", counts_against_breaker=False)

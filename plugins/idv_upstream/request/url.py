@@ -1,4 +1,4 @@
-"""URLs of an upstream: parsed strictly, and never repaired."""
+"""A strict parser of an upstream's URLs. It never repairs a URL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEGMENT = re.compile(r"(?!\.\.?$)[A-Za-z0-9._~-]+", re.ASCII)
 
 
 class Url(NamedTuple):
-    """The parts of a URL; path and query may contain placeholders.
+    """The parts of a URL. ``path`` and ``query`` may contain placeholders.
 
     ``origin`` is empty for a path below ``base_url``.
     """
@@ -30,7 +30,7 @@ class Url(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Url:
-        """Split a URL; raises `ValueError` for an invalid one."""
+        """Split a URL into its parts. Raises `ValueError` for an invalid URL."""
         parts = _PARTS.fullmatch(text)
         if parts is None or not (parts[1] or parts[2]) or text.startswith("//"):
             raise ValueError(
@@ -47,7 +47,7 @@ class Url(NamedTuple):
 
 
 def _is_origin(text: str) -> bool:
-    """Return whether the client accepts this origin; yarl checks ports and punycode, not IPv6."""
+    """Return whether the HTTP client accepts this origin. yarl does not check IPv6 addresses."""
     if not _ORIGIN.fullmatch(text):
         return False
     try:
@@ -58,7 +58,7 @@ def _is_origin(text: str) -> bool:
 
 
 def origin_of(text: str) -> str:
-    """Return the origin of a valid complete URL; empty for any other text."""
+    """Return the origin of a valid complete URL, or an empty text for any other text."""
     try:
         return Url.parse(text).origin
     except ValueError:

@@ -1,1 +1,1 @@
-"""Interpretation of an upstream response: its status, its body and the mapping to a user."""
+"""Interpretation of upstream responses: the status, the body and the mapping to a user."""

@@ -1,7 +1,4 @@
-"""Maps a JSON document of the upstream to a `User`.
-
-Independent of requests. Errors contain no value of the document.
-"""
+"""The mapping of a JSON document to a `User`. Errors contain no value of the document."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _NICKNAME = re.compile("[!-~]+")
 _CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")
 _FIELDS = ("id", "plan", "card_number", "nickname", "profile_url")
 _MAX_RESULTS = 5
-"""Maximum number of recorded results of an expression on the records of a list."""
+"""Maximum number of results to record for one expression, on the records of a list."""
 
 
 class AnotherUser(Broken):
@@ -26,7 +23,7 @@ class AnotherUser(Broken):
 
 
 class _Recorded(Expression):
-    """An expression that records its results as steps."""
+    """An expression that records its evaluations as steps."""
 
     def __init__(self, name: str, expression: Expression, steps: list[Step]) -> None:
         vars(self).update(vars(expression))
@@ -49,9 +46,9 @@ class _Recorded(Expression):
 
 
 class ResponseMapper:
-    """Maps documents by the options.
+    """Maps documents to users, as the option ``response`` describes.
 
-    With ``folds_nicknames`` the case of nicknames is ignored.
+    With ``folds_nicknames``, the case of nicknames is ignored.
     """
 
     def __init__(self, options: ResponseOptions, *, folds_nicknames: bool = False) -> None:
@@ -65,14 +62,14 @@ class ResponseMapper:
         }
         select = self._expressions.get("select")
         if select is not None and select.node["type"] == "projection":
-            select.node = select.node["children"][0]  # a projection drops null
+            select.node = select.node["children"][0]  # a projection would drop null
         self._fields = {name: MappedField(name, getattr(options, name)) for name in _FIELDS}
         read = [each.expression for each in self._fields.values()]
         read.append(self._expressions.get("not_known_when"))
         self._uses_root = any(ROOT in each.members for each in read if each is not None)
 
     def record_steps(self, steps: list[Step]) -> None:
-        """Add a step for each evaluation of an expression from now on."""
+        """Record all later evaluations of expressions as steps."""
         for name, expression in self._expressions.items():
             self._expressions[name] = _Recorded(name, expression, steps)
         for field in self._fields.values():
@@ -80,18 +77,18 @@ class ResponseMapper:
                 field.expression = _Recorded(field.name, field.expression, steps)
 
     def is_not_known(self, document: Any) -> bool:
-        """Return whether ``not_known_when`` is absent, or true for the body; raises `Broken`."""
+        """Return whether ``not_known_when`` is true for a body, or absent. Raises `Broken`."""
         return not self._is_false("not_known_when", document)
 
     def user(self, query: Query, document: Any) -> User | None:
         """Return the user in ``document``, or ``None`` for a certain "not found".
 
-        Every other document raises `Broken`, with the problem and its place.
+        Raises `Broken`, with the problem and its place, or `Unavailable` for any other document.
         """
         record = self._record_of(query, document, echo=self._check_echo)
         if record is None:
             return None
-        # Without check_echo, the requested value counts as the user's.
+        # Without check_echo, the requested value is taken as the value of the user.
         same = None if self._check_echo else query
         card_number = same.card_number if isinstance(same, ByCard) else self._card_number_of(record)
         nickname = same.nickname if isinstance(same, ByNickname) else self._nickname_of(record)
@@ -103,12 +100,12 @@ class ResponseMapper:
         return User(self._fields["plan"].required(record), card_number, nickname, url)
 
     def id(self, query: Query, document: Any) -> str | None:
-        """Return the id of the user in ``document``, under the conditions of `user`."""
+        """Return the id of the user in ``document``, or ``None`` for a certain "not found"."""
         record = self._record_of(query, document, echo=False)
         return None if record is None else self._fields["id"].required(record)
 
     def _record_of(self, query: Query, document: Any, *, echo: bool) -> Any:
-        """Return the user's record, or ``None``; raises the error in a response."""
+        """Return the record of the user, or ``None``. Raises an error for an error response."""
         for name, kind in (("unavailable_when", Unavailable), ("broken_when", Broken)):
             if name in self._expressions and not self._is_false(name, document):
                 raise kind(f"the response is an error ({name})")
@@ -120,7 +117,7 @@ class ResponseMapper:
         if not self._is_false("found_when", document):
             return self._record(document, query, echo=echo)
         found_when, select = self._expressions["found_when"], self._expressions.get("select")
-        # If both read the same members, they cannot contradict each other.
+        # Two expressions on the same members cannot contradict each other.
         if select is not None and any(
             path[: len(selected)] != selected
             for path in found_when.paths
@@ -136,12 +133,12 @@ class ResponseMapper:
         return None
 
     def _is_false(self, name: str, document: Any) -> bool:
-        """Return whether the condition is configured and false."""
+        """Return whether a condition is configured, and false for the document."""
         condition = self._expressions.get(name)
         return condition is not None and is_falsy(condition.evaluate(document))
 
     def _records(self, document: Any, query: Query) -> list[Any]:
-        """Return the candidates: the selected record, or the records of a selected list."""
+        """Return the selected record as a list, or the records of a selected list."""
         select = self._expressions.get("select")
         given = document if select is None else select.evaluate(document)
         if select is None or type(given) is not list:
@@ -157,9 +154,9 @@ class ResponseMapper:
         return {**record, ROOT: document} if is_wanted else record
 
     def _record(self, document: Any, query: Query, *, echo: bool) -> Any:
-        """Return the record of the user; ``None`` for an empty list.
+        """Return the record of the user, or ``None`` if there is no record.
 
-        With ``echo``, ``not_known_when`` counts only in a record of the requested user.
+        With ``echo``, ``not_known_when`` only affects records of the requested user.
         """
         known = (
             each
@@ -180,7 +177,7 @@ class ResponseMapper:
         raise Broken(f"the response is {json_type(given)}, not a record{hint}")
 
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
-        """Return whether ``not_known_when`` is true for a record that has one of its paths."""
+        """Return whether ``not_known_when`` is true for a record, and reads a member of it."""
         condition = self._expressions.get("not_known_when")
         if condition is None or not condition.reads(record):
             return False

@@ -28,7 +28,7 @@ _QUOTED_NAME = re.compile('[!=]=\\s*"')
 
 
 class Outcome(StrEnum):
-    """Handling of a response."""
+    """The handling of a response with a status code."""
 
     READ = "read"
     NOT_KNOWN = "not_known"
@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 
 StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
-"""Meanings of statuses that differ from the default."""
+"""Outcomes by status code, where they differ from the default."""
 
 _LIKE_404 = (204, 410)
 _DEFAULTS: Mapping[int, Outcome] = {
@@ -48,42 +48,42 @@ _DEFAULTS: Mapping[int, Outcome] = {
 
 
 def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
-    """Return the outcome of a status.
+    """Return the outcome for a status code.
 
-    204 and 410 follow an override of 404: a wrong path may cause all three. Any other status is
-    broken: refused credentials (401, 403, 407) are ours, never the client's, and redirects are not
-    followed.
+    An override of 404 also applies to 204 and 410, because a wrong path may cause all three. All
+    codes without a default are broken. The codes 401, 403 and 407 refuse the credentials of this
+    service, never those of a client. Redirects are not followed.
     """
     configured = overrides.get(status) or (overrides.get(404) if status in _LIKE_404 else None)
     return configured or _DEFAULTS.get(status, Outcome.BROKEN)
 
 
 class ResponseOptions(Options):
-    """Position of the user in a response."""
+    """The mapping from a response to a user, and its meaning."""
 
     found_when: ExpressionText | None = None
     """An expression on the whole response. A false, empty or null result means "not found"."""
     unavailable_when: ExpressionText | None = None
-    """A condition on the whole response. If true, the upstream is unavailable, with any status."""
+    """A condition on the whole response. If it is true, the upstream is unavailable."""
     broken_when: ExpressionText | None = None
-    """A condition on the whole response. If true, the upstream rejects the request, for example our
-    credentials."""
+    """A condition on the whole response. If it is true, the upstream rejects the request, for
+    example for its credentials."""
     error: ExpressionText | None = None
-    """An expression for an error message in the log, on a response without a user. The requested
+    """An expression for the error message in a response without a user, for the log. The requested
     value, long numbers, mail addresses and secrets are masked."""
     complete_when: ExpressionText | None = None
-    """A condition for a complete response. "Not found" and a single user need it to be true: no
-    further page exists."""
+    """A condition that is true if the response is complete, without a further page. If it is false,
+    the response is an error."""
     select: ListText | None = None
-    """An expression for the user's record, or a list of records; by default the whole response. An
-    empty list means "not found"."""
+    """An expression for the user's record, or for a list of records. The default is the whole
+    response. An empty list means "not found"."""
     pick: Literal["one", "first"] = "one"
-    """Treatment of a list of several users: an error (one), or its first user counts (first)."""
+    """The treatment of a list of several users: an error (one), or the first counts (first)."""
     match: Literal["all", "echo"] = "all"
-    """Records of a list that count: all of them, or those with the requested nickname or card
-    number (echo). Needed for a search for "contains" or "starts with"."""
+    """The records in a list that count: all, or only those with the requested nickname or card
+    number (echo). A search for "contains" or "starts with" needs echo."""
     id: FieldSource | None = None
-    """The id of the user in the response to a request with ``then``."""
+    """The id of the user, for the second request (``then``)."""
     plan: FieldSource
     """The plan."""
     card_number: FieldSource | None = None
@@ -91,16 +91,16 @@ class ResponseOptions(Options):
     nickname: FieldSource | None = None
     """The nickname, with or without ``@``."""
     profile_url: FieldSource | None = None
-    """The profile URL; by default derived from the nickname."""
+    """The profile URL. By default, it is derived from the nickname."""
     check_echo: bool = True
     """Require the requested nickname or card number in the response. With false, any user is
-    accepted as the requested one."""
+    accepted as the requested user."""
     not_known_when: ExpressionText | None = None
-    """Expected content of a "not found" response. Guards against a wrong ``base_url``: its 404
-    pages do not match. A user with a matching record, such as a disabled one, is "not found",
-    too."""
+    """The expected content of a "not found" response. It guards against a wrong ``base_url``, whose
+    404 pages do not match. A user with a matching record, such as a disabled user, is also "not
+    found"."""
     media_type: Literal["json", "any"] = "json"
-    """Required media type of a response: JSON, or any."""
+    """The required media type of a response: JSON, or any."""
 
     @model_validator(mode="after")
     def _check_required(self) -> Self:
@@ -116,7 +116,7 @@ class ResponseOptions(Options):
         return self
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each expression that may hide an error, or a user on a later page."""
+        """Yield a warning for each expression that may hide an error or a user on a later page."""
         texts = (self.unavailable_when, self.broken_when)
         errors = [Expression(text) for text in texts if text is not None]
         for each in errors:
@@ -161,11 +161,11 @@ class ResponseOptions(Options):
 
 
 def _results_for_others(expression: Expression, errors: Sequence[Expression]) -> list[Any]:
-    """Return the results of the expression for other responses, such as an error.
+    """Return the results of an expression for unexpected responses, such as an error.
 
-    The test documents contain the members of the expression. Each member is missing, an unknown
-    text, a literal of ``errors``, an object, or a list of objects. These objects have the same
-    members. Documents with a true condition of ``errors`` are left out.
+    The expression is evaluated on generated documents. In these, each member of the expression is
+    missing, an unknown text, a literal of ``errors``, an object, or a list of objects. The objects
+    have the same members. Documents for which one of ``errors`` is true are omitted.
     """
     names = sorted(expression.members.union(*(each.members for each in errors)))
     nodes = [node for each in errors for node in nodes_of(each.node)]

@@ -1,4 +1,4 @@
-"""A received response: its body is bounded, complete and decompressed."""
+"""Received responses: their size limits, decompression, JSON and dates."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from multidict import MultiMapping
 from tornado_idv import Broken, Unavailable, strict_json
 
 MAX_BODY = 64 * 1024
-"""Maximum size of a body in bytes, before and after decompression; a longer one is `Broken`."""
+"""Maximum size of a body in bytes, before and after decompression. A longer body is `Broken`."""
 
 _MAX_JSON_DEPTH = 128
 _CORRUPT = "a compressed response that is damaged"
 
 
 MAX_RETRY_AFTER = 60.0
-"""Maximum pause in seconds that an upstream can request."""
+"""Maximum pause in seconds that an upstream can demand."""
 
 _SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class Response(NamedTuple):
-    """A response; the body is decompressed, or empty if unread."""
+    """A response of an upstream. ``body`` is decompressed, or empty if it was not read."""
 
     status: int
     headers: MultiMapping[str]
-    """Names are case-insensitive."""
+    """The headers. Their names are case-insensitive."""
     body: bytes
     is_certain: bool = True
-    """Whether it surely belongs to its request: it has the id, or came on a new connection."""
+    """Whether the response certainly belongs to its request, by its id or a new connection."""
 
 
 def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
-    """Decompress a body of up to `MAX_BODY` bytes; one more byte means that it is too long.
+    """Return the decompressed body. Raises `Broken`, also for more than `MAX_BODY` bytes.
 
-    Raises `Broken`, or `Unavailable` for a body that may be incomplete.
+    Raises `Unavailable` for a body that may be incomplete.
     """
     if not body and not ("Content-Length" in headers or "Transfer-Encoding" in headers):
         raise Unavailable("the response was cut short")
@@ -51,9 +51,9 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
 
 
 def decode_json(body: bytes) -> Any:
-    """Return the JSON document in a body; raises `Broken` for invalid JSON.
+    """Return the JSON document in a body. Raises `Broken` for invalid JSON.
 
-    Strings may contain a lone surrogate: JSON can escape one.
+    Strings may contain a lone surrogate, since JSON can escape it.
     """
     try:
         return strict_json.loads(body, max_depth=_MAX_JSON_DEPTH)
@@ -62,7 +62,7 @@ def decode_json(body: bytes) -> Any:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds of ``Retry-After`` (RFC 9110, section 10.2.3); 0 if unknown."""
+    """Return the seconds of ``Retry-After`` (RFC 9110, section 10.2.3), or 0 without a value."""
     value = headers.get("Retry-After", "").strip()
     if _SECONDS.fullmatch(value):
         return float(value)
@@ -73,7 +73,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def sent_at(headers: Mapping[str, str]) -> datetime:
-    """Return the time of the upstream's clock, or else of this machine's: the two may differ."""
+    """Return the time of the upstream's clock, or without ``Date`` of this machine's clock."""
     return _date(headers.get("Date", "")) or datetime.now(UTC)
 
 
@@ -86,15 +86,15 @@ def _date(text: str) -> datetime | None:
 
 
 def too_long() -> Broken:
-    """Return the error of a response that exceeds a limit."""
+    """Return the error for a response that is too long."""
     return Broken(f"a response of more than {MAX_BODY} bytes")
 
 
 def _decompress(body: bytes, coding: str) -> bytes:
-    """Decompress up to `MAX_BODY` bytes: a decompression bomb costs no memory."""
+    """Return a decompressed body. A decompression bomb costs no memory beyond `MAX_BODY`."""
     if coding not in {"gzip", "x-gzip", "deflate"}:
         raise Broken("a compressed response of an unsupported kind")
-    stream = zlib.decompressobj(32 + zlib.MAX_WBITS)  # recognizes either by its header
+    stream = zlib.decompressobj(32 + zlib.MAX_WBITS)  # detects gzip or zlib by the header
     try:
         content = stream.decompress(body, MAX_BODY + 1)
     except zlib.error:

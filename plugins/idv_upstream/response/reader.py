@@ -1,4 +1,4 @@
-"""Converts a response to a user, "not found here", or an error."""
+"""The interpretation of a response as a user, "not found", or an error."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
-    """Return the freshness of the response in seconds, and whether it may be cached at all.
+    """Return how long a response may be cached in seconds, and whether it may be cached at all.
 
-    Without a valid value, the seconds are ``None``. This cache is a shared one, so ``s-maxage``
-    precedes ``max-age``. The ``Age`` of the response is subtracted. Invalid values are ignored.
+    Without a valid value, the seconds are ``None``. ``s-maxage`` precedes ``max-age``, since this
+    is a shared cache. The ``Age`` of the response is subtracted. Invalid values are ignored.
     """
     text = ",".join(headers.getall("Cache-Control", ()))
     directives = {name.lower(): quoted or plain for name, quoted, plain in _DIRECTIVE.findall(text)}
@@ -49,16 +49,16 @@ def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
 _REFUSED = (401, 403, 407)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PRIVATE = re.compile(r"\S+@\S+\.\w+|(?=[\w+=~-]*[0-9])[\w+=~-]{20,}|[0-9]{4,}")
-"""Mail addresses, tokens and card numbers in the message of an upstream."""
+"""Pattern of mail addresses, tokens and card numbers in an upstream's error message."""
 _MAX_MESSAGE = 100
 
 
 class ResponseReader:
-    """Reads the responses of one upstream.
+    """Interprets the responses of one upstream.
 
-    ``statuses`` override the meanings of statuses. With ``hints``, ``Cache-Control`` is followed.
+    ``statuses`` override outcomes of status codes. With ``hints``, ``Cache-Control`` is followed.
     ``credential`` is true if a credential is configured. With ``folds_nicknames``, the case of
-    nicknames is ignored. ``secrets`` are masked in messages.
+    nicknames is ignored. ``secrets`` returns the texts to mask in messages.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ResponseReader:
     def read(
         self, query: Query, response: Response, *earlier: Response
     ) -> User | BackendResult | None:
-        """Return the user and its cache time; raises `Unavailable` or `Broken`.
+        """Return the user and the cache time. Raises `Unavailable` or `Broken`.
 
         ``earlier`` responses of the same lookup may also shorten the cache time.
         """
@@ -93,7 +93,7 @@ class ResponseReader:
         return self.limited(user, response, *earlier)
 
     def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
-        """Return the result with the shortest cache time of the responses."""
+        """Return the result with the shortest cache time of all ``responses``."""
         if not self._hints:
             return user
         limits = [freshness(each.headers) for each in responses if "Cache-Control" in each.headers]
@@ -103,13 +103,13 @@ class ResponseReader:
         return BackendResult(user, ttl=seconds, storable=all(storable for _, storable in limits))
 
     def read_id(self, query: Query, response: Response) -> str | None:
-        """Return the id for the second request; raises `Unavailable` or `Broken`."""
+        """Return the id for the second request, or ``None``. Raises `Unavailable` or `Broken`."""
         with self._message_added(query, response):
             is_read = self._is_read(response)
             return self.mapper.id(query, self.document(response)) if is_read else None
 
     def document(self, response: Response) -> Any:
-        """Return the JSON document; raises `Broken` if there is none.
+        """Return the JSON document in a response. Raises `Broken` for any other body.
 
         With ``found_when``, an empty body counts as null.
         """
@@ -122,14 +122,14 @@ class ResponseReader:
         return decode_json(response.body)
 
     def wants_body(self, status: int) -> bool | None:
-        """Return whether a response of this status needs its body; ``None`` if optional."""
+        """Return whether a response with this status needs its body; ``None`` means optional."""
         meaning = outcome(status, self._statuses)
         if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
             return meaning is Outcome.READ or self._options.not_known_when is not None
         return False if self._error is None else None
 
     def recording(self, steps: list[Step]) -> ResponseReader:
-        """Return a reader that adds a step for each evaluation of an expression."""
+        """Return a copy of this reader that records evaluations of expressions as steps."""
         reader = copy(self)
         reader.mapper = deepcopy(self.mapper)
         reader.mapper.record_steps(steps)
@@ -137,7 +137,7 @@ class ResponseReader:
 
     @contextmanager
     def _message_added(self, query: Query, response: Response) -> Iterator[None]:
-        """Add the message of the upstream to a failure."""
+        """Add the upstream's error message to a failure in the block."""
         try:
             yield
         except LookupFailed as failure:
@@ -148,7 +148,7 @@ class ResponseReader:
             raise
 
     def _masked(self, message: str, query: Query) -> str:
-        """Return a message, truncated and without the requested value and secrets."""
+        """Return the truncated message, with the requested value and secrets masked."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             message = message.replace(secret, "…")
         requested = re.escape(query.text.removeprefix("@"))
@@ -156,7 +156,7 @@ class ResponseReader:
         return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
 
     def _is_read(self, response: Response) -> bool:
-        """Return true to read the body, false for "not found"; raises `Unavailable` or `Broken`."""
+        """Return whether to read the body. False means "not found". Raises `LookupFailed`."""
         status = response.status
         meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:

@@ -1,1 +1,1 @@
-"""Transport of requests: connections, TLS, retries and credentials."""
+"""The transport of requests to an upstream: connections, TLS, retries and credentials."""

@@ -1,7 +1,7 @@
-"""Bounds the bytes of a response, including interim responses (1xx).
+"""A limit for the size of a response, including interim responses (1xx) and framing.
 
-aiohttp bounds neither these nor the framing of a body. Only this module uses private parts of
-aiohttp. If a version of aiohttp changes them, lookups still work, but responses are unbounded.
+aiohttp has no limit for these. Only this module uses private parts of aiohttp. If another version
+of aiohttp changes them, lookups still work, but without this limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def bound_responses(connector: aiohttp.BaseConnector) -> None:
-    """Fail connections of ``connector`` with `Broken` after `MAX_RESPONSE` bytes."""
+    """Make connections of ``connector`` fail with `Broken` after `MAX_RESPONSE` bytes."""
     factory: Any = getattr(connector, "_factory", None)
     protocol: Any = getattr(factory, "func", None)
     if not hasattr(protocol, "set_response_params"):

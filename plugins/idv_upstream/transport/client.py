@@ -1,7 +1,7 @@
-"""Sends one request to an upstream and reads its response.
+"""The HTTP client for upstreams. It sends a request once, and reads the response.
 
-Credentials and retries are in `sender`. Errors contain no text of aiohttp: it may quote headers of
-the request and parts of the response.
+Credentials and retries are in `sender`. Errors contain no text of aiohttp, which may quote headers
+of the request or parts of the response.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from idv_upstream.transport.tls import Tls
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 WantsBody = Callable[[int], bool | None]
-"""Decides by status whether to read a body. ``None`` makes the body optional: it is empty if it
-cannot be read within `_OPTIONAL_BODY_TIMEOUT`."""
+"""Takes a status, and returns whether to read the body. ``None`` means that the body is optional:
+after `_OPTIONAL_BODY_TIMEOUT`, it is taken as empty."""
 
 HEADERS: Mapping[str, str] = {
     "Accept": "application/json",
@@ -35,21 +35,21 @@ HEADERS: Mapping[str, str] = {
 """Default headers of every request."""
 
 CONNECT_TIMEOUT = 0.5
-"""Seconds to resolve a host name, and again to connect, with the TLS handshake."""
+"""Maximum seconds to resolve a host name. Connecting and TLS handshake have the same limit."""
 
 _OPTIONAL_BODY_TIMEOUT = 0.2
-"""Seconds to wait for a body that only adds a message."""
+"""Maximum seconds to wait for a body that only contains an error message."""
 _MIN_CONNECTIONS = 64
-# Many servers close an idle connection after 5 s (this service: 10 s). A shorter timeout avoids
-# requests at the moment when the other side closes.
+# Many servers close idle connections after 5 s (this service: 10 s). A shorter timeout avoids
+# requests on a connection that the server is just closing.
 _KEEPALIVE_TIMEOUT = 4.0
 
 
 class NoResponse(Unavailable):
-    """No response began, so a repeatable request may be sent again."""
+    """No part of a response has arrived, so a repeatable request may be sent again."""
 
     status: ClassVar[None] = None
-    """Instead of the status of a `Response`."""
+    """``None``, in place of the status of a `Response`."""
 
 
 # The first match counts.
@@ -72,15 +72,15 @@ _CERTIFICATE_ALERT = re.compile(
 )
 
 _is_reused: ContextVar[bool] = ContextVar("is_reused", default=True)
-"""Whether the last request of this task reused a connection; aiohttp's traces would cost 10 µs."""
+"""Whether the last request of this task reused a connection. Traces of aiohttp would cost 10 µs."""
 
 
 class _Resolver(AbstractResolver):
-    """Calls the system's resolver in separate threads, and waits `CONNECT_TIMEOUT` for it.
+    """Calls the system's resolver in separate threads, with the timeout `CONNECT_TIMEOUT`.
 
-    All backends share the few threads of the loop's resolver: a name server that does not respond
-    would block the other backends. A call cannot be cancelled and may take a minute. Requests for
-    one name share a call, so there are at most as many threads as names.
+    All backends share the few threads of the event loop's resolver. There, a name server that does
+    not respond would block the other backends. A call cannot be cancelled, and may take a minute.
+    Requests for the same name share a call, so there are at most as many threads as names.
     """
 
     def __init__(self) -> None:
@@ -89,19 +89,19 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the addresses of a host; raises `OSError`, such as `TimeoutError`."""
+        """Return the addresses of a host. Raises `OSError`, such as `TimeoutError`."""
         name = (host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
         call = self._calls.get(name)
         if call is None or call.done():
             call = self._calls[name] = DaemonThread("resolver")(socket.getaddrinfo, *name)
-            # Retrieves the error: after cancellation of all requests, asyncio would log it.
+            # This retrieves the error, which asyncio would log if all requests were cancelled.
             call.add_done_callback(asyncio.Future.exception)
         await asyncio.wait([call], timeout=CONNECT_TIMEOUT)
         if not call.done():
             raise TimeoutError
         try:
             found = call.result()
-        except UnicodeError:  # the connector handles only `OSError`
+        except UnicodeError:  # the connector of aiohttp handles only `OSError`
             raise OSError(None, "no host name") from None
         flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return [
@@ -112,13 +112,13 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no resources to release."""
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Discards pooled connections with unexpected data; sets `_is_reused`.
+    """A connector that discards pooled connections with unexpected data, and sets `_is_reused`.
 
-    aiohttp alone would read such data as the response to the next request.
+    Without it, aiohttp would read such data as the response to the next request.
     """
 
     async def connect(
@@ -127,7 +127,7 @@ class _Connector(aiohttp.TCPConnector):
         traces: list[Any],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 aiohttp's signature
     ) -> Any:
-        # A bounded loop: a server may also send data on each new connection.
+        # The loop is limited, because a server may send data on each new connection, too.
         for _ in range(self.limit):
             connection = await super().connect(req, traces, timeout)
             protocol: Any = connection.protocol
@@ -140,7 +140,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _NoCookies(aiohttp.DummyCookieJar):
-    """Ignores ``Set-Cookie`` without parsing: aiohttp 3.13 logs names of invalid cookies."""
+    """Ignores ``Set-Cookie`` without parsing it, as aiohttp 3.13 logs names of invalid cookies."""
 
     def update_cookies_from_headers(self, headers: Sequence[str], response_url: URL) -> None:
         """Ignore the headers."""
@@ -149,7 +149,7 @@ class _NoCookies(aiohttp.DummyCookieJar):
 async def _without_retry(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Replace errors of aiohttp: on those, the session would repeat idempotent requests."""
+    """Replace errors of aiohttp, after which its session would repeat an idempotent request."""
     try:
         return await handler(request)
     except (aiohttp.ClientError, OSError) as error:
@@ -159,20 +159,20 @@ async def _without_retry(
 class Client:
     """An HTTP client with a connection pool.
 
-    Redirects, cookies and proxies of the environment are ignored. `decode_body` decompresses with a
-    limit. Only connecting has a timeout: callers limit the rest.
+    Redirects, cookies and proxies of the environment are ignored. Decompression has a size limit.
+    Only connecting has a timeout. Callers set timeouts for the rest.
     """
 
     _session: aiohttp.ClientSession
     _unpooled: aiohttp.ClientSession
-    """Uses a new connection for each request."""
+    """A session that uses a new connection for each request."""
 
     def __init__(self, tls: Tls, connections: int) -> None:
         self._tls = tls
         self._limit = max(connections, _MIN_CONNECTIONS)
 
     async def open(self) -> None:
-        """Create the pool; the first request connects."""
+        """Create the connection pool. The first request connects."""
         await self._tls.open()
         self._session = self._open_session(keepalive_timeout=_KEEPALIVE_TIMEOUT)
         self._unpooled = self._open_session(force_close=True)
@@ -197,7 +197,7 @@ class Client:
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send one request with a complete URL, once; with ``on_new`` on a new connection.
+        """Send a request with a complete URL, once. With ``on_new``, use a new connection.
 
         Raises `Unavailable` or `Broken` without a complete response.
         """
@@ -233,8 +233,8 @@ class Client:
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
-    """Read up to `MAX_BODY` bytes, and one more to detect a longer body."""
-    if content.is_eof():  # a short body nearly always arrives with its head
+    """Return up to `MAX_BODY` bytes of a body, and one more byte of a longer body."""
+    if content.is_eof():  # a short body usually arrives with its head
         return content.read_nowait(MAX_BODY + 1)
     body = bytearray()
     while chunk := await content.read(MAX_BODY + 1 - len(body)):

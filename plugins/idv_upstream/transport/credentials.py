@@ -1,6 +1,6 @@
-"""The credential for an upstream: its options, and its place in a request.
+"""The credentials for an upstream: their options, and their place in a request.
 
-A secret is read for each request and never stored: its file may change.
+A secret is read for each request and never stored, because its file may change.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tornado_idv.kit.mapping import ExpressionText
 
 
 class _Format(NamedTuple):
-    """The valid texts of a secret."""
+    """The format of a secret. ``problem`` is the error for any other text."""
 
     pattern: re.Pattern[str]
     problem: str
 
     def check(self, secret: SecretStr) -> SecretStr:
-        """Return the secret; raises `ValueError` for an invalid one."""
+        """Return a valid secret unchanged. Raises `ValueError` for an invalid secret."""
         if not self.pattern.fullmatch(secret.get_secret_value()):
             raise ValueError(self.problem)
         return secret
 
     def read(self, secret: SecretStr) -> str:
-        """Return the current secret; raises `Broken` for an invalid one."""
+        """Return the current text of a secret. Raises `Broken` for an invalid text."""
         text = secret.get_secret_value()
         if not self.pattern.fullmatch(text):
             raise Broken(f"its credential is {self.problem}")
@@ -47,7 +47,7 @@ TOKEN = _Format(
     re.compile(r"[!-~]{1,4096}", re.ASCII),
     "not a bearer token; write 1 to 4096 visible ASCII characters, without a space",
 )
-"""May be longer than a token of this service: tokens of other systems contain records."""
+"""The format of a token. It may be longer than a key of this service, and contain data (JWT)."""
 _PASSWORD = _Format(
     re.compile(r"[^\x00-\x1f\x7f]{0,4096}"),
     "not a password; write at most 4096 characters, on one line",
@@ -70,12 +70,12 @@ _OwnHeader = Annotated[HeaderName, AfterValidator(_may_be_set)]
 
 
 class _Credential(Options):
-    """The options of a credential; `apply` adds its `secret` to a request, or a mask."""
+    """Base class for the options of credentials. `apply` adds the `secret` to a request."""
 
     scheme: ClassVar[str] = "Bearer"
 
     def secret(self) -> str:
-        """Return the current secret; raises `Broken` for an invalid one."""
+        """Return the current secret in its form for requests. Raises `Broken` if it is invalid."""
         return ""
 
     def secrets(self) -> Iterator[SecretStr]:
@@ -83,13 +83,13 @@ class _Credential(Options):
         return (value for _, value in self if isinstance(value, SecretStr))
 
     def apply(self, request: Request, secret: str) -> Request:
-        """Return the request with the secret."""
+        """Return the request with the secret added to it."""
         authorization = f"{self.scheme} {secret}"
         return replace(request, headers={**request.headers, "Authorization": authorization})
 
 
 class NoCredential(_Credential):
-    """Requests carry no credential."""
+    """No credential: requests are anonymous."""
 
     kind: Literal["none"] = "none"
     """The kind of credential."""
@@ -99,7 +99,7 @@ class NoCredential(_Credential):
 
 
 class BearerToken(_Credential):
-    """Requests carry ``Authorization: Bearer``."""
+    """A static bearer token, sent in ``Authorization: Bearer``."""
 
     kind: Literal["bearer"]
     """The kind of credential."""
@@ -111,16 +111,16 @@ class BearerToken(_Credential):
 
 
 class BasicPassword(_Credential):
-    """Requests carry ``Authorization: Basic``."""
+    """A name and a password, sent in ``Authorization: Basic``."""
 
     scheme = "Basic"
 
     kind: Literal["basic"]
     """The kind of credential."""
     username: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f:]{1,256}$")]
-    """The user name at the upstream; without a colon."""
+    """The user name at the upstream, without a colon."""
     password: _Password
-    """Its password."""
+    """The password of this user."""
 
     def secret(self) -> str:
         # RFC 7617 defines no default encoding; a server can only announce UTF-8.
@@ -128,14 +128,14 @@ class BasicPassword(_Credential):
 
 
 class KeyInPlace(_Credential):
-    """Requests carry a key in a header or a query parameter."""
+    """An API key, sent in a header or a query parameter."""
 
     kind: Literal["api_key"]
     """The kind of credential."""
     header: _OwnHeader | None = None
-    """The header for the key; its value is the key alone."""
+    """The header for the key. Its value is the key without a prefix."""
     query: Annotated[str | None, Field(pattern=r"^[!-~]{1,64}$", validate_default=True)] = None
-    """The query parameter for the key; access logs on the way may show it."""
+    """The query parameter for the key. Access logs of servers and proxies may contain it."""
     value: Annotated[Secret, AfterValidator(_KEY.check)]
     """The key from the upstream."""
 
@@ -170,12 +170,12 @@ _TokenUrl = Annotated[str, AfterValidator(_check_url)]
 
 
 class IssuedToken(_Credential):
-    """Requests carry a token with a limited lifetime; this service requests it."""
+    """A token with a limited lifetime, which this service requests from an issuer."""
 
     issuer: ClassVar[str]
     """The name of the issuer in messages."""
     max_pause: ClassVar[float]
-    """Maximum pause in seconds; the pause grows with each refusal."""
+    """Maximum pause in seconds. The pause grows with each refusal."""
 
     @abstractmethod
     def token_request(self) -> Request:
@@ -183,11 +183,11 @@ class IssuedToken(_Credential):
 
     @abstractmethod
     def where(self) -> tuple[str, str | None]:
-        """Return the expressions for the token and for its lifetime in the issuer's response."""
+        """Return the expressions for the token and its lifetime in the response of the issuer."""
 
 
 class ClientCredentials(IssuedToken):
-    """Requests carry an OAuth 2.0 access token of a token server."""
+    """An OAuth 2.0 access token, issued by a token server for client credentials."""
 
     issuer = "token server"
     max_pause = 5.0
@@ -197,18 +197,18 @@ class ClientCredentials(IssuedToken):
     token_url: _TokenUrl
     """The token endpoint of the token server."""
     client_id: Annotated[str, Field(pattern=r"^[ -~]{1,256}$")]
-    """The client identifier from the token server."""
+    """The client identifier at the token server."""
     client_secret: _Password
-    """Its password."""
+    """The secret of this client."""
     scope: Annotated[str, Field(pattern=r"^[ -~]{1,1024}$")] | None = None
-    """The scope of the token, as the token server names it."""
+    """The requested scope of the token."""
     audience: Annotated[str, Field(pattern=r"^[ -~]{1,1024}$")] | None = None
-    """The audience of the token; some token servers require it."""
+    """The requested audience of the token. Some token servers require it."""
     style: Literal["basic", "form"] = "basic"
-    """The place of ``client_secret``: a header (basic) or the body (form)."""
+    """The place of ``client_secret`` in the token request: a header (basic) or the body (form)."""
 
     def token_request(self) -> Request:
-        """Return a request by client credentials (RFC 6749, section 4.4)."""
+        """Return the request for client credentials (RFC 6749, section 4.4)."""
         secret = self.client_secret.get_secret_value()
         form = {"grant_type": "client_credentials"}
         optional = {"scope": self.scope, "audience": self.audience}
@@ -217,7 +217,7 @@ class ClientCredentials(IssuedToken):
         if self.style == "form":
             form |= {"client_id": self.client_id, "client_secret": secret}
         else:
-            # Encoded before they are joined (RFC 6749, section 2.3.1).
+            # Both parts must be encoded before they are joined (RFC 6749, section 2.3.1).
             pair = f"{quote_plus(self.client_id)}:{quote_plus(secret)}"
             headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
         return Request("POST", self.token_url, headers, urlencode(form).encode(), repeatable=False)
@@ -228,33 +228,34 @@ class ClientCredentials(IssuedToken):
 
 
 class LoginRequest(Options):
-    """A login, and the place of the token in its response."""
+    """The request for a login, and the place of the token in its response."""
 
     url: _TokenUrl
-    """The URL of the login. Name and password are sent by POST."""
+    """The URL of the login. The name and the password are sent by POST."""
     headers: dict[_OwnHeader, Secret] = Field(default_factory=dict)
-    """Headers of the login."""
+    """Additional headers of the login request."""
     json_body: dict[str, Secret] = Field(alias="json")
-    """The body as JSON: name and password, under the upstream's names."""
+    """The body as JSON, with the name and the password in the members that the upstream expects."""
     token: ExpressionText
-    """An expression on the response for the token."""
+    """An expression for the token in the response."""
     expires: ExpressionText | None = None
-    """An expression on the response for the token's lifetime in seconds, or for its expiry time.
-    The ``exp`` of a JWT also limits its use."""
+    """An expression for the token's lifetime in seconds, or for its expiry time, in the response.
+    If the token is a JWT, its ``exp`` also limits its use."""
     header: _OwnHeader = "Authorization"
-    """The request header for the token. In ``Authorization``, ``Bearer`` precedes it."""
+    """The request header for the token. In ``Authorization``, the value is ``Bearer`` and the
+    token."""
 
 
 class Login(IssuedToken):
-    """Requests carry a token from a login with name and password."""
+    """A token that the upstream issues at a login with name and password."""
 
     issuer = "login"
-    max_pause = 3600.0  # refusals in all processes together may lock the account
+    max_pause = 3600.0  # the refusals of all processes together may lock the account
 
     kind: Literal["login"] = "login"
-    """The kind of credential; not needed with ``login``."""
+    """The kind of credential. It may be omitted here."""
     login: LoginRequest
-    """The login."""
+    """The login request."""
 
     def secrets(self) -> Iterator[SecretStr]:
         yield from (*self.login.headers.values(), *self.login.json_body.values())
@@ -280,4 +281,4 @@ Credential = Annotated[
     NoCredential | BearerToken | BasicPassword | KeyInPlace | ClientCredentials | Login,
     Field(discriminator="kind"),
 ]
-"""The credential of the service; selected by its member ``kind``."""
+"""The credential of the service. Its member ``kind`` selects the class."""

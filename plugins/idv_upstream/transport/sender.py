@@ -1,6 +1,6 @@
-"""Sends a request to an upstream, with the credential and with retries.
+"""The sender of requests to an upstream. It adds the credential, and retries.
 
-Retry libraries such as stamina repeat one function. They have no common budget for all requests.
+Retry libraries such as stamina repeat a single call. They have no retry budget for all requests.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from idv_upstream.transport.tls import Tls, TlsOptions
 from idv_upstream.transport.tokens import Tokens
 from tornado_idv import Broken, Masker, Unavailable
 
-# Seconds before a second attempt.
+# The seconds before a retry, and the maximum of the random part.
 _PAUSE, _JITTER = 0.01, 0.04
-# The price of a retry. Each request earns 1; the credit allows up to ten retries in a row. Without
-# the price, an upstream that fails for every request would get twice the usual load.
+# The retry budget. Each request earns 1, and a retry costs 5. Up to ten retries in a row are
+# possible. Without a budget, an upstream that fails all requests would get twice the usual load.
 _RETRY_PRICE = 5
 _MAX_CREDIT = 10 * _RETRY_PRICE
 _REPEATED = (NoResponse.status, 502, 503, 504)
 _WITH_RETRY_AFTER = (429, 503)
 _REJECTED = (401, 403, 422)
-"""Statuses of a rejected token; Flask-JWT-Extended sends 422 for an old signature key."""
+"""Status codes of a rejected token. Flask-JWT-Extended sends 422 after a change of its key."""
 
 
 class _BoundRequest(NamedTuple):
-    """One request with its complete URL. ``origin`` is empty for a URL of ``base_url``."""
+    """A request with its complete URL. ``origin`` is empty for a path below ``base_url``."""
 
     request: Request
     wants_body: WantsBody
@@ -47,10 +47,10 @@ class _BoundRequest(NamedTuple):
 
 
 class Sender:
-    """Sends the requests of one backend; they share connections and credential.
+    """Sends the requests of one backend, with shared connections and a shared credential.
 
-    The caller cancels a lookup after ``timeout`` seconds, including its retry and the request for a
-    token. The service does so for every backend; another timer here would cost 5 µs.
+    A lookup with its retry and the request for a token must end within ``timeout`` seconds. There
+    is no timer for this, since the service cancels a lookup after its timeout.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Sender:
     ) -> None:
         self._base_url = base_url
         self._retry_after: dict[str, float] = {}
-        """The end of ``Retry-After``, by origin."""
+        """The time at which ``Retry-After`` ends, by origin."""
         self._auth = auth
         self._client = Client(Tls(tls, name, timer), connections)
         self._tokens = None
@@ -84,7 +84,7 @@ class Sender:
         self._pause = pause
 
     async def open(self) -> None:
-        """Create the pool of connections; raises `StartError` for unusable TLS files."""
+        """Create the connection pool. Raises `StartError` for unusable TLS files."""
         await self._client.open()
 
     async def close(self) -> None:
@@ -100,7 +100,7 @@ class Sender:
         return self._auth.apply(replace(request, url=url, headers=headers), Masker.MASK)
 
     def secrets(self) -> set[str]:
-        """Return the secrets of the credential, configured and encoded."""
+        """Return the secrets of the credential, as configured and as sent."""
         secrets = {each.get_secret_value() for each in self._auth.secrets()}
         with suppress(Broken):
             secrets.add(self._auth.secret())
@@ -111,7 +111,7 @@ class Sender:
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send the request, with a retry if allowed.
+        """Send a request, with a retry if this is allowed.
 
         With ``on_new``, use a new connection. Raises `Unavailable` or `Broken` without a complete
         response.
@@ -144,11 +144,11 @@ class Sender:
         return result
 
     def _wait(self, origin: str) -> float:
-        """Return the seconds until the end of this origin's ``Retry-After``."""
+        """Return the seconds until the end of the ``Retry-After`` of an origin."""
         return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
 
     async def _attempt(self, lookup: _BoundRequest) -> Response | NoResponse:
-        """Send the request; replace a rejected token once."""
+        """Send a request. If its token is rejected, send it once more with a new token."""
         tokens = self._tokens
         if tokens is None:
             return await self._send_once(lookup, self._auth.secret())
@@ -161,7 +161,7 @@ class Sender:
         return result
 
     async def _send_once(self, lookup: _BoundRequest, secret: str) -> Response | NoResponse:
-        """Send the request, and note a ``Retry-After``."""
+        """Send a request once, and record a ``Retry-After`` in the response."""
         request = lookup.request
         name, sent = self._echo_header, ""
         if name is not None:

@@ -1,7 +1,4 @@
-"""TLS settings for connections to an upstream.
-
-Changed files are reloaded, for new connections.
-"""
+"""TLS settings for connections to an upstream. New connections use changed files."""
 
 from __future__ import annotations
 
@@ -34,14 +31,14 @@ class TlsOptions(Options):
     """The trusted certificates, and the client certificate."""
 
     ca_file: ConfigPath | None = None
-    """Certificates of the trusted authorities, in PEM form; by default the system's."""
+    """The trusted certificate authorities in PEM. The default is those of the system."""
     cert_file: ConfigPath | None = None
-    """The client certificate and its chain, in PEM form."""
+    """The client certificate and its chain in PEM."""
     key_file: ConfigPath | None = None
-    """The unencrypted key of ``cert_file``; not needed if ``cert_file`` contains it."""
+    """The unencrypted key of ``cert_file``. It is not needed if ``cert_file`` contains the key."""
     verify: bool = True
-    """Verify the certificate of the upstream. False is only for tests: anyone in the network could
-    read and change everything."""
+    """Verify the certificate of the upstream. Use false only in tests: anyone in the network could
+    read and change all data."""
 
     @field_validator("key_file")
     @classmethod
@@ -52,7 +49,7 @@ class TlsOptions(Options):
 
 
 class Tls:
-    """The SSL context of one backend; ``timer`` returns seconds."""
+    """The SSL context of one backend. ``timer`` returns seconds."""
 
     def __init__(
         self, options: TlsOptions, name: str, timer: Callable[[], float] = time.monotonic
@@ -65,7 +62,7 @@ class Tls:
         self._context: ssl.SSLContext
 
     async def open(self) -> None:
-        """Load the files; raises `StartError` for an invalid file."""
+        """Load the files. Raises `StartError` for an invalid file."""
         self._loaded, self._context = await DaemonThread("TLS files")(self._load)
         self._check_at = self._timer() + _CHECK_INTERVAL
         if not self._options.verify:
@@ -73,10 +70,10 @@ class Tls:
             _log.warning(text, self._name)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection; reload changed files, once a second.
+        """Return the context for a new connection. Changed files are reloaded, once per second.
 
-        Raises nothing: invalid files are logged, and the next check tries again. Between the
-        replacements of a certificate and its key, the two do not match.
+        Invalid files are logged and read again by the next check. For example, a certificate and
+        its key do not match until both are replaced.
         """
         if self._files and self._timer() >= self._check_at:
             self._check_at = self._timer() + _CHECK_INTERVAL
@@ -90,7 +87,7 @@ class Tls:
         return self._context
 
     def _load(self) -> tuple[Any, ssl.SSLContext]:
-        signatures = _signatures(self._files)  # first: a change during the load is detected later
+        signatures = _signatures(self._files)  # first, so a change during the load is detected
         return signatures, (_context if self._files else _shared_context)(self._options)
 
 
@@ -100,7 +97,7 @@ def _signatures(files: list[Path]) -> list[FileSignature | None]:
 
 @cache
 def _shared_context(options: TlsOptions) -> ssl.SSLContext:
-    """Return the context of all backends without files: the system's authorities load slowly."""
+    """Return a context shared by all backends without files, since its certificates load slowly."""
     return _context(options)
 
 
@@ -113,7 +110,7 @@ def _context(options: TlsOptions) -> ssl.SSLContext:
             context = ssl.create_default_context(cafile=options.ca_file)
         except (OSError, ValueError):
             raise StartError(f"{options.ca_file}: no certificates in PEM form") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # the system may allow older ones
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # the system may allow older versions
     if options.cert_file is not None:
         load_certificate(context, options.cert_file, options.key_file)
     if not options.verify:

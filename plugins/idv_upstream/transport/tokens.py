@@ -1,4 +1,4 @@
-"""The token for an upstream: its request, lifetime and renewal."""
+"""The cache of an issued token, with its request, its lifetime and its renewal."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _PAUSE = 5.0
 _PAUSE_FACTOR = 4
 _DEFAULT_LIFETIME = 300.0
 _MAX_LIFETIME = 3600.0
-"""Limits the use of a revoked token: some upstreams send it an empty list instead of a 401."""
+"""Maximum lifetime. It limits the use of a revoked token: some upstreams do not respond with 401,
+but with an empty list."""
 _FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
-"""The smallest numbers of ``expires`` read as a Unix time, in seconds and in milliseconds."""
+"""The lowest values of ``expires`` that are read as a Unix time in seconds, or in milliseconds."""
 
 _NO_TIME = (TypeError, ValueError, OverflowError)
 _ISSUED = (200, 201)
@@ -35,12 +36,12 @@ _TEMPORARY = (408, 429, *range(500, 1000))
 
 
 class Tokens:
-    """Caches the token; fetches the first one, and a new one before each expiry.
+    """Caches the token, and requests a new one before the old one expires.
 
-    Concurrent callers share one request to the issuer; a cancelled caller does not cancel it. After
-    a failure there is a pause of 5 s, or of the issuer's ``Retry-After``. After refusals of the
-    same request in a row, the pause grows up to ``max_pause``. ``timeout`` is in seconds, for one
-    request to the issuer.
+    Concurrent callers share one request to the issuer. A cancelled caller does not cancel it. After
+    a failure, there is a pause of 5 s, or of the issuer's ``Retry-After`` if this is longer. If the
+    same request is refused repeatedly, the pause grows up to ``max_pause``. ``timeout`` is the
+    maximum time of one request to the issuer, in seconds.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Tokens:
         self._timeout = timeout
         self._timer = timer
         self.latest = ""
-        """The last issued token, possibly expired."""
+        """The last issued token. It may have expired."""
         self._expires_at = -math.inf
         self._rejected_until = -math.inf
         self._fetching: asyncio.Task[None] | None = None
@@ -65,7 +66,7 @@ class Tokens:
         self._pause = _PAUSE
 
     async def get(self) -> str:
-        """Return a valid token; raises `Unavailable` or `Broken`."""
+        """Return a valid token. Raises `Unavailable` or `Broken`."""
         if self._timer() < self._expires_at:
             return self.latest
         if self._fetching is None or self._fetching.done():
@@ -75,17 +76,18 @@ class Tokens:
         if self._fetching is not None:
             await asyncio.shield(self._fetching)
         if self._failure is not None:
-            failure = self._failure.copy()  # callers modify it
-            wait = min(self._failed_until - self._timer(), MAX_RETRY_AFTER)  # a new secret ends it
+            failure = self._failure.copy()  # callers modify the exception
+            # The wait is limited, because a new secret may end it.
+            wait = min(self._failed_until - self._timer(), MAX_RETRY_AFTER)
             failure.retry_after = max(failure.retry_after, wait)
             raise failure
         return self.latest
 
     def invalidate(self, token: str) -> bool:
-        """Drop a rejected token; return whether to try a new one.
+        """Drop a rejected token. Return whether to try a new token.
 
-        If a second new token is rejected, the token is not the cause: no third token is fetched for
-        some seconds.
+        If the new token is rejected, too, the token is not the cause. Then no further token is
+        requested for 5 s.
         """
         if token == self.latest:
             if self._timer() < self._rejected_until:
@@ -94,7 +96,7 @@ class Tokens:
         return True
 
     def reject(self) -> None:
-        """Note the rejection of a new token."""
+        """Record that a new token was rejected."""
         self._rejected_until = self._timer() + _PAUSE
 
     async def close(self) -> None:
@@ -104,7 +106,7 @@ class Tokens:
             await asyncio.wait([self._fetching])
 
     async def _fetch(self) -> None:
-        # The lifetime of the token begins at the request, at the earliest.
+        # The lifetime of the token may begin as early as the request.
         requested_at, pause, response = self._timer(), _PAUSE, None
         request = self._auth.token_request()
         if request != self._refused:
@@ -130,7 +132,7 @@ class Tokens:
 
 
 def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
-    """Return the token and its lifetime in seconds; raises `Unavailable` or `Broken`."""
+    """Return the token and its lifetime in seconds. Raises `Unavailable` or `Broken`."""
     status = response.status
     if status in _REFUSED:
         raise Broken(f"the credentials are refused (status {status})")
@@ -144,9 +146,9 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
         raise Broken(f"token ({where}) gives {json_type(token)}, not a token")
     now = sent_at(response.headers).timestamp()
     times = []
-    # A JWT contains its expiry (RFC 7519, section 4.1.4); no signature check is needed for that.
+    # A JWT contains its expiry (RFC 7519, 4.1.4). It is used without a check of the signature.
     with suppress(Broken, LookupError, *_NO_TIME):
-        # Surplus padding is ignored; a JWT has none.
+        # A JWT has no padding, and surplus padding is ignored.
         claims = decode_json(urlsafe_b64decode(token.split(".")[1] + "=="))
         times.append(_time(claims["exp"], now))
     if until is not None:
@@ -162,9 +164,9 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
 
 
 def _time(expires: Any, now: float) -> float:
-    """Return a Unix time from a number or an ISO 8601 time; otherwise raises one of `_NO_TIME`.
+    """Return a Unix time from a number or an ISO 8601 time. Raises one of `_NO_TIME`.
 
-    A small number is a lifetime. Some servers send a number as a string.
+    A small number is a lifetime. Numbers may be strings, since some servers send them so.
     """
     try:
         number = math.nan if isinstance(expires, bool) else float(expires)

@@ -1,4 +1,4 @@
-"""The page about the API, and its OpenAPI document."""
+"""Feature: the OpenAPI document of the API, and a page that shows it."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,4 +1,4 @@
-"""``tornado-idv openapi``."""
+"""The command ``tornado-idv openapi``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The API as an OpenAPI 3.1 document, with the patterns and limits of a configuration.
+"""The OpenAPI 3.1 document of the API, with the patterns and limits of a configuration.
 
-The document leaves out `verify`: only proxies use it.
+The operation `verify` is omitted, because only proxies use it.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ _FIELDS: Mapping[str, tuple[str, Document]] = {
     "WWW-Authenticate": ("`Bearer`, and the missing scope (RFC 6750).", {"type": "string"}),
     "Allow": ("The methods of this path.", {"type": "string"}),
 }
-# Syntax of Rust's patterns that JavaScript lacks or reads in another way.
+# Syntax of Rust's patterns without the same meaning in JavaScript.
 _NOT_ECMA = re.compile(r"\(\?(?!:)|\\[^dDwWsSb\W_]|\[\[|&&|--|~~")
 
 
 def describe_api(settings: Settings) -> Document:
-    """Return the document of the API with these settings."""
+    """Return the OpenAPI document for these settings."""
     server = settings.server
     forms = _Forms(settings)
     root = f"{server.base_path}/api/v1"
@@ -120,7 +120,7 @@ def describe_api(settings: Settings) -> Document:
 
 
 class _Forms:
-    """Schemas of identifiers and users, with valid examples."""
+    """JSON Schemas of identifiers and users for a configuration, with valid examples."""
 
     def __init__(self, settings: Settings) -> None:
         forms = settings.identifiers
@@ -143,7 +143,7 @@ class _Forms:
         self.items = {"users": {"value": {"items": items}}} if self._has_examples else {}
 
     def identify(self, schema: str, name: str, member: str) -> Document:
-        """Return the operation to find a user by ``member`` of the body."""
+        """Return the operation that finds a user by the member ``member`` of the request body."""
         examples = {}
         if self._has_examples and member == "input":
             examples["nickname"] = {"value": {"input": self._user["nickname"]}}
@@ -160,7 +160,7 @@ class _Forms:
         }
 
     def schemas(self) -> Document:
-        """Return the bodies of requests and responses."""
+        """Return the schemas of request and response bodies by name."""
         user = {
             "status": {"const": "ok"},
             "plan": {"type": "string", "minLength": 1, "maxLength": 256},
@@ -214,7 +214,7 @@ def _object(members: Document) -> Document:
 
 
 def _lookup(schema: str, examples: Document) -> Document:
-    """Return the common parts of lookup operations."""
+    """Return the tags and the request body of a lookup operation."""
     content = {"schema": _reference(schema), **({"examples": examples} if examples else {})}
     return {
         "tags": ["Lookups"],
@@ -330,7 +330,7 @@ def _headers(names: Iterable[str]) -> Document:
 
 
 def _describe_errors(status: int) -> Document:
-    """Return the response for all errors with a status."""
+    """Return one response that describes all errors with this status."""
     errors = [error for error in _ADVICE if error.status == status]
     headers = _headers(["X-Request-ID", *_FIELDS_BY_STATUS.get(status, [])])
     reasons = {token: text for error in errors for token, text in REASONS.get(error, {}).items()}

@@ -1,4 +1,4 @@
-"""The routes of the OpenAPI document, and of a page to show it in a browser."""
+"""The routes of the OpenAPI document, and of a page that shows it in a browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLICY = (
 
 
 def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the routes of the document and of the page, or nothing if disabled."""
+    """Yield the routes of the document and of the page. Without the setting, yield none."""
     if not as_type(settings.server, DocsOptions).docs:
         return
     document = json.dumps(describe_api(settings), separators=(",", ":")).encode()
@@ -60,7 +60,7 @@ class RootHandler(NoSuchRouteHandler):
 
 
 class FileHandler(ApiHandler):
-    """Responds with a file, without a key."""
+    """Responds with a static file. No key is needed."""
 
     route = "docs"
 

@@ -1,4 +1,4 @@
-"""The test double: tests set its users and faults at run time. Also drills of outages."""
+"""Feature: a test double with users and faults set by tests at run time, and drills of outages."""
 
 from tornado_idv.interfaces.feature import Feature
 

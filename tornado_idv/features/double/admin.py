@@ -1,4 +1,4 @@
-"""The endpoints of the test double. They exist only in demo mode."""
+"""The admin endpoints of the test double. They exist only in demo mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tornado_idv.model import Query, User
 from tornado_idv.options import Options
 
 _ALL = "all"
-"""The name for all queries in the path of a fault."""
+"""The last part of the path for a fault of all queries."""
 _ModelT = TypeVar("_ModelT", bound=Options)
 
 
@@ -28,7 +28,7 @@ class _User(Options):
 
 
 class DoubleHandler(AdminHandler):
-    """Base of the endpoints."""
+    """Base class of the endpoints of the test double."""
 
     @property
     def double(self) -> Double:
@@ -42,7 +42,7 @@ class DoubleHandler(AdminHandler):
             raise AdminError(422, "invalid_format", f"Invalid value: {error}") from None
 
     def read(self, model: type[_ModelT]) -> _ModelT:
-        """Return the body as a model. Raises `AdminError`."""
+        """Parse the request body as an instance of ``model``. Raises `AdminError`."""
         try:
             return model.model_validate(self.record())
         except ValidationError as error:
@@ -57,14 +57,14 @@ class DoubleHandler(AdminHandler):
             raise AdminError(422, "invalid_format", message.removeprefix(": ")) from None
 
     def send_done(self, *, done: bool = True) -> None:
-        """Send the result of a change. If nothing was changed (``done``), send 404."""
+        """Send the result of a change. Without a change (``done``), send 404."""
         if not done:
             raise AdminError(404, "not_set", "Nothing was set there")
         self.send({"status": "ok"})
 
 
 class StateHandler(DoubleHandler):
-    """Users and faults set by tests. DELETE removes them, and empties the journal."""
+    """Lists the users and faults of the double. DELETE removes them, and empties the journal."""
 
     allowed = ("GET", "DELETE")
 
@@ -85,14 +85,14 @@ class StateHandler(DoubleHandler):
 
 
 class RequestsHandler(DoubleHandler):
-    """The last requests with the text of their queries, oldest first."""
+    """Lists the last requests with the text of their queries, oldest first."""
 
     async def get(self) -> None:
         self.send({"requests": self.double.requests})
 
 
 class UserHandler(DoubleHandler):
-    """A user by nickname, in addition to the users of backends."""
+    """Adds or removes a user by nickname. Users of backends are not changed."""
 
     allowed = ("PUT", "DELETE")
 
@@ -115,7 +115,7 @@ class UserHandler(DoubleHandler):
 
 
 class FaultHandler(DoubleHandler):
-    """The fault for lookups of one nickname or card number, or for all lookups."""
+    """Sets or removes the fault for lookups of one nickname or card number, or for all lookups."""
 
     allowed = ("PUT", "DELETE")
 

@@ -1,4 +1,4 @@
-"""``tornado-idv drill``: detects programs that mistake an outage for a missing user."""
+"""The command ``tornado-idv drill``. It detects programs that take an outage for a missing user."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _USER = User("Free", "4000123412341234", "@drill")
 class Scenario:
     """A state of the service, and the right conclusions of a program.
 
-    ``exists`` stands for the user, ``fault`` for the failure of lookups. With ``rotated`` the
-    program has an old key, no longer valid.
+    ``exists`` is whether the user exists, and ``fault`` the `Fault` of lookups. With ``rotated``,
+    the program gets an invalid key, as after a key rotation.
     """
 
     name: str
@@ -53,14 +53,14 @@ SCENARIOS = (
     Scenario("HTML 404 of a proxy", fault={"proxy_status": 404}),
     Scenario("401 after a rotation", rotated=True),
     Scenario("429", fault={"status": 429}),
-    # Longer than the default timeout of a backend, so the service sends a stale answer.
+    # The service sends a stale answer after the timeout of a backend, by default 800 ms.
     Scenario("stale answer", fault={"delay": "800ms"}, right=(_FOUND,)),
 )
 
 
 @dataclass(frozen=True)
 class Run:
-    """The conclusion of the program in a scenario, its exit code, and its last line of output."""
+    """The result of one run of the program: its conclusion, exit code and last line of output."""
 
     scenario: str
     conclusion: str
@@ -108,13 +108,16 @@ def drill(
 ) -> None:
     """Check that a program survives an outage of this service.
 
-    COMMAND is run once for each scenario, with TORNADO_IDV_URL and TORNADO_IDV_KEY in its
-    environment and an identifier as its last argument. For a batch job, write {list} in COMMAND: it
-    is replaced by the path of a file with the identifier. The exit code is the conclusion: 0 found,
-    1 gone, any other unsure. With patterns the output decides: the first matching pattern counts.
+    COMMAND is run once for each scenario. TORNADO_IDV_URL and TORNADO_IDV_KEY are in its
+    environment, and an identifier is its last argument. For a batch job, write {list} in COMMAND:
+    it is replaced by the path of a file with the identifier.
 
-    A run fails in three cases: the conclusion is gone without a true 404; a returned user is not
-    found; the program exceeds --timeout.
+    The exit code is the program's conclusion about the user: 0 found, 1 gone, any other unsure.
+    With --found, --gone or --unsure, the first pattern that matches the output decides instead.
+
+    A run fails if the conclusion is "gone", although the service did not report that the user does
+    not exist. It also fails if the service returned the user, and the conclusion is not "found", or
+    if the program exceeds --timeout.
 
     Exit codes: 0 all passed; 1 some failed; 2 wrong use; 3 the service did not start.
     """
@@ -163,7 +166,7 @@ def _runs(
 
 
 def _run(command: Sequence[str], url: str, key: str, timeout: float) -> tuple[int | None, str]:
-    """Return the exit code and the output. After a timeout the exit code is ``None``."""
+    """Run the program. Return its exit code, or ``None`` after a timeout, and its output."""
     environ = {**os.environ, "TORNADO_IDV_URL": url, "TORNADO_IDV_KEY": key}
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own command

@@ -1,4 +1,4 @@
-"""Handlers of the API with the users and faults of the double."""
+"""Handlers of the API that apply the users and faults of the test double."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ _NO_RESPONSE = Result(
 
 
 class DoubleHandler(AuthenticatedHandler):
-    """Base of the handlers: the double's users and faults come first, then the usual lookup."""
+    """Base class. The users and faults of the double take precedence over the usual lookup."""
 
     def initialize(self, api: ApiContext) -> None:
         super().initialize(api)
         self._disconnected = asyncio.get_running_loop().create_future()
 
     def on_connection_close(self) -> None:
-        """End a delay, so the journal gets the request when its client disconnects."""
+        """End a delay. So the request is in the journal as soon as its client disconnects."""
         self._disconnected.set_result(None)
 
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
-        """Return the fault of a lookup, and its result or that of a user of the double.
+        """Return the fault of a lookup, and the simulated result. Both may be ``None``.
 
-        The fault is counted.
+        The result is that of the fault, or of a user of the double. The use of the fault is
+        counted.
         """
         double: Double = self.settings["parts"][Double.name]
         fault = double.take_fault(query, self.api.directory)
@@ -56,7 +57,7 @@ class DoubleHandler(AuthenticatedHandler):
         return fault, failure
 
     async def _fail(self, fault: Fault) -> Result | None:
-        """Apply the delay of the fault. Return its response, or ``None`` for the usual one."""
+        """Apply the fault. Return its response, or ``None`` if the usual response follows."""
         await asyncio.wait([self._disconnected], timeout=fault.delay)
         if self._disconnected.done():
             return _NO_RESPONSE
@@ -76,9 +77,9 @@ class DoubleHandler(AuthenticatedHandler):
         return None
 
     async def send_in_pieces(self, result: Result, fault: Fault | None) -> Result:
-        """Send all pieces of a slow body but the last, or half of a cut body.
+        """Send the first part of a slow or cut body. Return the result with the rest to send.
 
-        Return the result with the rest.
+        For a slow body the rest is its last piece. For a cut body it is empty.
         """
         if fault is None or not (fault.cut or fault.drip):
             return result
@@ -104,7 +105,7 @@ class DoubleHandler(AuthenticatedHandler):
 
 
 class SingleFaults(DoubleHandler):
-    """Faults of a single lookup."""
+    """Adds faults to a handler of single lookups."""
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         fault, result = await self.simulate(query)
@@ -113,7 +114,7 @@ class SingleFaults(DoubleHandler):
 
 
 class BatchFaults(DoubleHandler):
-    """Faults of a batch. A ``status`` of 500 or 503 is for an item, others are for the response."""
+    """Adds faults to the handler of batches. A ``status`` of 500 or 503 applies to its item."""
 
     async def _look_up_all(
         self, parsed: Sequence[Query | Result], limits: KeyLimits | None
@@ -134,7 +135,7 @@ class BatchFaults(DoubleHandler):
 
 
 class VerifyFaults(DoubleHandler):
-    """Faults of lookups for proxies. Their responses have no body to delay or cut."""
+    """Adds faults to the handler for proxies. Its responses have no body to cut or send slowly."""
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         _, simulated = await self.simulate(query)
@@ -154,11 +155,11 @@ _FAULTS = {
     "identify/batch": BatchFaults,
     "verify": VerifyFaults,
 }
-"""Classes with faults, by the route of the handler."""
+"""Classes that add faults, by the route of the handler."""
 
 
 def failing(handler: type[ApiHandler]) -> type[ApiHandler]:
-    """Return a subclass of a handler with the faults of the double.
+    """Return a subclass of a handler that applies the faults of the double.
 
     A handler without lookups is returned unchanged.
     """

@@ -1,4 +1,4 @@
-"""The routes of the test double, as replacements of the lookup routes."""
+"""The routes of the test double. They replace the lookup routes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tornado_idv.web.app import Route
 
 
 def make_routes(settings: Settings, before: Iterable[Route]) -> Iterator[Route]:
-    """Yield all routes again, with the faults of the double. Outside of demo mode, yield none."""
+    """In demo mode, yield all earlier routes again, with handlers that apply faults."""
     if settings.demo:
-        from tornado_idv.features.double.handlers import failing  # noqa: PLC0415 - demos are few
+        from tornado_idv.features.double.handlers import failing  # noqa: PLC0415 - for demos only
 
         for each in before:
             yield each._replace(handler=failing(each.handler))

@@ -15,18 +15,18 @@ from tornado_idv.service.part import Part, Running
 from tornado_idv.web.access_log import AccessRecord, RequestLog
 
 MAX_REQUESTS = 1000
-"""Maximum length of the journal. The oldest request is dropped."""
+"""Maximum length of the journal. When it is full, the oldest request is dropped."""
 _CLOCK_TOLERANCE = 0.001
-"""Maximum error of a request's start, in seconds: its duration is not measured exactly."""
+"""Maximum error of a computed request start, in seconds. The measured duration is not exact."""
 _SEED = 0
 
 
 class Double(RequestLog, Part):
-    """Users and faults set at run time, and the journal of requests.
+    """The state of the test double: users, faults, and the journal of requests.
 
-    ``users`` and ``faults`` are by query. The fault for all queries has the key ``None``. Both take
-    precedence over users and faults of the backends. Only some backends have an attribute
-    ``faults``. ``injected`` counts the uses of each fault.
+    The keys of ``users`` and ``faults`` are queries. The fault for all queries has the key
+    ``None``. They take precedence over the users of backends, and over the ``faults`` that some
+    backends have. ``injected`` counts the uses of each fault.
     """
 
     name = "test double"
@@ -40,7 +40,7 @@ class Double(RequestLog, Part):
         return self
 
     def reset(self) -> None:
-        """Discard users, faults, counts and the journal. Restart the random numbers."""
+        """Discard users, faults, counts and the journal, and restart the random numbers."""
         self.users: dict[Query, User] = {}
         self.faults: dict[Query | None, Fault] = {}
         self.injected = Counter[Fault]()
@@ -54,13 +54,13 @@ class Double(RequestLog, Part):
         self.users |= dict.fromkeys(queries, user)
 
     def remove_user(self, query: Query) -> bool:
-        """Remove an added user. Return whether it existed."""
+        """Remove a user of the double. Return whether it existed."""
         user = self.users.get(query)
         self.users = {key: each for key, each in self.users.items() if each is not user}
         return user is not None
 
     def take_fault(self, query: Query, directory: Directory) -> Fault | None:
-        """Return the fault for this lookup, or ``None``, and count it."""
+        """Return the fault that applies to this lookup, or ``None``. Count its use."""
         fault = self._fault_of(query, directory)
         if fault is None or (fault.times is not None and self.injected[fault] >= fault.times):
             return None
@@ -76,7 +76,7 @@ class Double(RequestLog, Part):
 
     @property
     def requests(self) -> list[dict[str, object]]:
-        """The journal, oldest first."""
+        """The records of the journal, oldest first."""
         return [
             {
                 "timestamp": format_time(at),
@@ -92,7 +92,7 @@ class Double(RequestLog, Part):
         ]
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the text of a query for the journal. `add` hides it from the access log."""
+        """Return the text of a query for the journal. `add` removes it from the access log."""
         return query.text if query else None
 
     def add(self, record: AccessRecord) -> None:

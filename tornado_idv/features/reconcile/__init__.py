@@ -1,4 +1,4 @@
-"""Reconciliation: finds the accounts in a list whose users do not exist."""
+"""Feature: reconciliation, a command that finds accounts without an existing user."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,4 +1,4 @@
-"""Accounts of an application, read from CSV, JSON Lines, or lines of identifiers."""
+"""The reader of an application's accounts from CSV, JSON Lines, or lines of identifiers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CUT = (
     " a line break"
 )
 _ENDS = ("\n", "\r", '"', "}")
-"""Characters at the end of a complete row. After another character the identifier may be cut."""
+"""Possible last characters of a complete row. Any other last character may be a cut."""
 
 
 class Account(NamedTuple):
-    """An account: its identifier, and the text of its row with the line break."""
+    """An account in the list. ``text`` is its row, including the line break."""
 
     line: int
     identifier: str
@@ -31,11 +31,11 @@ class Account(NamedTuple):
 
 
 class AccountReader:
-    """Reads accounts row by row from a file called ``name``.
+    """An iterable that reads accounts row by row. ``name`` is the file name for messages.
 
-    ``column`` is a column of CSV or, if the file begins with ``{``, a member of JSON Lines. Without
-    ``column`` each line is an identifier. ``header`` is the header line of CSV. Iterating raises
-    `ConfigError` for an invalid row.
+    ``column`` is a column of CSV. If the file begins with ``{``, it is a member of JSON Lines.
+    Without ``column``, each line is an identifier. ``header`` is the header line of CSV. The
+    iteration raises `ConfigError` for an invalid row.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AccountReader:
             yield line
 
     def _take(self) -> str:
-        """Return the lines read since the last call, with a line break."""
+        """Return the text of the lines read since the last call, with a line break at the end."""
         text = "".join(self._taken)
         self._taken.clear()
         return text if text.endswith(("\n", "\r")) else f"{text}\n"

@@ -36,7 +36,7 @@ _KEY = "TORNADO_IDV_KEY"
 
 
 def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
-    """Return the option for a maximum `Share`."""
+    """Return an option whose value is a `Share`, a number or a percentage."""
     parse = parsed_by(Share.parse)
     return click.option(flag, default=default, show_default=True, callback=parse, help=text)
 
@@ -97,7 +97,7 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
 @_bound(
     "--max-gone",
     "5%",
-    "Refuse to list more gone accounts than this, as a number or a percentage of those determined.",
+    "Refuse to list more gone accounts than this number, or percentage of determined accounts.",
 )
 @_bound(
     "--max-undetermined",
@@ -241,9 +241,9 @@ def _client(url: str, key_file: Path | None, deadline: float) -> Client:
 
 
 def _write(run: Run, header: str, state_file: Path | None, output: Path | None) -> None:
-    """Replace the output, then the state. Both are written before one is replaced.
+    """Write both temporary files, then replace the output, and at last the state.
 
-    If the process ends between the two, the next run lists the same accounts again.
+    If the process ends between the replacements, the next run lists the same accounts again.
     """
     with (
         replaced_file(state_file) if state_file else nullcontext() as state,

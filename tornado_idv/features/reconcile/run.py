@@ -1,4 +1,4 @@
-"""One run over all accounts: finds the accounts that may be deleted, or refuses the run."""
+"""One run of ``tornado-idv reconcile``. It finds accounts to delete, or refuses to list any."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ from tornado_idv.features.reconcile.state import Absence, Sampler, State, Undete
 from tornado_idv.log_format import format_time
 
 _FIRST_PAUSE = 2.0
-"""Seconds before the first retry of undetermined accounts. Each further pause is 4 times longer."""
+"""Seconds before the first retry of undetermined accounts. Each later pause is 4 times longer."""
 _MAX_IN_A_ROW = 1000
-"""The run ends after this many undetermined accounts in a row."""
+"""Maximum number of undetermined accounts in a row. After it, the run is refused."""
 _PAUSED_AFTER = 100
-"""The run pauses after each group of this many undetermined accounts in a row, ever longer."""
+"""Number of undetermined accounts in a row before a pause. Each further pause is longer."""
 _MAX_LISTED = 100
 MAX_PRINTED = 5
 _MAX_CLOCK_DIFFERENCE = 60.0
-"""Seconds. With more, the absences in the state are not reliable."""
+"""Maximum difference of clocks in seconds. Above it, the times of absences are not reliable."""
 
 
 def service_time(date: str) -> float:
-    """Return the Unix time of a ``Date`` field. Raises `ValueError`."""
+    """Return the Unix time in a ``Date`` field. Raises `ValueError`."""
     return parsedate_to_datetime(date).timestamp()
 
 
 class Run:
-    """Looks up the user of each account, and keeps the rows of missing users.
+    """Looks up the user of each account, and keeps the rows of accounts whose users are gone.
 
-    ``grace`` is in seconds, ``clock`` returns Unix time, and ``pause`` sleeps for some seconds.
-    `ask`, `check` and `require_users` raise `RefusedError` or `UndeterminedError`.
+    ``before`` is the state of the last run, and ``grace`` a time in seconds. ``clock`` returns Unix
+    time, and ``pause`` sleeps for some seconds. `ask`, `check` and `require_users` raise
+    `RefusedError` or `UndeterminedError`.
     """
 
     def __init__(
@@ -77,12 +78,13 @@ class Run:
         self._gone: list[Account] = []
         self._since: dict[str, Absence] = {}
         self._others: set[str] = set()
-        """Without a grace: identifiers with a row that was not gone. A list may repeat them."""
+        """Identifiers with a found or undetermined row, needed without a grace. Another row of the
+        list may have the same identifier."""
         self._invalid: list[Account] = []
         self._shortest_found = inf
 
     def require_users(self, identifiers: Iterable[str]) -> None:
-        """Look up the users of --must-exist."""
+        """Raise an error unless all users of --must-exist are found."""
         for each in identifiers:
             find = self._client.find_card if each.isdigit() else self._client.find
             try:
@@ -96,18 +98,18 @@ class Run:
                 )
 
     def ask(self, accounts: Iterable[Account], retries: int) -> None:
-        """Look up all accounts, and undetermined ones again."""
+        """Look up all accounts. Repeat the lookups of undetermined accounts."""
         self._determine(self._counted(accounts), retries)
 
     def confirm(self, after: float, retries: int) -> None:
-        """Look up the accounts that may be deleted again, ``after`` seconds later.
+        """Wait ``after`` seconds, and repeat the lookups of accounts that may be deleted.
 
-        If a source is empty for a moment, the service trusts it until the next lookup of its
-        canary, and caches its answers.
+        A source may be empty for a moment. Until the next lookup of its canary, the service trusts
+        the source and caches its answers. The second lookup detects this.
         """
         listed = [each for each in self._gone if self._may_be_deleted(each.identifier)]
         if listed and after:
-            # Undo the counts of the first lookup.
+            # The second lookup counts these accounts again.
             self._gone = [each for each in self._gone if not self._may_be_deleted(each.identifier)]
             self._counts["gone"] -= len(listed)
             self._pause(after)
@@ -125,9 +127,9 @@ class Run:
             self._begin_again(each.identifier)
 
     def check(self, max_gone: Share, max_undetermined: Share, max_invalid: Share) -> None:
-        """Check the result of the run against its bounds.
+        """Raise an error if the run exceeds a limit or is not reliable.
 
-        The most likely cause comes first: a wrong column makes all identifiers invalid.
+        The most likely cause is checked first: a wrong column makes all identifiers invalid.
         """
         counts = self._counts
         gone, undetermined, invalid = counts["gone"], counts["undetermined"], counts["invalid"]
@@ -164,7 +166,7 @@ class Run:
             )
 
     def _cause(self) -> str:
-        """Return the likely cause of invalid identifiers, and some examples."""
+        """Return the likely cause of invalid identifiers with some examples, for the message."""
         texts = [each.identifier for each in self._invalid]
         cause = "is this the right column?"
         if self._by_card and any("e+" in each.lower() for each in texts):
@@ -184,7 +186,7 @@ class Run:
         return State(self._before.column, self._since, self._sampler.sample)
 
     def record(self) -> dict[str, Any]:
-        """Return the result for scripts."""
+        """Return the result as a JSON record for scripts."""
         names = ("accounts", "found", "gone", "invalid", "undetermined")
         return {
             **{name: self._counts[name] for name in names},
@@ -212,9 +214,9 @@ class Run:
             yield each
 
     def _ask(self, accounts: Iterable[Account]) -> list[Account]:
-        """Look these accounts up. Return the undetermined ones."""
+        """Look these accounts up. Return the accounts that could not be determined."""
         left: list[Account] = []
-        # Results come in the order of the identifiers, some batches later.
+        # The results have the order of the identifiers, but arrive some batches later.
         sent: deque[Account] = deque()
 
         def identifiers() -> Iterator[str]:
@@ -253,11 +255,11 @@ class Run:
             self._counts["gone"] += 1
             self._gone.append(account)
             before = self._before.gone.get(identifier, Absence(self._now, 0))
-            # Not replaced: a user in several rows, or looked up twice, counts one run.
+            # `setdefault`: a user in several rows, or looked up twice, counts as one run.
             self._since.setdefault(identifier, Absence(before.since, before.runs + 1))
 
     def _begin_again(self, identifier: str) -> None:
-        """Restart the grace of a user: some row of this run is found or undetermined."""
+        """Restart the grace of a user, because a lookup in this run was found or undetermined."""
         self._before.gone.pop(identifier, None)
         self._since.pop(identifier, None)
         if not self._grace:
@@ -273,7 +275,7 @@ class Run:
         return is_gone and identifier not in self._others
 
     def _check_clock(self) -> None:
-        """Compare the clock of this machine with the clock of the service or its proxy."""
+        """Raise `UndeterminedError` if the clocks of this machine and of the service differ."""
         self._is_clock_checked = True
         with suppress(ValueError):
             difference = abs(self._clock() - service_time(self._client.date))
@@ -284,9 +286,9 @@ class Run:
                 )
 
     def _fail(self, error: ClientError) -> None:
-        """Count an undetermined account. Raise if the rest of the run would fail as well."""
+        """Count an undetermined account. Raise an error if all further lookups would fail, too."""
         is_determined = any(self._counts[name] for name in ("found", "gone", "invalid"))
-        # Without an earlier result, an unexpected response means a wrong URL or a proxy's page.
+        # An unexpected response to the first lookups means a wrong URL, or the page of a proxy.
         is_final = isinstance(error, InvalidKey | MissingScope)
         if is_final or (isinstance(error, Unexpected) and not is_determined):
             raise UndeterminedError(str(error))

@@ -1,4 +1,4 @@
-"""The state between runs over a list of accounts: since when users are absent."""
+"""The state of ``tornado-idv reconcile`` between runs: the start of each user's absence."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tornado_idv.errors import IdvError, StartError
 from tornado_idv.log_format import format_time
 
 _SAMPLE = 100
-"""Size of the sample of accounts. The next run recognizes the list by it."""
+"""Number of accounts in the sample, by which the next run recognizes the list."""
 _VERSION = 1
 
 
 class UndeterminedError(IdvError):
-    """Too many accounts are undetermined to list any for deletion."""
+    """The result of the run is not reliable, so no account may be listed for deletion."""
 
 
 class Absence(NamedTuple):
-    """The start of a user's absence in Unix time, and the number of runs without the user."""
+    """An absence of a user: its start in Unix time, and the number of runs without the user."""
 
     since: float
     runs: int
@@ -42,10 +42,10 @@ class State(NamedTuple):
 
     @classmethod
     def load(cls, path: Path, column: str, now: float) -> State:
-        """Return the state in a file, or a new one if the file does not exist.
+        """Return the state from a file, or a new state if the file does not exist.
 
-        An absence that begins after ``now`` is dropped: a clock was wrong. Raises `RefusedError`
-        for the state of another list, and `StartError`.
+        An absence that begins after ``now`` is dropped, because a clock was wrong. Raises
+        `RefusedError` if the file is no state of this list, and `StartError` for a read error.
         """
         try:
             record = strict_json.loads(path.read_bytes())
@@ -70,7 +70,7 @@ class State(NamedTuple):
         return state
 
     def write(self, file: IO[str]) -> None:
-        """Write the state in the format for `load`."""
+        """Write the state to a file in the format of `load`."""
         record = {
             "version": _VERSION,
             "column": self.column,
@@ -83,7 +83,7 @@ class State(NamedTuple):
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock the state. Raises `UndeterminedError` if another run has locked it."""
+    """Lock the state file in a block. Raises `UndeterminedError` if another run has the lock."""
     lock = path.with_name(f".{path.name}.lock")
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -98,10 +98,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 class Sampler:
-    """Chooses a sample of accounts, the same in each run, and looks for an earlier sample.
+    """Chooses a sample of the accounts, and checks whether an earlier sample is in the list.
 
-    The sample has the accounts with the lowest checksums. So small changes of the list hardly
-    change it.
+    The sample consists of the accounts with the lowest checksums. So it is the same in each run,
+    and changes little after small changes of the list.
     """
 
     def __init__(self, earlier: Collection[str]) -> None:
@@ -111,7 +111,7 @@ class Sampler:
         self._last = 0
 
     def add(self, identifier: str) -> None:
-        """Consider an account."""
+        """Add an account of the list."""
         self._missing.discard(identifier)
         rank = zlib.crc32(identifier.encode(errors="surrogatepass"))
         if len(self._chosen) < _SAMPLE or rank < self._last:
@@ -122,7 +122,7 @@ class Sampler:
 
     @property
     def is_other_list(self) -> bool:
-        """True if less than half of the earlier sample is in the list."""
+        """Return whether less than half of the earlier sample is in the list."""
         return 2 * len(self._missing) > self._size
 
     @property

@@ -1,4 +1,4 @@
-"""Shadows: backends under comparison. The service never answers from a shadow."""
+"""Feature: shadows, backends that never answer, and are compared with the source in use."""
 
 from tornado_idv.interfaces.feature import Feature
 
@@ -16,7 +16,7 @@ FEATURE = Feature(
     users_changed="tornado_idv.features.shadow.file:drop_comparisons",
 )
 PREFIX = "shadow "
-"""Prefix of shadows in counters and reports.
+"""Prefix for the names of shadows in counters and reports.
 
-A backend can be a shadow before or after it is a source. The prefix keeps the two counts apart.
+A backend may be a shadow first and a source later. The prefix separates the two counts.
 """

@@ -1,7 +1,7 @@
-"""The comparisons of a shadow in a SQLite file, written by several processes.
+"""The SQLite file with the comparisons of a shadow. Several processes write to it.
 
-The file has a rollback journal. A ``-wal`` file would outlive its processes, and SQLite would apply
-it to the next file of this name (see `tornado_idv.keys.store_file`).
+The file uses a rollback journal. A ``-wal`` file could remain after its processes, and SQLite would
+apply it to the next file with this name (see `tornado_idv.keys.store_file`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _DAY = 86400
 _SET_BACK = 60.0
 """Tolerance in seconds. If the clock is set back by more, all comparisons are discarded."""
 STORED = ("missing", "extra", "unverified", "target_failed", "differs", "match")
-"""Results of users, the most severe first. A user counts with the most severe result of a query."""
+"""Results of users, the most severe first. If the queries of a user have different results, the
+most severe counts."""
 FAILED = ("unverified", "target_failed")
-"""Results without a comparison: a lookup failed, or the user changed meanwhile."""
+"""Results without a comparison: a lookup failed, or the user changed during the lookups."""
 _MATCH = STORED.index("match")
 
-# A row of comparisons is one query. `result` is an index into STORED. `text` is NULL for a match:
-# an operator needs the query only for other results.
+# The table comparisons has a row per query. `result` is an index into STORED. `text` is the query.
+# It is NULL for a match: an operator needs the query only for other results.
 _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     """CREATE TABLE state (
@@ -44,8 +45,8 @@ _SCHEMA = (
         query TEXT PRIMARY KEY, user TEXT, result INTEGER, fields TEXT, began REAL, text TEXT
     ) WITHOUT ROWID""",
 )
-# Another process may have written a newer result already: it stays. A result from the future was
-# written before the clock was set back: it is replaced.
+# A newer result, which another process has written, is not replaced. A result from the future is
+# replaced: it was written before the clock was set back.
 _STORE = """
 INSERT INTO comparisons VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (query) DO UPDATE
 SET user = excluded.user, result = excluded.result, fields = excluded.fields,
@@ -56,7 +57,7 @@ _COUNT = """
 INSERT INTO totals VALUES (?, ?, ?) ON CONFLICT (day, result) DO UPDATE
 SET count = count + excluded.count
 """
-# Sorting all rows is slow, so this deletes a tenth of them each time. Matches go first.
+# Sorting all rows is slow, so one deletion removes a tenth of them. Matches are deleted first.
 _TRIM = f"""
 DELETE FROM comparisons WHERE query IN (
     SELECT query FROM comparisons ORDER BY result = {_MATCH} DESC, began
@@ -75,13 +76,13 @@ ORDER BY random() LIMIT ?
 
 
 def drop_comparisons(options: BackendOptions) -> None:
-    """Drop the comparisons of a backend because its users change. Raises `StartError`."""
+    """Drop the comparisons of a backend whose users change. Raises `StartError`."""
     if options.shadow and options.shadow.state:
         ShadowFile(options.shadow.state, options.name).discard(time.time())
 
 
 class Recorded(NamedTuple):
-    """A comparison, and its start in Unix time."""
+    """A comparison of a query. ``began`` is its start in Unix time."""
 
     query: Query
     comparison: Comparison
@@ -92,7 +93,7 @@ class DifferingUser(NamedTuple):
     """A user with a difference between source and shadow, or without a reliable comparison.
 
     ``user`` is a keyed hash. ``queries`` are the nicknames and card numbers in plain text.
-    ``compared`` is in Unix time.
+    ``compared`` is the Unix time of the last comparison.
     """
 
     user: str
@@ -103,11 +104,11 @@ class DifferingUser(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """All users compared since the last import, or since the creation of the file.
+    """The contents of the file: all users compared since the last import or the file's creation.
 
-    ``written`` is the time of the last write by a service. ``problem`` is its reason for not
-    comparing. ``matches`` counts the users without a difference. ``totals`` counts comparisons by
-    result. Times are in Unix time.
+    ``written`` is the time of the last write by a service. ``problem`` is the reason why the
+    service compares nothing, or ``None``. ``matches`` is the number of users without a difference.
+    ``totals`` counts comparisons by result. Times are in Unix time.
     """
 
     since: float
@@ -120,9 +121,10 @@ class Contents(NamedTuple):
 
 
 class ShadowFile:
-    """The file of comparisons of the shadow ``backend``, with at most ``max_rows`` queries.
+    """The file with comparisons of the shadow ``backend``, with at most ``max_rows`` queries.
 
-    Each method opens the file again: it may have been replaced or removed. All raise `StartError`.
+    Each method opens the file again, because it may have been replaced or removed. All methods
+    raise `StartError`.
     """
 
     def __init__(self, path: Path, backend: str, max_rows: int = 1_000_000) -> None:
@@ -162,8 +164,8 @@ class ShadowFile:
     def discard(self, now: float) -> None:
         """Drop all comparisons, because an import changes the users.
 
-        Services also drop their pending comparisons from before this moment. If the file does not
-        exist, there is nothing to drop.
+        Services also drop their pending comparisons that began before ``now``. If the file does not
+        exist, the method has no effect.
         """
         try:
             self.path.stat()  # `exists` hides other errors, from Python 3.14 on
@@ -173,16 +175,16 @@ class ShadowFile:
             _clear(database, now)
 
     def due(self, now: float, age: float, count: int) -> list[str]:
-        """Return queries without a match, last compared ``age`` seconds ago or earlier.
+        """Return up to ``count`` queries without a match, last compared at least ``age`` s ago.
 
-        The choice is random: otherwise, queries with a permanent failure would block the others.
+        They are chosen at random: otherwise, queries that always fail would block all others.
         """
         with self._opened() as database:
             rows = database.execute(_DUE, [now - age, now, count])
             return [text for (text,) in rows]
 
     def read(self) -> Contents:
-        """Return the result for each compared user."""
+        """Return the results of all compared users."""
         with self._opened() as database:
             sql = "SELECT since, written, problem FROM state"
             ((since, written, problem),) = database.execute(sql)
@@ -209,7 +211,7 @@ class ShadowFile:
         try:
             if now is not None and not self.path.exists():
                 self.path.touch(0o600)
-            self.path.stat()  # for its error: SQLite's own has no reason
+            self.path.stat()  # its error has a reason, unlike the error of SQLite
             uri = f"{self.path.absolute().as_uri()}?mode=rw"
             database = sqlite3.connect(uri, timeout=_BUSY_TIMEOUT, isolation_level=None, uri=True)
             with closing(database):
@@ -240,14 +242,14 @@ class ShadowFile:
 
 
 def _clear(database: sqlite3.Connection, now: float) -> None:
-    """Discard all comparisons. Only comparisons that begin after ``now`` count."""
+    """Discard all comparisons. From now on, only comparisons that begin after ``now`` count."""
     database.execute("UPDATE state SET since = ?", [now])
     database.execute("DELETE FROM comparisons")
     database.execute("DELETE FROM totals")
 
 
 def _store(database: sqlite3.Connection, key: bytes, recorded: Recorded, now: float) -> None:
-    """Store the result of a query, or remove it if the user exists in neither source any more."""
+    """Store the result of a query. If neither source has the user any more, remove the query."""
     query, comparison, began = recorded
 
     def digest(text: str) -> str:

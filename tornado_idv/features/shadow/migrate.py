@@ -1,4 +1,4 @@
-"""``tornado-idv migrate``: reports from the comparisons of a shadow with its source."""
+"""The commands ``tornado-idv migrate``. They report the comparisons of a shadow."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.log_format import format_time
 
 _WRITTEN_WITHIN = 60.0
-"""Seconds. A running service writes the file every 5 s, even without comparisons."""
+"""Maximum age of the last write, in seconds. A running service writes the file every 5 s."""
 
 
 @click.group()
 def migrate() -> None:
     """Report whether a shadow has the same users as the source.
 
-    BACKEND is a backend with shadow.state in config.yaml. If there is only one, it may be left
-    out. Reports cover the time since the last `users import` into BACKEND. A new comparison is
-    visible after a few seconds.
+    BACKEND is a backend with shadow.state in config.yaml. It may be omitted if there is only one.
+    Reports cover the time since the last `users import` into BACKEND. A new comparison is visible
+    after a few seconds.
 
     Exit codes: 0 done; 1 check has found a blocker; 2 wrong use; 3 could not be determined.
     """
@@ -54,7 +54,8 @@ def _command(function: Callable[..., Any]) -> Callable[..., Any]:
 def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
     """Show the number of compared users, and the number with differences.
 
-    A user counts once, even if looked up by nickname and by card. The totals are lookups.
+    A user counts once, even after lookups by nickname and by card number. The last part of the
+    output counts lookups.
     """
     record, _ = _read(config_path, name, as_json=as_json)
     show(record, _lines(record), as_json=as_json)
@@ -64,9 +65,9 @@ def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
 @_command
 @click.option("--reveal", is_flag=True, help="Show nicknames and card numbers in full.")
 def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bool) -> None:
-    """List the users with differences, and those without a reliable comparison.
+    """List the users with differences, or without a reliable comparison.
 
-    Without --reveal, each user is a keyed hash.
+    Without --reveal, users are shown as keyed hashes.
     """
     record, contents = _read(config_path, name, as_json=as_json)
     users: list[Record] = []
@@ -110,9 +111,9 @@ def check(
 ) -> None:
     """Report all blockers for a switch to the shadow.
 
-    Blockers are missing and extra users, users with a difference not named by --accept, and users
-    whose last comparison failed. Other blockers are too few compared users, and a service that
-    compares nothing or cannot write the file. Mismatches are compared again every minute.
+    Blockers are missing users, extra users, users with a difference not named by --accept, and
+    users whose last comparison failed. Other blockers are too few compared users, and a service
+    that compares nothing or cannot write the file. Mismatches are compared again every minute.
 
     Exit codes: 0 no blocker; 1 blockers; 2 wrong use; 3 could not be determined.
     """
@@ -144,7 +145,7 @@ def check(
 
 
 def _read(config_path: Path, name: str | None, *, as_json: bool) -> tuple[Record, Contents]:
-    """Return the numbers of a shadow for scripts, and the contents of its file."""
+    """Return the JSON record about a shadow, and the contents of its file."""
     with reporting(as_json=as_json):
         settings, _ = load_settings(config_path)
         files = {

@@ -1,4 +1,4 @@
-"""The shadows as a part of the service. A reload keeps unchanged shadows open."""
+"""The part of the service that runs the shadows. A reload keeps unchanged shadows open."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tornado_idv.service.keys import background
 from tornado_idv.service.part import Part, Prepared, Running
 
 _NEVER_OPEN = BreakerOptions(failures=10**9)
-"""Breaker of the source in comparisons. It never opens.
+"""Options of the source's circuit breaker in comparisons. This breaker never opens.
 
-Some users fail each time, and an open breaker would prevent the comparison of all others. The rate
-of comparisons is limited anyway.
+Lookups of some users may always fail. An open breaker would prevent the comparison of all others.
+The rate of comparisons is limited anyway.
 """
 
 
 class ShadowsPart(Part):
-    """Compares the current directory with the shadows of the current settings."""
+    """The part that compares the current directory with the shadows of the current settings."""
 
     name = "shadows"
 
@@ -46,7 +46,7 @@ class ShadowsPart(Part):
         self._closing: set[asyncio.Task[None]] = set()
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
-        """Prepare the shadows of these settings for this directory. The commit starts them."""
+        """Create the shadows of these settings for a new directory. The commit starts them."""
         before, identifiers = self._settings, settings.make_identifiers()
         keeps = before is not None and of_users(before) == of_users(settings)
         in_use = {each.name: each for each in self.shadows} if keeps else {}
@@ -77,7 +77,7 @@ class ShadowsPart(Part):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Look up the canaries of shadows. On exit, close all shadows."""
+        """Look up the canaries of the shadows in the background. At the end, close all shadows."""
         try:
             async with background(keep_checking(self._canaries)):
                 yield
@@ -88,7 +88,7 @@ class ShadowsPart(Part):
             await asyncio.gather(*self._closing)
 
     def report(self) -> PartReport | None:
-        """Return the state of each shadow."""
+        """Return the state of each shadow, or ``None`` without shadows."""
         sources = [each.report() for each in self.shadows]
         return PartReport(sources=sources) if sources else None
 
@@ -97,13 +97,13 @@ class ShadowsPart(Part):
         return [canary for each in guards for canary in each.canaries.values()]
 
     def _close_others(self, shadows: Sequence[Shadow], *, discard: bool = True) -> None:
-        """Use these shadows, and close the previous ones that are not among them.
+        """Close all current shadows except ``shadows``, and replace the current shadows by these.
 
         With ``discard``, the comparisons of shadows that no longer exist are deleted.
         """
         names = {each.name for each in shadows}
         for each in set(self.shadows) - set(shadows):
-            # `users import` cannot report changes of a backend that is no longer a shadow.
+            # After this, `users import` cannot drop the comparisons of the former shadow.
             removed = discard and each.name not in names
             closing = asyncio.create_task(each.close(discard=removed))
             self._closing.add(closing)
@@ -112,10 +112,10 @@ class ShadowsPart(Part):
 
 
 def compare(directory: Directory, shadows: Sequence[Shadow], manager: pluggy.PluginManager) -> None:
-    """Compare further lookups of a directory with these shadows."""
+    """Compare all later lookups of a directory with these shadows."""
     if shadows:
-        # Guards of their own: comparisons must not use up the limits of served lookups, nor open
-        # their breakers.
+        # Comparisons have separate guards. They must not use up the concurrency limits of client
+        # lookups, or open their circuit breakers.
         backends = (each.backend for each in directory.guards)
         accepts = shadows[0].identifiers.accepts
         guards = [Guard(each, accepts, listens=False) for each in backends]

@@ -1,7 +1,7 @@
-"""One shadow: a backend compared with the backends that answer.
+"""One shadow: a backend that is compared with the backends in use.
 
-The shadow gets a sample of real lookups as well. Each comparison is a separate task. It starts
-after the clients have received their answer.
+The shadow gets a sample of the real lookups. Each comparison is a separate task. It starts after
+the clients have received their answer.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _log = logging.getLogger(__name__)
 _OPEN_AGAIN = 30.0
 """Seconds between attempts to open the backend."""
 _BURST = 1.0
-"""Burst of the rate limit, in seconds: comparisons saved up over this time may start together."""
+"""Burst of the rate limit: comparisons permitted in this many seconds may start together."""
 _MAX_SOURCE_LOOKUPS = 4
-"""Concurrent lookups in the source for comparisons."""
+"""Maximum number of concurrent lookups in the source for comparisons."""
 _CLOSE_TIMEOUT = 2.0
-"""Timeout for running lookups at a close, in seconds. Closing the backend has the same timeout."""
+"""Seconds that `close` waits for running lookups, and then for the backend to close."""
 _AGAIN = 60.0
-"""Seconds until a mismatch is compared again, independent of client lookups."""
+"""Seconds until a mismatch is compared again without a client's lookup."""
 _MAX_AGAIN = 500
-"""Mismatches compared again in one round."""
+"""Maximum number of mismatches to compare again in one round."""
 _DIFFERENCES = ("missing", "extra", "differs")
 
 Outcome = Answer | LookupFailed
 
 
 class Shadow:
-    """A backend under comparison with a source, from `start` to `close`.
+    """A backend that is compared with a source, from `start` to `close`.
 
-    ``build`` creates the backend. It is opened in the background, and after a failure again every
-    30 s. ``state`` stores each comparison. ``chance`` returns numbers from 0 to 1, ``timer``
-    seconds.
+    ``build`` creates the backend. The backend is opened in the background, with a retry every 30 s
+    after a failure. ``state`` stores each comparison. ``chance`` returns random numbers from 0 to
+    1, and ``timer`` returns seconds.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Shadow:
         self.settings = options.shadow or ShadowOptions(sample="100%")
         self.identifiers = identifiers
         self.guard: Guard | None = None
-        """The guard of the backend; ``None`` until the backend is open."""
+        """The guard of the backend, or ``None`` until the backend is open."""
         self._problem: str | None = "not open yet"
         self._build, self.state = build, state
         self._fraction = float(parse_percentage(self.settings.sample)) / 100
@@ -87,16 +87,16 @@ class Shadow:
         self._opening: asyncio.Task[None] | None = None
         self._repeating: asyncio.Task[None] | None = None
         self.source: Chain | None = None
-        """The backends to compare further lookups with."""
+        """The backends in use, with which later lookups are compared."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_of(self, options: BackendOptions) -> bool:
-        """Return whether the shadow has these options and the same source of data."""
-        # Equal options can mean another source: a secret file may have new content.
+        """Return whether the shadow has these options and still reads the same source."""
+        # Equal options may select another source after a change of a secret's file.
         return options == self.options and identity_of(options) == self._identity
 
     def start(self) -> None:
-        """Open the backend in the background. Further calls have no effect."""
+        """Open the backend in the background. A second call has no effect."""
         if self._opening is None:
             loop = asyncio.get_running_loop()
             self._opening = loop.create_task(self._open())
@@ -106,11 +106,11 @@ class Shadow:
 
     @property
     def problem(self) -> str | None:
-        """Problem with opening the backend, or with writing the state."""
+        """The reason why the backend is not open, or the state cannot be written, or ``None``."""
         return self._problem or (self.state.problem if self.state else None)
 
     def report(self) -> BackendReport:
-        """Return the state of the backend."""
+        """Return the state of the backend for the admin listener."""
         if self.guard is None:
             report = BackendReport(self.part, self.options.kind, "closed")
         else:
@@ -119,10 +119,10 @@ class Shadow:
         return report
 
     def offer(self, query: Query, outcome: Outcome, *, cached: bool) -> None:
-        """Compare the outcome of a lookup in the background, for a sample of all lookups.
+        """Start a comparison with the outcome of a lookup, for a sample of all lookups.
 
-        A cached outcome may be old, so the comparison looks the user up in the source again.
-        Above the rate or the number of concurrent comparisons, the lookup counts as skipped.
+        A cached outcome may be old, so the comparison looks the user up in the source again. If the
+        rate or the number of concurrent comparisons is exceeded, the lookup counts as skipped.
         """
         if self._chance() >= self._fraction:
             return
@@ -130,7 +130,7 @@ class Shadow:
         if now < self._next or len(self._tasks) >= self._max_tasks:
             self._counted["skipped"] += 1
             return
-        # The checks from here on are slower. They run last because few lookups get this far.
+        # The following checks are slower, so they run last: few lookups get this far.
         first, guard, source = None, self.guard, self.source
         if source is None:
             return
@@ -142,7 +142,7 @@ class Shadow:
         if guard is None:
             self._counted["skipped"] += 1
         elif guard.is_asked(query):
-            # `_next` may lag behind the clock by up to the burst.
+            # `_next` may be up to the burst behind the clock.
             self._next = max(self._next, now - _BURST) + self._interval
             task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
             self._tasks.add(task)
@@ -154,19 +154,19 @@ class Shadow:
             await self.compare_again(state)
 
     async def compare_again(self, state: ShadowState) -> None:
-        """Compare earlier mismatches again, one at a time."""
+        """Repeat the comparisons of earlier mismatches, one at a time."""
         for query in await state.due(_AGAIN, _MAX_AGAIN):
             if self.guard and self.source:
                 await self._run(self.guard, query, self.source, None)
             await asyncio.sleep(self._interval)
 
     def cancel(self) -> None:
-        """Cancel the running comparisons, because their source closes."""
+        """Cancel the running comparisons, because their source is about to close."""
         for task in self._tasks:
             task.cancel()
 
     async def close(self, *, discard: bool = False) -> None:
-        """Cancel all tasks and close the backend. ``discard`` also deletes the comparisons."""
+        """Cancel all tasks and close the backend. With ``discard``, delete the comparisons."""
         canaries = self.guard.canaries.values() if self.guard else ()
         own = (self._opening, self._repeating, *(each.task for each in canaries))
         tasks = [*self._tasks, *filter(None, own)]
@@ -214,34 +214,34 @@ class Shadow:
                 self._counted[word] += 1
             if self.state is not None:
                 self.state.record(query, comparison, began)
-        except Exception as error:  # noqa: BLE001 - nothing waits for it
+        except Exception as error:  # noqa: BLE001 - no caller awaits this task
             _log.error("shadow %s: a comparison failed:\n%s", self.name, format_traceback(error))
 
     async def _compare(
         self, guard: Guard, query: Query, source: Chain, outcome: Outcome | None
     ) -> Comparison | None:
-        """Return the comparison, or ``None`` if too many lookups of the source are running."""
+        """Compare source and shadow. Return ``None`` if too many source lookups are running."""
         first = outcome or await self._ask_source(query, source)
         if first is None:
             return None
         if isinstance(first, LookupFailed):
             return self._of(first, first)
-        # One timeout for the lookup, and one for its canary. The guard repeats both if the backend
-        # may have recovered only between the two.
+        # The lookup has a timeout, and so has its canary. If the backend may have recovered between
+        # the two, the guard repeats both.
         deadline = asyncio.get_running_loop().time() + 4 * self.options.timeout
         target = await _ask(guard.find(query, deadline), [guard], query)
         comparison = self._of(first, target)
         if comparison.result not in _DIFFERENCES and (first.found or comparison.result != "match"):
             return comparison
-        # The user may have changed during the comparison. If the source returns the same before
-        # and after the lookup in the shadow, it had the same during it. The second lookup also
-        # covers a source that has just recovered and did not find the user before.
+        # The user may have changed during the comparison. If the source returns the same user
+        # before and after the lookup in the shadow, it had this user during the lookup. The second
+        # lookup also detects a source that has recovered since the first, which found no user.
         again = await self._ask_source(query, source)
         if again is None:
             return None
         if self._of(first, again).result == "match":
             return comparison
-        # The source has changed. A difference may only show that the shadow follows later.
+        # The source has changed. A difference may only mean that the shadow has not followed yet.
         changed = self._of(again, target)
         is_known = changed.result not in _DIFFERENCES
         return changed if is_known else Comparison("unverified", user=comparison.user)
@@ -271,10 +271,10 @@ async def _ask(
 
 
 def _trusted(outcome: Outcome, *, is_sound: bool) -> Outcome:
-    """Return the outcome, or `Untrusted` if the backends had a problem.
+    """Return the outcome, or `Untrusted` if a problem of the backends makes it unreliable.
 
-    "Not found" needs sound backends. A found user needs an answer without skipped backends: a
-    skipped backend may have another user.
+    "Not found" is reliable if all backends are sound. A found user is reliable if no backend was
+    skipped, because a skipped backend may have another user.
     """
     if isinstance(outcome, Answer) and (outcome.degraded or not (outcome.found or is_sound)):
         return Untrusted("the source is degraded")
@@ -282,7 +282,7 @@ def _trusted(outcome: Outcome, *, is_sound: bool) -> Outcome:
 
 
 def _is_sound(guards: Iterable[Guard], query: Query) -> bool:
-    """Return whether all backends for this query are without a problem."""
+    """Return whether no backend for this query reports a problem."""
     try:
         return all(each.backend.problem is None for each in guards if each.is_asked(query))
     except Exception:  # noqa: BLE001 - of a plugin

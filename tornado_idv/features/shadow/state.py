@@ -1,4 +1,4 @@
-"""The queue between the comparisons of one process and the file of a shadow."""
+"""The writer of a process's comparisons to the file of a shadow."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ _log = logging.getLogger(__name__)
 _MAX_WAITING = 10_000
 """Maximum length of the queue. When it is full, the oldest comparison is dropped."""
 _INTERVAL = 5.0
-"""Seconds between writes of matches alone."""
+"""Seconds between writes if there are only matches."""
 _MIN_INTERVAL = 0.2
-"""Seconds between writes after a mismatch. A killed process must not lose mismatches."""
+"""Seconds between writes if there are mismatches. A killed process should lose few of them."""
 _CLOSE_TIMEOUT = 5.0
 _OF_USERS = {"breaker", "cache_ttl", "max_concurrent", "negative_ttl", "shadow", "timeout"}
-"""Options of a backend without influence on its users."""
+"""Options of a backend that do not affect its users."""
 
 
 def scope_of_users(backends: Iterable[BackendOptions]) -> bytes:
-    """Return a digest of all options with influence on the users of these backends."""
+    """Return a digest of all options that affect the users of these backends."""
     dumps = [each.model_dump(exclude=_OF_USERS, exclude_defaults=True) for each in backends]
     return identity_of(dumps)
 
 
 class ShadowState:
-    """Writes the comparisons of a shadow to its file every few seconds, in a thread.
+    """Queues the comparisons of a shadow, and writes them to its file every few seconds.
 
-    If the file hangs or cannot be written, lookups are not delayed. ``problem`` is the last error.
-    ``clock`` returns Unix time.
+    A thread writes, so a file that hangs does not delay lookups. ``problem`` is the error of the
+    last write, or ``None``. ``clock`` returns Unix time.
     """
 
     def __init__(self, path: Path, backend: str, clock: Callable[[], float] = time.time) -> None:
         self.problem: str | None = None
         self.scope = b""
-        """The scope of further comparisons, see `scope_of_users`."""
+        """The digest from `scope_of_users` for the next comparisons."""
         self._file = ShadowFile(path, backend)
         self._backend = backend
         self._clock = clock
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
         self._dropped = self._noticed = 0
-        """Number of comparisons that were dropped, and of those that a write has reported."""
+        """The number of dropped comparisons, and the part of it that a write has reported."""
         self._wake = asyncio.Event()
         self._problem_of_shadow: Callable[[], str | None] = lambda: None
         self._task: asyncio.Task[None] | None = None
@@ -62,33 +62,30 @@ class ShadowState:
     def start(self, problem_of_shadow: Callable[[], str | None] = lambda: None) -> None:
         """Create the file and start writing. An import of users records its time in the file.
 
-        ``problem_of_shadow`` returns the reason for not comparing, or ``None``.
+        ``problem_of_shadow`` returns the reason why nothing is compared, or ``None``.
         """
         self._problem_of_shadow = problem_of_shadow
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def record(self, query: Query, comparison: Comparison, began: float) -> None:
-        """Queue a comparison for the next write. A mismatch triggers a write.
-
-        ``began`` is its start in Unix time.
-        """
+        """Queue a comparison that began at a Unix time. A mismatch triggers a write."""
         self._dropped += len(self._waiting) >= _MAX_WAITING
         self._waiting.append(Recorded(query, comparison, began))
         if comparison.result != "match":
             self._wake.set()
 
     async def due(self, age: float, count: int) -> list[Query]:
-        """Return queries without a match, last compared ``age`` seconds ago or earlier."""
+        """Return up to ``count`` queries without a match, last compared at least ``age`` s ago."""
         try:
             texts: list[str] = await self._thread(self._file.due, self._clock(), age, count)
-        except StartError:  # writing the file reports it
+        except StartError:  # the next write reports the error
             return []
         return [ByNickname(each[1:]) if each.startswith("@") else ByCard(each) for each in texts]
 
     async def close(self, *, discard: bool = False) -> None:
-        """Write the queue, then ``discard`` all comparisons if wanted.
+        """Write the queue and stop. With ``discard``, delete all comparisons afterwards.
 
-        If the file hangs, give up after some seconds.
+        If the file hangs, the method gives up after 5 s.
         """
         if self._task is not None:
             self._task.cancel()
@@ -109,8 +106,8 @@ class ShadowState:
             self._wake.clear()
 
     async def _write(self) -> None:
-        """Write the queue. After a failure, the comparisons return to the queue."""
-        # Also without comparisons: the file has the time of the last write.
+        """Write the queue to the file. After a failure, return the comparisons to the queue."""
+        # An empty queue is written, too: the file records the time of the last write.
         waiting = [*self._waiting]
         self._waiting.clear()
         problem, dropped = None, self._dropped
@@ -119,8 +116,8 @@ class ShadowState:
         try:
             write = partial(write, problem=self._problem_of_shadow())
             await self._thread(lambda scope: write(scope=sealed(scope)), self.scope)
-            # The write has discarded the old comparisons if some were dropped before it, but not
-            # those that were dropped while it ran.
+            # If some comparisons were dropped before this write, it has discarded the old ones. The
+            # next write does so for comparisons dropped since its start.
             self._noticed = dropped
         except Exception as error:  # noqa: BLE001 - no error of the file may end this task
             problem = str(error) if isinstance(error, StartError) else format_traceback(error)

@@ -1,4 +1,4 @@
-"""Shadows in the records and metrics of the admin listener."""
+"""The shadows in ``/status.json`` and in the metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _shadows(report: Report) -> dict[str, BackendReport]:
 
 
 def status(report: Report) -> Record:
-    """Return the shadows, each with the results of its comparisons."""
+    """Return the member ``shadows`` of ``/status.json``: each shadow with its comparisons."""
     records = []
     for name, each in _shadows(report).items():
         counts, record = report.counters.counts[each.name], source_record(each, report.counters)
@@ -39,7 +39,7 @@ def status(report: Report) -> Record:
 
 
 def metrics(report: Report) -> Iterator[core.Metric]:
-    """Yield the results of comparisons."""
+    """Yield the metrics of comparisons."""
     shadows, counts = _shadows(report).items(), report.counters.counts
     for metric, text, words, label in _COUNTS:
         values = {(name, word): counts[each.name][word] for name, each in shadows for word in words}

@@ -1,4 +1,4 @@
-"""The cache of answers shared by processes."""
+"""Feature: a cache of answers shared by several processes and services."""
 
 from tornado_idv.interfaces.feature import Feature
 

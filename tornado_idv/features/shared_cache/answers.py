@@ -1,4 +1,4 @@
-"""Answers of one directory in the shared cache: read before a lookup, stored after it."""
+"""The shared cache as a layer of lookups: answers are read before a lookup, and stored after it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from tornado_idv.model import Answer, Query, SharedAnswer, User
 
 @dataclass(slots=True, eq=False)
 class SharedAnswers:
-    """The shared answers for a directory with this ``cache`` and these ``backends``.
+    """The layer for the lookups of one directory, between its ``cache`` and its ``backends``.
 
-    `SharedCache` gets the ``scope``. The directory has the same ``encode`` and ``accepts``.
+    ``scope`` is the argument for the `SharedCache`. ``encode`` returns the response body for a
+    user, and ``accepts`` whether a user is valid, as in the directory.
     """
 
     tier: SharedTier
@@ -27,15 +28,15 @@ class SharedAnswers:
     accepts: Callable[[User], bool]
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
-        """Return the shared answer with at least ``min_ttl`` seconds left, else a new one.
+        """Return a shared answer with at least ``min_ttl`` seconds left, or call ``proceed``.
 
-        A stale shared answer is kept in the cache, in case the backends fail.
+        A stale shared answer is kept in the cache. It is served if the backends fail.
         """
         started, purges = self.cache.timer(), self.cache.purges
         result = await self.tier.get(self.scope, query)
         if result is None:
             return await proceed(query, min_ttl)
-        # A purge during the read may have removed this answer: it must not be kept here.
+        # If there was a purge during the read, it may have removed this answer.
         may_keep = purges == self.cache.purges
         fresh = self._use(query, result.answer, min_ttl, may_keep=may_keep)
         counted = self.tier.counted
@@ -51,21 +52,21 @@ class SharedAnswers:
         return answer
 
     def purge(self, purge: Purge) -> None:
-        """Purge the shared answers, and the caches of all processes."""
+        """Purge answers in the shared cache, and in the caches of all processes."""
         self.tier.purge(purge)
 
     def follow(self) -> None:
-        """Apply later purges by other processes to the cache."""
+        """Apply purges by other processes to the cache of this directory from now on."""
         self.tier.follow(self.cache)
 
     def _use(
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
     ) -> Answer | None:
-        """Return an answer with at least ``min_ttl`` seconds left. Keep a stale one."""
+        """Return an answer with at least ``min_ttl`` seconds left. Keep a stale answer."""
         if shared is None:
             return None
         user = shared.user
-        # Check that the store did not mix up answers of directories or queries.
+        # The store must not have mixed up the answers of several queries or directories.
         if user is not None and not (
             query.text in (f"@{user.nickname}", user.card_number)
             and shared.backend in self.backends
@@ -84,16 +85,16 @@ class SharedAnswers:
 
     def _to_answer(self, shared: SharedAnswer, ttl: float) -> Answer:
         user, limits = shared.user, self.cache.limits
-        # The clock of the writing machine may be ahead: never exceed the limits of this cache.
+        # The clock of the writing machine may be ahead, so the limits of this cache apply as well.
         ttl = min(ttl, limits.negative_ttl if user is None else limits.ttl)
         body = self.encode(user)
         return Answer(user, shared.backend, self.cache.timer(), body, ttl=ttl, shared=True)
 
     def _to_shared(self, answer: Answer) -> SharedAnswer:
-        """Return the answer for the store.
+        """Return the form of an answer for the shared cache.
 
-        If an answer must not be stored, return an expired one without content. It overwrites an
-        earlier answer in the store.
+        If the answer must not be stored, return an expired answer without content. It replaces an
+        earlier answer in the shared cache.
         """
         limits, now = self.cache.limits, self.tier.clock()
         if not answer.storable:

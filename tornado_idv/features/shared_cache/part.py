@@ -1,4 +1,4 @@
-"""The shared cache as a part of the service. A reload does not change it."""
+"""The part of the service with the shared cache. A reload does not change it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tornado_idv.web.json_body import encode_user
 
 
 def make_part(running: Running) -> SharedCachePart | None:
-    """Return the configured shared cache, or ``None``."""
+    """Return the part for the configured shared cache, or ``None`` without one."""
     options = running.settings.shared_cache
     if options is None:
         return None
@@ -30,7 +30,7 @@ def make_part(running: Running) -> SharedCachePart | None:
 
 
 class SharedCachePart(Part):
-    """Adds the shared cache to lookups, before the backends."""
+    """The part that adds the shared cache to lookups, between the cache and the backends."""
 
     name = NAME
 
@@ -48,7 +48,7 @@ class SharedCachePart(Part):
             await self._tier.close()
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> SharedAnswers:
-        """Return the layer for lookups that miss this cache."""
+        """Return the layer for lookups without an answer in this cache."""
         identifiers = settings.make_identifiers()
         return SharedAnswers(
             self._tier,
@@ -60,7 +60,7 @@ class SharedCachePart(Part):
         )
 
     def report(self) -> PartReport:
-        """Return the state, and the number of purges not yet delivered."""
+        """Return the state of the shared cache, and the number of undelivered purges."""
         tier = self._tier
         source = source_report(
             NAME,
@@ -73,5 +73,5 @@ class SharedCachePart(Part):
         return PartReport(sources=[source], gauges={"pending_purges": tier.pending_purges})
 
     async def purged(self) -> bool:
-        """Wait up to 1 s until all purges so far are delivered."""
+        """Wait up to 1 s until all purges so far are delivered. Return whether they are."""
         return await self._tier.wait_until_purged()

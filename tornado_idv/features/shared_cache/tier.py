@@ -1,6 +1,6 @@
-"""The shared cache behind the answer cache, with timeouts and a circuit breaker.
+"""Calls to the shared cache, with timeouts and a circuit breaker.
 
-Each failure of a read is a miss: the lookup continues with the backends.
+A failed read counts as a miss: the lookup continues with the backends.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from tornado_idv.plugin_calls import bounded, failure_reason, is_cancelled
 
 _log = logging.getLogger(__name__)
 _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
-"""Short times, because a probe is cheap: it delays one lookup by at most ``timeout``."""
+"""Options of the circuit breaker. The times are short because a probe is cheap: it delays one
+lookup by at most ``timeout``."""
 _PURGE_TIMEOUT = 1.0
 _PURGE_PAUSE = 0.25
 """Seconds between two attempts to purge."""
 _CLOSE_TIMEOUT = 1.0
 NAME = "shared cache"
-"""Its name in counters and reports. The name of a backend cannot have a blank."""
+"""The name in counters and reports. Backends cannot have this name, since it contains a blank."""
 _MAX_QUERIES = 1000
-"""Maximum number of users in one purge. With more, everything is purged."""
+"""Maximum number of users in one purge. Above it, all answers are purged."""
 
 ResultT = TypeVar("ResultT")
 
 
 def _union(purges: Sequence[Purge]) -> Purge:
-    """Combine purges. With too many users, return a purge of everything."""
+    """Combine purges into one. Above `_MAX_QUERIES` users, return a purge of all answers."""
     backends = dict.fromkeys(name for each in purges for name in each.backends)
     queries = dict.fromkeys(query for each in purges for query in each.queries)
     if not all(map(any, purges)) or len(queries) > _MAX_QUERIES:
@@ -46,9 +47,10 @@ def _union(purges: Sequence[Purge]) -> Purge:
 
 
 class SharedTier:
-    """A shared cache for directories. ``clock`` returns wall-clock seconds.
+    """Calls a `SharedCache`, with timeouts, a circuit breaker and retries of purges.
 
-    Its name in ``counters`` is `NAME`. The caller counts hits and misses.
+    Calls are counted as `NAME` in ``counters``. Only hits and misses are counted by the caller.
+    ``timer`` returns monotonic seconds, and ``clock`` Unix time.
     """
 
     def __init__(
@@ -78,21 +80,21 @@ class SharedTier:
 
     @property
     def pending_purges(self) -> int:
-        """The number of purges not delivered yet."""
+        """The number of undelivered purges."""
         return self._added - self._delivered
 
     @property
     def problem(self) -> str | None:
-        """The reason for not reading, independent of the circuit breaker."""
+        """The reason why the shared cache is not read, other than the circuit breaker."""
         return "a purge cannot be delivered" if self._purge_failure else None
 
     async def open(self) -> None:
-        """Open the cache. Keep purges of other processes until the first `follow`."""
+        """Open the shared cache. Purges of other processes are kept for the first `follow`."""
         await self.cache.open()
         self.cache.on_purge(self._missed.append)
 
     def follow(self, cache: AnswerCache) -> None:
-        """Apply purges of other processes to this cache, instead of the previous cache."""
+        """Apply purges of other processes to ``cache``. It replaces the previous cache."""
         for each in self._missed:
             cache.apply(each)
         self._missed.clear()
@@ -100,8 +102,8 @@ class SharedTier:
 
     async def get(self, scope: str, query: Query) -> SharedResult | None:
         """Return the stored result, or ``None`` after a failure or a timeout."""
-        # With a pending purge, the store may still have purged answers. So this checks before and
-        # after the read.
+        # While a purge is pending, the shared cache may return purged answers. A purge may also
+        # begin during the read, so this is checked again afterwards.
         permit = None if self.pending_purges else self.breaker.try_acquire()
         if permit is not None:
             result = await self._call(permit, lambda: self.cache.get(scope, query), "failed")
@@ -115,7 +117,7 @@ class SharedTier:
         self._start(self._put(scope, query, result))
 
     def purge(self, purge: Purge) -> None:
-        """Start a purge for all processes, with retries until it succeeds.
+        """Start a purge for all processes. It is repeated until it succeeds.
 
         Until then, this process does not read the shared cache.
         """
@@ -134,7 +136,7 @@ class SharedTier:
         return self._delivered >= last
 
     async def close(self) -> None:
-        """Wait up to 1 s for purges, cancel all other tasks, and close the cache."""
+        """Wait up to 1 s for purges, cancel all other tasks, and close the shared cache."""
         if not await self.wait_until_purged():
             _log.error(
                 "shared cache: a purge was not delivered before the stop: other processes may "
@@ -166,12 +168,12 @@ class SharedTier:
     async def _call(
         self, permit: Permit, call: Callable[[], Awaitable[ResultT]], failure: str
     ) -> ResultT | None:
-        """Return the result of a call. After an error or a timeout, count ``failure``."""
+        """Return the result of a call, or ``None`` after an error. Count it as ``failure``."""
         try:
             result = await bounded(self.cache.options.timeout, call())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
             self.counted.results[failure] += 1
-            if failure == "failed":  # a failed store makes no answer wrong or late
+            if failure == "failed":  # only failed reads delay answers
                 self.counted.fail(failure_reason(error), self.clock())
             if self.breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
                 _log.warning(
@@ -191,8 +193,8 @@ class SharedTier:
     async def _send_purges(self) -> None:
         sending, last = list[Purge](), self._delivered
         while self.pending_purges and not is_cancelled():  # a plugin may ignore the cancellation
-            # A failed purge is repeated, together with all new ones. Without new ones it is the
-            # same object: a plugin can recognize the repetition.
+            # A failed purge is repeated, combined with all new purges. Without new purges, it is
+            # the same object, so a plugin can recognize the repetition.
             if self._unsent:
                 sending, last = [_union([*sending, *self._unsent])], self._added
                 self._unsent = []

@@ -1,4 +1,4 @@
-"""The shared cache in the records and metrics of the admin listener."""
+"""The shared cache in ``/status.json`` and in the metrics."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CALLS = (
     ("stores", "Answers for the shared cache.", {"ok": "stored", "failed": "not_stored"}),
     ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
 )
-"""Metrics with their help, and the counter for each value of their label."""
+"""Metrics: the name, the help, and the counter for each value of the label."""
 
 
 def status(report: Report) -> Record:
-    """Return the state of the shared cache, or ``None`` if not configured."""
+    """Return the member ``shared_cache`` of ``/status.json``: ``None`` if not configured."""
     if (part := report.process.parts.get(NAME)) is None:
         return {"shared_cache": None}
     (source,) = part.sources
@@ -33,7 +33,7 @@ def status(report: Report) -> Record:
 
 
 def metrics(report: Report) -> Iterator[core.Metric]:
-    """Yield the metrics. If no shared cache is configured, they have no values."""
+    """Yield the metrics of the shared cache. If none is configured, they have no values."""
     part, counted = report.process.parts.get(NAME), report.counters.backends[NAME]
     for name, text, words in _CALLS:
         results = {result: counted.results[word] for result, word in words.items()}

@@ -1,4 +1,4 @@
-"""The status page of the admin listener, with the traffic of the last 15 minutes."""
+"""Feature: the status page of the admin listener, with the traffic of the last 15 minutes."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,4 +1,4 @@
-"""The URL of the page, for the operator who starts the service."""
+"""The line with the URL of the status page in the output of the command that starts the service."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 
 def announce(_settings: object, service: ServiceInfo) -> Iterator[str]:
-    """Yield the URL of the page. It needs an admin listener."""
+    """Yield a line with the URL of the status page, or none without an admin listener."""
     if service.admin_url is not None:
         yield f"Status page: {service.admin_url}/status"

@@ -1,4 +1,4 @@
-"""Handlers of the status page, its files and its data."""
+"""The handlers of the status page, its files and its data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLICY = (
 
 
 class StatusHandler(AdminHandler):
-    """The overview of the core, with the last sample and latencies of backends."""
+    """Responds with the status of the service, the last sample, and latencies of backends."""
 
     async def get(self) -> None:
         history: History = self.settings["history"]
@@ -36,7 +36,7 @@ class StatusHandler(AdminHandler):
 
 
 class HistoryHandler(AdminHandler):
-    """The samples of the last 15 minutes."""
+    """Responds with the samples of the last 15 minutes."""
 
     async def get(self) -> None:
         history: History = self.settings["history"]
@@ -45,7 +45,7 @@ class HistoryHandler(AdminHandler):
 
 
 class PageHandler(AdminHandler):
-    """The page. A new nonce in each response blocks all other scripts and styles."""
+    """Responds with the page. A nonce, new in each response, blocks other scripts and styles."""
 
     has_data = False
 
@@ -58,7 +58,7 @@ class PageHandler(AdminHandler):
 
 
 class PageFileHandler(AdminHandler):
-    """The scripts and styles of the page."""
+    """Responds with a script or style sheet of the page."""
 
     has_data = False
 
@@ -91,7 +91,7 @@ FILE_ROUTES: dict[str, type[AdminHandler]] = {
 async def admin_routes(
     operations: Operations, settings: dict[str, Any]
 ) -> AsyncIterator[dict[str, type[AdminHandler]]]:
-    """Yield the routes. While they are open, sample the service."""
+    """Yield the routes of the page. Sample the service until the end of the context."""
     async with sampled(operations) as history:
         settings["history"] = history
         yield ROUTES | FILE_ROUTES

@@ -1,4 +1,4 @@
-"""Traffic of the last 15 minutes for the status page, one sample per second."""
+"""The history of the last 15 minutes for the status page, with one sample per second."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tornado_idv.web.errors import ApiError
 INTERVAL = 1
 """Seconds between two samples."""
 WINDOW = 5
-"""Seconds covered by a sample. With one second, single requests would make the charts jump."""
+"""Seconds covered by a sample. In a shorter time, single requests would make the charts jump."""
 _MAX_SAMPLES = 900
 _BACKEND_WINDOW = 60
-"""Seconds covered by latencies of backends. Backends are called less often."""
+"""Seconds covered by latencies of backends. A service calls its backends less often."""
 _OK, _SERVER_ERROR = 200, 500
 _STATUSES = {error.code: error.status for error in ApiError}
-"""Status for each error code. A found user has another code."""
+"""HTTP status by error code. The code ``ok`` of found users is not included."""
 
 
 class Sample(NamedTuple):
-    """Rates per second, and latencies in milliseconds. Without requests a latency is ``None``.
+    """Rates per second and latencies in milliseconds. Without requests, latencies are ``None``.
 
-    ``time`` is a Unix time. ``errors`` counts responses with a status of 500 or more.
-    ``status_404`` counts missing users and missing routes. ``stale`` counts expired answers, served
-    because the lookup failed.
+    ``time`` is a Unix time. ``errors`` is the rate of responses with a status of 500 or more.
+    ``status_404`` includes missing users and missing routes. ``stale`` is the rate of expired
+    answers, served because the lookup failed.
     """
 
     time: float
@@ -51,7 +51,7 @@ class Sample(NamedTuple):
 
 
 class _Totals(NamedTuple):
-    """Counts up to ``at``, in seconds of the timer."""
+    """The counters of the service at the time ``at``, in seconds of the timer."""
 
     at: float
     statuses: Counter[int]
@@ -61,7 +61,7 @@ class _Totals(NamedTuple):
 
 
 class History:
-    """Samples of a service. ``timer`` returns seconds, ``clock`` Unix time."""
+    """The samples of a service. ``timer`` returns seconds, and ``clock`` Unix time."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class History:
         }
 
     def backend_latency(self, name: str) -> dict[str, float | None]:
-        """Return latency percentiles of a backend in the last minute, in milliseconds."""
+        """Return the latency percentiles of a backend in the last minute, in milliseconds."""
         if not self._totals:
             return {"p50": None, "p99": None}
         before, now = (self._totals[i].backends.get(name, sum_buckets(())) for i in (0, -1))
@@ -124,11 +124,11 @@ class History:
 
 @asynccontextmanager
 async def sampled(operations: Operations) -> AsyncIterator[History]:
-    """Sample a service while the context is open. Yield its history."""
+    """Yield a history, and sample the service until the end of the context."""
     history = History()
 
     async def sample() -> None:
-        with suppress(OperationFailed):  # the next sample covers this time as well
+        with suppress(OperationFailed):  # the next sample covers the missed time
             history.sample(await operations.report())
 
     timer = PeriodicCallback(sample, INTERVAL * 1000)
@@ -162,8 +162,8 @@ def _difference(now: list[int], before: list[int]) -> list[int]:
 def percentile(buckets: Sequence[int], percent: int) -> float | None:
     """Return a percentile in milliseconds, or ``None`` without events.
 
-    As in Prometheus, events are taken as evenly distributed within their bucket. Events above the
-    last bound count as equal to it.
+    As in Prometheus, events are assumed to be evenly distributed within their bucket. Events above
+    the last bound count as equal to this bound.
     """
     rank = sum(buckets) * percent / 100
     if rank <= 0:

@@ -1,4 +1,4 @@
-"""Notifications for systemd."""
+"""Feature: notifications for systemd."""
 
 from tornado_idv.interfaces.feature import Feature
 

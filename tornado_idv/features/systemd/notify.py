@@ -1,4 +1,4 @@
-"""Notifications for the service manager, see `sd_notify(3)`."""
+"""Notifications for the service manager, as described in `sd_notify(3)`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Sends the state of the service to the service manager. Without an address, does nothing.
+    """Sends the state of the service to the service manager. Without an address, it does nothing.
 
-    ``interval`` is half the timeout of the manager's watchdog in seconds, or ``None`` without a
-    watchdog.
+    ``interval`` is the time between keep-alives in seconds: half the timeout of the manager's
+    watchdog, or ``None`` without a watchdog.
     """
 
     def __init__(self, address: str | None = None, interval: float | None = None) -> None:
@@ -51,7 +51,7 @@ class Notifier:
         if address is None:
             return
         if address.startswith("@"):
-            address = f"\0{address[1:]}"  # the abstract namespace
+            address = f"\0{address[1:]}"  # an abstract socket
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                 sock.settimeout(0)

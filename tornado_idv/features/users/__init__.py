@@ -1,4 +1,4 @@
-"""Import, export and comparison of all users of a backend."""
+"""Feature: commands that import, export, count and compare all users of a backend."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,4 +1,4 @@
-"""``tornado-idv users``: import, export, count and compare the users of a backend."""
+"""The commands ``tornado-idv users``, except for ``compare``."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from tornado_idv.units import parse_percentage
 _PLANS = ("Free", "Pro", "Team")
 _CARDS = 10**16
 _STEP = 6_180_339_887_498_949
-"""Step between card numbers. It is coprime to the number of cards, so no number repeats."""
+"""Step between card numbers. It is coprime to `_CARDS`, so no card number repeats."""
 _NAMES = ("ana", "ben", "chen", "dora", "emil", "fay", "goran", "hana", "ivo", "june")
 
 
 def generated_users(count: int, seed: int) -> Iterator[User]:
-    """Yield users with unique nicknames and card numbers, both unsorted."""
+    """Yield random users with unique nicknames and unique card numbers, in no order."""
     chooser = random.Random(seed)  # noqa: S311 no secret
     first = chooser.randrange(_CARDS)
     for number in range(count):
@@ -60,7 +60,7 @@ def generated_users(count: int, seed: int) -> Iterator[User]:
 
 
 def _columns(_context: object, _parameter: object, pairs: Sequence[str]) -> dict[str, str]:
-    """Return the column name for each field."""
+    """Return the column name for each field, from the values of ``--map``."""
     columns = {field: field for field in FIELDS}
     for pair in pairs:
         column, equals, field = pair.rpartition("=")
@@ -83,11 +83,11 @@ def _encoding(name: str) -> str:
 def users() -> None:
     """Import, export, count and compare the users of backends.
 
-    NAME is a backend of config.yaml that stores users: sqlite or postgres.
+    NAME is a backend of config.yaml of the kind sqlite or postgres.
 
-    Exit codes: 0 done; 1 refused, nothing was changed, or the users differ; 2 wrong use; 3 could
-    not be determined or done. With 3 nothing was changed, unless the message reports that the
-    result is unknown.
+    Exit codes: 0 done; 1 refused and nothing was changed, or the users differ; 2 wrong use; 3 could
+    not be determined or done. After exit code 3, nothing was changed, unless the message reports
+    that the result is unknown.
     """
 
 
@@ -125,13 +125,14 @@ users.add_command(compare)
     "--max-rejected",
     metavar="N|P%",
     callback=parsed_by(Share.parse),
-    help="Change nothing if more rows are rejected.  [default: 1%, and only rows of stored users]",
+    help="Change nothing if more rows than this are rejected.  "
+    "[default: 1%, and only rows of stored users]",
 )
 @click.option(
     "--max-removed",
     metavar="PERCENT",
     callback=parsed_by(parse_percentage),
-    help="Change nothing if more of the stored users would be removed.  [default: 2%]",
+    help="Change nothing if more stored users than this would be removed.  [default: 2%]",
 )
 @click.option(
     "--expect-rows",
@@ -148,7 +149,7 @@ users.add_command(compare)
     help="The encoding of FILE, such as cp1252 or utf-16.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Change nothing; list the changes of users in FILE.changes."
+    "--dry-run", is_flag=True, help="Change nothing, and write the changes to FILE.changes."
 )
 @config_option
 @json_option
@@ -168,15 +169,15 @@ def import_users(
     config_path: Path,
     as_json: bool,
 ) -> None:
-    """Replace all users of a backend by those in FILE.
+    """Replace all users of a backend by the users in FILE.
 
     FILE may be - for standard input. Its fields are nickname, card_number, plan and, optionally,
     profile_url. Invalid rows are rejected: FILE.rejected lists their line numbers and reasons, and
-    the users in them stay unchanged. All other rows become visible together. After an error or an
+    their users stay unchanged. All other rows become visible together. After an error or an
     interruption, nothing is changed.
 
     The command refuses a list that looks truncated or wrong. It also refuses a list with a rejected
-    row whose user is not stored. See --max-rejected and --max-removed.
+    row whose user is not stored yet. See --max-rejected and --max-removed.
     """
     form = form or format_of(file)
     if form is None:
@@ -220,8 +221,8 @@ def import_users(
 def export(*, name: str, file: str, form: Format | None, config_path: Path) -> None:
     """Write all users of a backend to FILE, by default to standard output.
 
-    Users are sorted by nickname. After an error FILE is unchanged. If an import would reject a
-    user, the export fails.
+    Users are sorted by nickname. The export fails if a user is invalid, so that an import would
+    reject it. After an error, FILE is unchanged.
     """
     form = form or format_of(file) or "csv"
     with reporting(name):
@@ -255,5 +256,5 @@ def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
 )
 @format_option("The format.  [default: csv]")
 def generate(*, number: int, seed: int, form: Format | None) -> None:
-    """Print random users for tests. The same seed prints the same users."""
+    """Print random users for tests. The same --seed prints the same users."""
     write_users(sys.stdout, form or "csv", generated_users(number, seed))

@@ -1,4 +1,4 @@
-"""``tornado-idv users compare``: differences between the users of two backends."""
+"""The command ``tornado-idv users compare``. It reports differences between two backends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tornado_idv.model import ByCard, ByNickname, User
 from tornado_idv.registry import build_backends, open_backends
 
 _LISTED = 100
-"""Maximum number of users to list for each kind of difference. The others are only counted."""
+"""Maximum number of users to list for each kind of difference. Further users are only counted."""
 _TITLES: Mapping[ComparisonResult, str] = {
     "missing": "missing from {second}",
     "extra": "extra in {second}",
@@ -51,10 +51,10 @@ def compare(
 ) -> None:
     """Report the differences between the users of two backends.
 
-    All users are compared in the form of responses. A user is missing if only FIRST has it, and
-    extra if only SECOND has it. A user in both differs if some field is different. Up to 100 of
-    each are listed. With --sample, a user is unverified if the lookup in SECOND fails, for example
-    as ambiguous.
+    Users are compared as they appear in responses. A user is missing if only FIRST has it, and
+    extra if only SECOND has it. A user in both differs if a field is different. Up to 100 users of
+    each kind are listed. With --sample, a user is unverified if its lookup in SECOND fails, for
+    example because two users match.
 
     Exit codes: 0 no difference; 1 differences; 2 wrong use; 3 could not be determined, or users
     are unverified.
@@ -85,7 +85,7 @@ def compare(
 
 
 def _differences(results: Iterable[Comparison]) -> Record:
-    """Count the differences, and list the first of each kind by nickname."""
+    """Return the number of differences of each kind, and the nicknames of the first of them."""
     record: Record = {"compared": 0, "unverified": 0, **dict.fromkeys(_TITLES, 0), "users": {}}
     for each in results:
         record["compared"] += 1

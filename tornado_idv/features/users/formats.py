@@ -1,6 +1,6 @@
-"""Readers and writers of users in CSV, JSON Lines and YAML. Readers give line numbers.
+"""Readers and writers of users in CSV, JSON Lines and YAML.
 
-A file that ends within a row is refused: more rows may be missing.
+A file that ends within a row is refused, because more rows may be missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Unreadable(NamedTuple):
 
 
 Row = tuple[int, Fields | Unreadable]
-"""A row, and the number of its first line."""
+"""The number of a row's first line, and the row."""
 
 REQUIRED = FIELDS[:3]
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
@@ -57,26 +57,26 @@ _NOT_A_HEADER = (
         "this line sets the delimiter for a spreadsheet; delete it, and pass it as --delimiter",
     ),
 )
-"""First lines that are not a header, and the cause."""
+"""Patterns of first lines that are no header, and the error for each."""
 _NO_VALUE = (
     r"(?:[\W_]|total|sum|count|number|of|rows?|records?|users|lines|selected|affected|end|eof)*+"
 )
 _TRAILER = re.compile(
     rf"(?=.*[a-z]){_NO_VALUE}((?<!\w)\d+(?:[.,']\d{{3}})*)?{_NO_VALUE}", re.IGNORECASE | re.DOTALL
 )
-"""A summary instead of a row at the end, such as ``Total;5000``. Group 1 is its number."""
+"""Pattern of a summary in place of the last row, such as ``Total;5000``. Group 1 is its number."""
 _CUT = (
     "the file ends within this row, so more rows may be missing; nothing was changed; if the row "
     "is complete, add a line break; if this line is not a row, delete it"
 )
 _ENDS = ("\n", "\r", '"', "'")
-"""Characters at the end of a complete row. After another character the last value may be cut."""
-# The start of a value. Spreadsheets write card numbers as ="0012", 4E+15 or 4000 1234.
+"""Possible last characters of a complete row. With any other, the last value may be cut."""
+# The start of a value in place of a column name. Spreadsheets write ="0012", 4E+15 or 4000 1234.
 _VALUE = re.compile(r"[\W_]*\d|@|https?://")
 _EXTENSIONS: Mapping[str, Format] = {
     ".csv": "csv",
-    ".xlsx": "csv",  # for the error of its reader, with advice for workbooks
-    ".json": "jsonl",  # for the error of its reader, with advice for arrays
+    ".xlsx": "csv",  # the reader of CSV rejects it with advice for workbooks
+    ".json": "jsonl",  # the reader of JSON Lines rejects arrays with advice
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".yaml": "yaml",
@@ -85,17 +85,17 @@ _EXTENSIONS: Mapping[str, Format] = {
 
 
 def format_of(name: str) -> Format | None:
-    """Return the format for a file's extension."""
+    """Return the format for the extension of a file, or ``None`` if it is unknown."""
     return _EXTENSIONS.get(PurePath(name).suffix.lower())
 
 
 def read_rows(
     file: IO[str], form: Format, name: str, columns: Mapping[str, str], delimiter: str
 ) -> Iterator[Row]:
-    """Yield the rows of a file. It must be opened with ``errors="surrogateescape"``.
+    """Yield the rows of a file that was opened with ``errors="surrogateescape"``.
 
-    ``columns`` maps fields to column names. Raises `RefusedError` if the file has another format,
-    or ends within a row.
+    ``name`` is the file name for messages. ``columns`` maps fields to column names. Raises
+    `RefusedError` if the file has another format or ends within a row.
     """
     if form == "csv":
         return _read_csv(file, name, columns, DELIMITERS[delimiter])
@@ -103,7 +103,7 @@ def read_rows(
 
 
 def write_users(file: IO[str], form: Format, users: Iterable[User]) -> None:
-    """Write users in a format for `read_rows`."""
+    """Write users in one of the formats of `read_rows`."""
     if form == "csv":
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
@@ -132,7 +132,7 @@ def _read_csv(
     for problem in _header_problems(first_line, header, columns):
         raise RefusedError(f"{name}:1: {printable(problem)}")
     width = len(header)
-    # Only the last field may have no column. Then it is read from an empty cell after each row.
+    # Only the last field may have no column. In this case, an empty cell is added to each row.
     names = [*header, columns[FIELDS[-1]]]
     select = itemgetter(*(names.index(columns[field]) for field in FIELDS))
     last: Row | None = None
@@ -154,7 +154,7 @@ def _read_csv(
         first += len(lines)
     if last is None or _is_trailer(f"{name}:{last[0]}", text, count, delimiter):
         return
-    # In a file with \r\n, a last \r has lost its \n.
+    # In a file with \r\n line ends, a final \r is a truncated line end.
     is_cut = not text.endswith(_ENDS[:3]) or (text.endswith("\r") and first_line.endswith("\r\n"))
     if is_cut or len(_parse_line(text, delimiter) or ()) < width:
         raise RefusedError(f"{name}:{last[0]}: {_CUT}")
@@ -162,7 +162,7 @@ def _read_csv(
 
 
 def _header_problems(line: str, header: Sequence[str], columns: Mapping[str, str]) -> Iterator[str]:
-    """Yield the problems of a header line, the root cause first.
+    """Yield the problems of a header line, the most likely cause first.
 
     No message contains a value of a user.
     """
@@ -177,7 +177,7 @@ def _header_problems(line: str, header: Sequence[str], columns: Mapping[str, str
 
 
 def _column_problems(line: str, cells: Sequence[str], columns: Mapping[str, str]) -> Iterator[str]:
-    """Yield all problems with the columns, so the operator can fix them together."""
+    """Yield all problems of the columns. The operator can fix them together."""
     options = []
     if not {columns[field] for field in REQUIRED} <= {*cells}:
         for option, delimiter in DELIMITERS.items():
@@ -208,8 +208,9 @@ def _folded(name: str) -> str:
 def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:
     """Return whether the last line is a summary instead of a row.
 
-    Without a line break at its end, only a plain number is a summary: ``end`` and ``total,4`` may
-    be the start of a truncated row. Raises `RefusedError` if the number is not that of the rows.
+    If the line has no line break, only a plain number counts as a summary: ``end`` and ``total,4``
+    may be the start of a truncated row. Raises `RefusedError` if the summary gives another number
+    of rows than ``count``.
     """
     trailer = _TRAILER.fullmatch(line)
     is_open = not line.endswith(_ENDS[:2])
@@ -227,8 +228,8 @@ def _parse_lines(lines: Sequence[str], delimiter: str) -> Sequence[list[str] | N
     A field never continues on the next line: otherwise one stray quote would remove the users of
     all following lines.
     """
-    # One reader for all lines takes a fifth of the time (CPython 3.11). With another number of
-    # rows, a field has continued on the next line.
+    # One reader for all lines takes a fifth of the time (CPython 3.11). If the number of rows
+    # differs, a field has continued on the next line.
     try:
         rows = list(csv.reader(lines, strict=True, delimiter=delimiter))
     except csv.Error:
@@ -298,7 +299,7 @@ def _by_field(members: Mapping[Any, Any], columns: Mapping[str, str]) -> Fields:
     values = [members.get(columns[field]) for field in FIELDS]
     if values[-1] is None and columns[FIELDS[-1]] in members:
         values[-1] = ""
-    # Databases refuse the strings of the YAML loader, a subclass of str.
+    # The strings of the YAML loader are a subclass of str, which databases refuse.
     return tuple(str(value) if isinstance(value, str) else value for value in values)
 
 

@@ -1,4 +1,4 @@
-"""``tornado-idv users import``: changes a store to the rows of a list."""
+"""The import of a list: changes a user store so that it contains the users in the list."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tornado_idv.model import Query
 from tornado_idv.units import parse_percentage
 
 _LISTED = 20
-"""Maximum number of rows or plans to print. More plans may be other values in a wrong column."""
+"""Maximum number of rows or plans to print. A wrong column may contain thousands of "plans"."""
 
 
 class Result(NamedTuple):
@@ -39,21 +39,22 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A list, and the conditions for its import.
+    """An import of a list, with the conditions for it.
 
     ``canaries`` are users that must exist after the import.
     """
 
     file: str
     max_rejected: Share | None
-    """By default a few rows, each of a stored user. Their users stay unchanged."""
+    """The maximum number of rejected rows. By default, 1 % of the rows, and only rows of stored
+    users, which stay unchanged."""
     max_removed: Decimal | None
     expect_rows: int | None
     canaries: Mapping[str, Query]
     merges: bool
     is_dry_run: bool
     on_change: Callable[[], object] = lambda: None
-    """Called before and after the change of users. Raises `StartError`."""
+    """Called before and after the users change. It may raise `StartError`."""
 
     @property
     def source(self) -> str:
@@ -61,9 +62,9 @@ class Import:
         return "standard input" if self.file == "-" else self.file
 
     def beside(self, suffix: str) -> Path:
-        """Return the path of a report next to the list.
+        """Return the path of a report file next to the list.
 
-        A list from a pipe, such as ``/dev/fd/63``, has its reports in the current folder.
+        If the list is a pipe, such as ``/dev/fd/63``, the report is in the current folder.
         """
         path = Path(self.file)
         if self.file == "-" or path.absolute().parts[1] in {"dev", "proc"}:
@@ -73,9 +74,9 @@ class Import:
     def run(
         self, rows: Iterator[Row], identifiers: Identifiers, store: UserStore
     ) -> tuple[Result, list[str]]:
-        """Change the store. Return the numbers of changes, and notes for the operator.
+        """Import the list. Return the numbers of changes, and notes for the operator.
 
-        If this raises, or the process ends, nothing is changed. Raises `RefusedError`.
+        After an exception, or an end of the process, nothing is changed. Raises `RefusedError`.
         """
         self._write_rejected(())
         try:
@@ -109,8 +110,8 @@ class Import:
 
     def _commit(self, target: UserTransaction) -> None:
         """Make the changes visible, with `on_change` before and after."""
-        # Before: if it fails, nothing is changed. After: to drop results of the old users that
-        # came between the first call and the commit.
+        # If the first call fails, nothing is changed. The second call drops results of old users
+        # that were stored between the first call and the commit.
         self.on_change()
         try:
             target.commit()
@@ -119,7 +120,7 @@ class Import:
                 self.on_change()
 
     def _stage(self, staging: Staging, rows: Iterator[Row], identifiers: Identifiers) -> int:
-        """Stage all rows. Return their number."""
+        """Add all rows to the staging database. Return their number."""
         count = 0
 
         def listed() -> Iterator[ListedRow]:
@@ -142,7 +143,7 @@ class Import:
         return count
 
     def _write_rejected(self, rejected: Sequence[Rejected]) -> None:
-        """Write line number and reason of each rejected row. Without any, delete the old file."""
+        """Write the report of rejected rows, or delete an old report if no row is rejected."""
         path = self.beside("rejected")
         if rejected:
             with replaced_file(path) as file:
@@ -158,9 +159,9 @@ class Import:
         unstored: Sequence[Rejected],
         max_removed: Decimal,
     ) -> None:
-        """Raise `RefusedError` for an import that looks wrong.
+        """Raise `RefusedError` if the import looks wrong.
 
-        An empty list is a wrong or truncated file: it never replaces the users.
+        An empty list never replaces the users: it is a wrong or truncated file.
         """
         max_rejected = self.max_rejected or Share.parse("1%")
         stored, removed, _ = staging.numbers()

@@ -1,4 +1,4 @@
-"""A row of a list: its user, or the reason for its rejection and the users it may mean."""
+"""Validation of a row: its user, or the reason for a rejection and the users it may be about."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _NOISE = re.compile(
 _DECIMALS = re.compile(r"[.,]0+\Z")
 _NOT_A_DIGIT = re.compile(r"[^0-9]+")
 _LETTER = re.compile(r"[^\W\d_]")
-"""A letter in a card number, for example of an exponent: digits are lost."""
+"""A letter in a card number. If it belongs to an exponent, digits are lost."""
 _BETWEEN_VALUES = re.compile(r'[\s"{}\[\]:,;|]+')
 Named = tuple[str | None, str | None]
-"""A nickname or a card number."""
+"""A nickname or a card number. The other item is ``None``."""
 
 
 def parse_user(fields: Fields, identifiers: Identifiers) -> User | str:
-    """Return the user, or the reason for a rejection. The reason contains no value."""
+    """Return the user in a row, or the reason for a rejection. It contains no value of the row."""
     nickname, card_number, plan, url = fields
     if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):
         values = zip(FIELDS, fields, strict=True)
@@ -97,10 +97,9 @@ def _is_valid(parse: Callable[[str], Query], text: str) -> bool:
 
 
 def named_users(row: Fields | Unreadable, identifiers: Identifiers) -> Iterator[Named]:
-    """Yield the possible nicknames and card numbers of a rejected row.
+    """Yield the valid nicknames and card numbers that a rejected row may contain.
 
-    Spreadsheets add blanks, apostrophes, dashes and decimals. Without these, a row may still name
-    its user.
+    Spreadsheets add blanks, apostrophes, dashes and decimals to values. These are removed first.
     """
     if isinstance(row, Unreadable):
         nicknames = card_numbers = _BETWEEN_VALUES.split(row.text)
@@ -122,7 +121,7 @@ def _plain(value: str) -> str:
 
 
 def importable(users: Iterable[User], identifiers: Identifiers) -> Iterator[User]:
-    """Yield the users. Raises `RefusedError` if an import would reject one."""
+    """Yield the users unchanged. Raises `RefusedError` if an import would reject a user."""
     for number, user in enumerate(users, start=1):
         fields = (user.nickname, user.card_number, user.plan, user.profile_url)
         reason = parse_user(fields, identifiers)

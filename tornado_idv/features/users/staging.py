@@ -1,7 +1,7 @@
-"""A temporary database to compare the rows of a list with the users of a store.
+"""A temporary database that compares the rows of a list with the users of a store.
 
-SQLite keeps the database on disk and deletes it. Rejected rows are staged too: the users named by
-them must not be removed.
+SQLite keeps the database on disk and deletes it. It also contains the rejected rows, because their
+users must not be removed.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tornado_idv.lookup.canary import KINDS
 from tornado_idv.model import Query
 
 ListedRow = tuple[int, int, str, str, str, str | None]
-"""The number of a row, its line, and its fields.
+"""A row of the list: its number, its line, and its fields.
 
-An empty profile URL removes it. ``None`` stands for a list without this column: the URL stays.
+An empty profile URL removes the stored URL. ``None``, for a list without this column, keeps it.
 """
 Rejected = tuple[int, str, int]
-"""A line, the reason, and 1 if lookups of its user would be "not found".
+"""A rejected row: its line, the reason, and 1 if its user would be "not found" after the import.
 
-This is so if no staying user has the nickname, or none has the card number.
+The last value is 1 if no user who stays has the nickname, or none has the card number.
 """
 _CACHE = -64 * 1024
 """Size of SQLite's page cache, negative for KiB."""
 _ROWS_AT_ONCE = 400
 """Rows in one INSERT. Single rows take twice as long."""
 _TRIES = 20
-"""Random replacements of the last digits of a card number before one more digit is replaced."""
+"""Number of attempts to find an unused card number with the same number of replaced digits."""
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
 _SCHEMA = """
 CREATE TABLE listed (row, line, nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT,
@@ -43,7 +43,7 @@ CREATE TABLE listed (row, line, nickname TEXT COLLATE {0}, card_number TEXT, pla
 CREATE TABLE stored (nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT, profile_url TEXT,
   key, stays INTEGER, line);
 """
-# Rejects all rows with a value that occurs twice: none of them is more likely to be right.
+# Rejects all rows with a duplicate value, because none of them is more likely to be right.
 _DUPLICATES = """
 UPDATE listed AS l SET reason = 'the {1} is also that of line ' || (SELECT o.line
   FROM listed AS o WHERE o.{0} = l.{0} AND o.row IS NOT l.row ORDER BY o.row LIMIT 1)
@@ -51,8 +51,8 @@ WHERE reason IS NULL AND {0} IN
   (SELECT {0} FROM listed WHERE {0} IS NOT NULL GROUP BY {0} HAVING min(row) < max(row))
 """
 _CARD_INDEX = "CREATE INDEX IF NOT EXISTS stored_card_number ON stored (card_number)"
-# The stored users named by rejected rows stay (stays = 0). A row names a user by nickname, or by
-# card number if no valid row has the user's nickname.
+# Stored users named by rejected rows stay (stays = 0). A row names a user by nickname. It also
+# names a user by card number, unless a valid row has this user's nickname.
 _NAMED = """
 CREATE TABLE named AS
 SELECT l.row, l.line, s.rowid AS user FROM listed AS l CROSS JOIN stored AS s
@@ -62,7 +62,7 @@ UNION ALL SELECT l.row, l.line, s.rowid FROM listed AS l CROSS JOIN stored AS s
     (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL);
 UPDATE stored AS s SET stays = 0, line = n.line FROM named AS n WHERE n.user = s.rowid;
 """
-# Rejected rows that may be of any stored user.
+# Counts the rejected rows that may be about any stored user.
 _UNCLEAR = """
 SELECT count(DISTINCT row) FROM listed WHERE is_unclear AND row NOT IN (SELECT row FROM named)
 """
@@ -70,8 +70,9 @@ _KEEP_UNLISTED = """
 UPDATE stored AS s SET stays = 0 WHERE s.stays IS NULL AND NOT EXISTS
   (SELECT 1 FROM listed AS l WHERE l.nickname = s.nickname AND l.reason IS NULL)
 """
-# Rejects valid rows with the card number of a user who stays. Their own users stay then, too, and
-# keep their card numbers: so this is repeated, with `stays` as the number of the round.
+# Rejects valid rows with the card number of another user who stays. As a result, the users of these
+# rows stay, too, with their stored card numbers. So the statement is repeated, until it rejects no
+# row. `stays` is the number of the repetition.
 _TAKEN_CARDS = """
 UPDATE listed SET reason = 'the card number is that of ' || CASE WHEN s.line IS NULL
   THEN 'a stored user who is not in the list'
@@ -80,7 +81,7 @@ FROM stored AS s WHERE s.stays = ? AND listed.card_number = s.card_number
   AND listed.reason IS NULL AND listed.nickname IS NOT s.nickname
 RETURNING listed.line, listed.nickname
 """
-# Stored users to update or to remove. For a removed user, the new values are NULL.
+# Collects the stored users to update or to remove. For a removed user, the new values are NULL.
 _CHANGED = """
 CREATE TABLE changed AS
 SELECT s.key, l.line, l.nickname, l.card_number, l.plan, iif(l.profile_url IS NULL, s.profile_url,
@@ -104,8 +105,8 @@ SELECT (SELECT count(*) FROM listed WHERE reason IS NULL) - count(*)
   + (SELECT count(*) FROM changed WHERE line IS NULL) FROM stored WHERE stays IS NULL
 """
 _STAYS = "EXISTS (SELECT 1 FROM stored AS s WHERE s.{0} = l.{0} AND s.stays IS NOT NULL)"
-# A row with a syntax error (is_unclear = 2) names a user only by nickname and card number together:
-# any other word in it may look like a nickname.
+# A row with a syntax error (is_unclear = 2) names a user only by nickname and card number together,
+# because any word in it may look like a nickname.
 _REJECTED = f"""
 SELECT line, min(reason), NOT CASE
   WHEN is_unclear = 2 THEN EXISTS (SELECT 1 FROM listed AS n
@@ -134,7 +135,7 @@ WHERE line IS NOT NULL UNION ALL SELECT * FROM ({_ADDED.format("'added', l.nickn
 
 
 class Staging:
-    """A list and the users of a store. Call `fill`, `compare` and `apply` in this order."""
+    """The database of one import. Call `fill`, `compare` and `apply` in this order."""
 
     def __init__(self, *, folds: bool) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
@@ -142,7 +143,7 @@ class Staging:
         # A comparison in SQLite uses the collation of its left side.
         self._database.executescript(_SCHEMA.format("NOCASE" if folds else "BINARY"))
         self.unclear = self.held = 0
-        """Number of rejected rows without a clear user, and of users kept because of them."""
+        """The number of rejected rows without a clear user, and of users kept because of them."""
 
     def close(self) -> None:
         """Delete the database."""
@@ -151,7 +152,7 @@ class Staging:
     def reject(
         self, row: int, line: int, reason: str, named: Iterable[Named], *, is_unclear: int
     ) -> None:
-        """Stage a rejected row, with one entry for each possible user in ``named``.
+        """Add a rejected row, with the users that it may be about.
 
         ``is_unclear`` is 1 for an invalid nickname, 2 for a syntax error, and otherwise 0.
         """
@@ -163,9 +164,9 @@ class Staging:
             )
 
     def fill(self, rows: Iterable[ListedRow]) -> None:
-        """Stage the valid rows of the list, and reject duplicates.
+        """Add the valid rows of the list, and reject duplicates.
 
-        ``rows`` may call `reject`.
+        The iterator ``rows`` may call `reject`.
         """
         self._insert("listed (row, line, nickname, card_number, plan, profile_url)", 6, rows)
         for column, name in (("nickname", "nickname"), ("card_number", "card number")):
@@ -174,7 +175,7 @@ class Staging:
         self._run("CREATE INDEX rejected ON listed (row) WHERE reason IS NOT NULL")
 
     def compare(self, target: UserTransaction, *, merges: bool) -> None:
-        """Find the changes of a store, and reject rows with the card number of a user who stays.
+        """Determine the changes of a store. Reject rows with the card number of a user who stays.
 
         A user named by a rejected row stays. With ``merges``, all users outside the list stay.
         """
@@ -200,8 +201,8 @@ class Staging:
             if not taken:
                 break
             self._run(_CARD_INDEX)
-            # The users of these rows stay with their old card numbers. The list may have given
-            # these numbers to others, so look again.
+            # The users of these rows stay with their old card numbers. Other rows of the list may
+            # have these numbers, so the loop repeats the search.
             self._database.executemany(
                 f"UPDATE stored SET stays = {step + 1}, line = ? "  # noqa: S608 - a number
                 "WHERE nickname = ? AND stays IS NULL",
@@ -214,7 +215,7 @@ class Staging:
         return self._run(_REJECTED).fetchall()
 
     def numbers(self) -> tuple[int, int, int]:
-        """Return the numbers of stored, removed and kept users."""
+        """Return the numbers of stored users, removed users, and users kept for a rejected row."""
         ((stored, removed, kept),) = self._run(
             "SELECT count(*), (SELECT count(*) FROM changed WHERE line IS NULL), count(line) "
             "FROM stored"
@@ -222,12 +223,12 @@ class Staging:
         return stored, removed, kept
 
     def will_have(self, query: Query) -> bool:
-        """Return whether the user is in the store after the change."""
+        """Return whether the store has the user of a query after the import."""
         count = _KEPT.format(KINDS[type(query)])
         return self._number(count, query.text.removeprefix("@")) > 0
 
     def plans(self) -> list[tuple[str, int]]:
-        """Return each plan with its number of rows."""
+        """Return each plan in the list with its number of rows."""
         return self._run(
             "SELECT plan, count(*) FROM listed WHERE reason IS NULL GROUP BY plan ORDER BY 2"
         ).fetchall()
@@ -240,9 +241,9 @@ class Staging:
     def apply(self, target: UserTransaction) -> tuple[int, int, int]:
         """Change the store. Return the numbers of added, updated and removed users.
 
-        If a card number passes from one user to another, the first user gets an unused number
-        meanwhile: a unique index is checked after each row. Raises `RefusedError` if the table
-        does not accept the unused number.
+        A unique index is checked after each row. So if a card number passes from one user to
+        another, the first user gets an unused number temporarily. Raises `RefusedError` if the
+        table does not accept the unused number.
         """
         has_url = "SELECT EXISTS (SELECT 1 FROM listed WHERE profile_url IS NOT NULL)"
         fields = FIELDS if target.has_profile_url and self._number(has_url) else FIELDS[:3]
@@ -269,9 +270,9 @@ class Staging:
         return added, updated, removed
 
     def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
-        """Yield the rows with unused card numbers. Only the last digits differ.
+        """Yield the rows with unused card numbers.
 
-        The table may check the other digits.
+        Only the last digits are replaced, because the table may check the others.
         """
         query = (
             "SELECT EXISTS (SELECT 1 FROM stored WHERE card_number = ?1) "
@@ -291,7 +292,7 @@ class Staging:
     def _index(self, table: str, column: str) -> bool:
         """Create an index. Return whether all values are unique.
 
-        A unique index finds that out faster than a query.
+        The creation of a unique index detects duplicates faster than a query.
         """
         index = f"INDEX {table}_{column} ON {table} ({column})"
         try:

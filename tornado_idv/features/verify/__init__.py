@@ -1,4 +1,4 @@
-"""Lookups for proxies, with header fields only."""
+"""Feature: an endpoint for proxies, with requests and responses in header fields only."""
 
 from tornado_idv.interfaces.feature import Feature
 

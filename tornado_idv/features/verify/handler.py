@@ -1,4 +1,4 @@
-"""Lookups for proxies. A proxy reads only the status and the header fields of a response."""
+"""The handler of lookups by proxies. Proxies read only the status and the header fields."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ REQUEST_FIELDS: Mapping[str, Operation] = {
     "X-Idv-Input": IDENTIFY_URL,
     "X-Idv-Card": IDENTIFY_CARD,
 }
-"""Header fields of a request with an identifier, and the operation with this identifier."""
+"""Request header fields with an identifier, and the operation for each of them."""
 USER_FIELDS: Mapping[str, str] = {
     "plan": "X-Idv-Plan",
     "card_number": "X-Idv-Card-Number",
     "nickname": "X-Idv-Nickname",
     "profile_url": "X-Idv-Profile-Url",
 }
-"""Header fields of a response with the members of the user."""
+"""Response header fields by member of the user."""
 CODE_FIELD = "X-Idv-Code"
-"""Header field with the code of the error record, or ``ok``.
+"""Response header field with the error code, or ``ok``.
 
-A 404 without it has no meaning for the user: another server may have sent it, or a service without
-this route.
+A 404 without this field does not mean that the user is missing. It may come from another server, or
+from a service without this route.
 """
 
 _ENCODED = "UTF-8''"
@@ -43,16 +43,17 @@ _PLAIN = re.compile(rf"(?!{_ENCODED})[!-~](?:[ -~]*[!-~])?", re.IGNORECASE)
 
 
 class VerifyHandler(LookupHandler):
-    """Looks up the user in a header field, and responds without a body.
+    """Looks up the user named in a header field. Its responses have no body.
 
-    Method, ``Accept`` and other fields are ignored: proxies pass them on from their own clients.
+    The method, ``Accept`` and all other fields are ignored, because proxies pass on those of their
+    own clients.
     """
 
     route = "verify"
 
     def initialize(self, api: ApiContext) -> None:
         super().initialize(api)
-        self.request.method = "GET"  # Tornado rejects methods such as PROPFIND with 405
+        self.request.method = "GET"  # Tornado would reject methods such as PROPFIND
 
     async def get(self) -> None:
         headers = self.request.headers
@@ -81,15 +82,15 @@ class VerifyHandler(LookupHandler):
 
 
 def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the route if enabled. It is a prefix: some proxies append their client's path."""
+    """Yield the route if the setting is on. Some proxies append the path of their client to it."""
     if as_type(settings.server, VerifyOptions).verify:
         yield Route(f"{API}/{VerifyHandler.route}", VerifyHandler, is_prefix=True)
 
 
 def encode(value: str) -> str:
-    """Return the value of a header field. Plain ASCII stays, other text is encoded (RFC 8187).
+    """Return a text as the value of a header field. Text other than ASCII is encoded (RFC 8187).
 
-    Encoded text begins with ``UTF-8''``. A value with this beginning, or with white space at an
-    end, is encoded as well.
+    An encoded value begins with ``UTF-8''``. A text with this prefix, or with leading or trailing
+    white space, is encoded, too.
     """
     return value if _PLAIN.fullmatch(value) else _ENCODED + quote(value, safe="")
