@@ -42,7 +42,7 @@ class ByNickname(_Record, frozen=True):
 
     nickname: str
     text: str = ""
-    """The canonical text: ``@`` and the nickname. It is computed; an argument has no effect."""
+    """The canonical text: ``@`` and the nickname. It is computed, and an argument is ignored."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "text", f"@{self.nickname}")

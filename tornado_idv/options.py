@@ -62,7 +62,7 @@ class Options(BaseModel):
 
 
 def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
-    """Return a section with the settings ``model`` of a feature, or without them the defaults."""
+    """Return a section as ``model``, the settings of a feature. Without it, return the defaults."""
     return section if isinstance(section, model) else model()
 
 

@@ -114,7 +114,7 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
 def load_class(offered: type[T] | str) -> type[T]:
     """Return a class of a plugin. If ``offered`` is the place of the class, import it.
 
-    Only used classes are imported: all of them would double the time to start. Raises `StartError`.
+    Unused classes are not imported: this would double the time to start. Raises `StartError`.
     """
     if not isinstance(offered, str):
         return offered

@@ -43,8 +43,8 @@ _LIMIT = 2
 
 
 Bound = tuple[Any, Types, bool, str]
-"""The result of `connect`: a connection of python-ldap, and about its server, the attribute types,
-whether it has a ``contextCSN``, and its identity."""
+"""The result of `connect`: a connection of python-ldap, the attribute types of the server, whether
+the server has a ``contextCSN``, and an identifier of the server."""
 
 
 def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound:
@@ -213,7 +213,7 @@ class BoundConnection:
         except ldap.LDAPError as error:
             raise to_lookup_failed(error) from None
         except asyncio.CancelledError:
-            if self._received == received:  # no response to any search since the start of this one
+            if self._received == received:  # no search got a response meanwhile
                 self.lose(Unavailable("the server did not respond in time"))
             if not self.lost.done():
                 with suppress(ldap.LDAPError):

@@ -31,9 +31,9 @@ _UNAVAILABLE: dict[type[Exception], str] = {
 _BROKEN: dict[type[Exception], str] = {
     ldap.CONFIDENTIALITY_REQUIRED: "the server requires TLS: write ldaps:// or start_tls: true",
     ldap.FILTER_ERROR: "the filter is not valid (RFC 4515)",
-    ldap.INAPPROPRIATE_AUTH: "the server accepts no bind of this kind for bind.dn",
+    ldap.INAPPROPRIATE_AUTH: "the server does not accept this kind of bind for bind.dn",
     ldap.INAPPROPRIATE_MATCHING: "an attribute of the filter cannot be compared in this way",
-    ldap.INSUFFICIENT_ACCESS: "the access control of the server forbids bind.dn the search",
+    ldap.INSUFFICIENT_ACCESS: "the access control of the server does not allow bind.dn to search",
     ldap.INVALID_CREDENTIALS: "the server refuses bind.dn or its password",
     ldap.INVALID_DN_SYNTAX: "base_dn or bind.dn is not a distinguished name",
     ldap.NO_SUCH_OBJECT: "base_dn does not exist, or bind.dn may not read it",
@@ -41,7 +41,7 @@ _BROKEN: dict[type[Exception], str] = {
     ldap.STRONG_AUTH_REQUIRED: "the server requires TLS, or a stronger bind: write ldaps:// or "
     "start_tls: true",
     ldap.UNDEFINED_TYPE: "an attribute of the filter does not exist",
-    ldap.UNWILLING_TO_PERFORM: "the server refuses the operation by its configuration",
+    ldap.UNWILLING_TO_PERFORM: "the configuration of the server does not allow the operation",
 }
 
 
@@ -71,7 +71,7 @@ def to_lookup_failed(error: Exception) -> LookupFailed:
     if isinstance(error, ldap.SIZELIMIT_EXCEEDED):
         return Ambiguous("more than one user for one query")
     if isinstance(error, ValueError):  # from `set_option`, for an unusable file
-        return Broken("a file of tls cannot be used")
+        return Broken("a file in the option tls cannot be used")
     if isinstance(error, OSError):
         kind = ldap.TIMEOUT if isinstance(error, TimeoutError) else ldap.SERVER_DOWN
         return Unavailable(_UNAVAILABLE[kind])

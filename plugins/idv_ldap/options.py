@@ -27,7 +27,7 @@ NOT_INSTALLED = (
     "python-ldap is not installed; install it with: "
     f"{sys.executable} -m pip install 'python-ldap>=3.4.4,<4'"
 )
-"""The advice is to install the library alone, since no package of this project is published."""
+"""The advice names the library, because this project is not on PyPI as a package with extras."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]*)\}")
 _IN_FILTER = re.compile(r"\(\s*([A-Za-z0-9][A-Za-z0-9.-]*)[^()=]*=")
 _URI = re.compile(r"(ldaps?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")

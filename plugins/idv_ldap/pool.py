@@ -171,7 +171,7 @@ class ConnectionPool:
         if is_news and failure.reason != self._failure.reason:
             again = f"trying again every {_pause(failure):g} s"
             if isinstance(failure, Refused):
-                again = "trying again with another password, or after 1, then 10, then 60 minutes"
+                again = "next attempt after a change of the password, or after 1, 10 and 60 minutes"
             _log.error("backend %s: %s; %s", self._options.name, failure.reason, again)
         self._failure = failure
 

@@ -29,8 +29,8 @@ class Search:
         self.template = FilterTemplate(filter_)
         self._attributes = attributes
         self._witness: str | None = None
-        """A value that found an entry. It is empty if an entry was found without a known value, and
-        ``None`` if no entry was found so far."""
+        """A value that found an entry. ``None`` means that no entry was found so far, and an empty
+        text that an entry was found, but no value of it is known."""
         self._seen_at: WeakKeyDictionary[BoundConnection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 

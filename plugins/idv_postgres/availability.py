@@ -13,7 +13,7 @@ class State(Enum):
 
     CLOSED = "fails, before `open` and after `close`"
     CONNECTED = "runs"
-    SUSPECT = "runs, after another one was lost or not answered: a probe is due"
+    SUSPECT = "runs, but another lookup was lost or got no response, so a probe is due"
     DOWN = "fails immediately, until an attempt to connect succeeds"
 
 

@@ -72,7 +72,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @classmethod
     def user_store(cls, options: PostgresOptions) -> PostgresUserStore:
-        """Return the store of all users in the table. With own queries, raises `StartError`."""
+        """Return the store of all users in ``table``. Raises `StartError` if queries replace it."""
         if options.queries:
             raise StartError(
                 f"backend {options.name}: by_nickname and by_card find single users; only the "
@@ -86,7 +86,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """Both kinds of query, or only those for which the operator has configured a query."""
+        """Both kinds of query, or the kinds for which the operator has configured an SQL query."""
         return frozenset(self.options.queries) or super().serves
 
     @property

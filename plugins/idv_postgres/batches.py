@@ -23,7 +23,7 @@ _Waiter: TypeAlias = "tuple[str, asyncio.Future[Result | LookupFailed | None]]"
 
 
 class BatchFailed(Exception):
-    """A query for several values failed or timed out, possibly because of one of them."""
+    """A query for several values failed or timed out, possibly because of a single value."""
 
 
 class Batches:

@@ -35,8 +35,8 @@ class Connector:
     """Opens connections to the first suitable host of a URI.
 
     The host with the address ``last``, which responded last, is tried first. Each of the ``roles``
-    is tried at every host before the next role. Hosts to ``avoid`` are tried last, and the others
-    then in any order.
+    is tried at every host before the next role. If there are hosts to ``avoid``, they are tried
+    last, and all other hosts in random order.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Connector:
             if not isinstance(errors.get(address, _OTHER_ROLE), TargetServerAttributeNotMatched):
                 continue  # this host does not respond
             try:
-                # Each host has its own timeout. In asyncpg, a host that hangs uses up that of all.
+                # Each host is tried separately: asyncpg has one timeout for a list of hosts.
                 connection: Connection = await asyncpg.connect(
                     dsn.uris[address],
                     target_session_attrs=role,
@@ -227,7 +227,7 @@ class Database:
         await self.fetch(NO_LOOKUP, "")
 
     async def follows(self, connection: Connection | None = None) -> bool:
-        """Return whether a standby follows its primary within 2 s. The default is one in use."""
+        """Return whether a standby, by default the server in use, follows within 2 s."""
         run = self.fetch if connection is None else partial(self.executor.run, connection)
         for _ in range(8):
             if (await run(NO_LOOKUP, "")).reason is None:

@@ -23,8 +23,8 @@ _REASONS = {
     "22021": "a value in the table is not valid UTF-8",
     "25006": "the server is a standby, or default_transaction_read_only is on",
     "26000": (
-        "a pooler in transaction mode uses a session other than the one where the statement was "
-        "prepared; write prepared_statements: false"
+        "a pooler in transaction mode has changed the session, so a prepared statement is missing; "
+        "write prepared_statements: false"
     ),
     "28000": "the server refuses this user, database or host (pg_hba.conf)",
     "28P01": "the password in the dsn is wrong",
@@ -59,7 +59,7 @@ _OF_CLIENT = {
     ),
     (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
 }
-"""Reasons for errors of asyncpg itself. A `ValueError` among them has another reason."""
+"""Reasons for errors that asyncpg raises itself, unless they are also a `ValueError`."""
 
 
 class ReplacedError(Unavailable):

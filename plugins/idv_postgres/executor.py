@@ -64,7 +64,7 @@ class Executor:
 
     @asynccontextmanager
     async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
-        """Run a block as a transaction with its own settings, which leaves the session unchanged.
+        """Run a block as a transaction with local settings, which do not change the session.
 
         A pooler in transaction mode may use another session for each transaction.
         """

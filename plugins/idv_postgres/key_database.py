@@ -219,7 +219,7 @@ class KeyDatabase:
             return not has_store
 
     def primaries(self, timeout: float) -> Sequence[str]:
-        """Return all primaries that the hosts lead to now, including this one, with start times.
+        """Return the primaries behind all hosts of the URI, with their start times.
 
         In a failover, the name or address of a host may move to another server.
         """

@@ -171,8 +171,8 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     if slow:
         warnings.insert(0, f"a lookup by {slow} reads the whole table; an index is missing")
     await require_logged(connection)
-    # The path is set only if necessary: behind a pooler, this takes time. It also finds the
-    # operators of citext.
+    # Behind a pooler, setting the path takes time. Lookups need the path for the operator's queries
+    # and functions, and for the operators of citext.
     needs_path = queries or repeated or "citext" in "".join(sql.values())
     lookups = replace(lookups, sql=sql, batch_sql=batch_sql, warnings=warnings, repeated=repeated)
     return replace(lookups, search_path=path if needs_path else "", address=connection.address)

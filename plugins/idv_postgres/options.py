@@ -86,7 +86,7 @@ class Dsn:
 NOT_INSTALLED = (
     f"asyncpg is not installed; install it with: {sys.executable} -m pip install 'asyncpg>=0.30,<1'"
 )
-"""The advice is to install the library alone, since no package of this project is published."""
+"""The advice names the library, because this project is not on PyPI as a package with extras."""
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
 Sql = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 
@@ -171,8 +171,8 @@ class PostgresOptions(BackendOptions):
     def _notifications_arrive(self) -> Self:
         if not self.prepared_statements and self.notify is not None and self.notify.dsn is None:
             raise ValueError(
-                "notify: a pooler in transaction mode, as prepared_statements: false is for, does "
-                "not pass notifications on; write notify.dsn, the URI of the server itself"
+                "notify: a pooler in transaction mode (prepared_statements: false) passes on no "
+                "notifications; write notify.dsn, the URI of the server itself"
             )
         return self
 

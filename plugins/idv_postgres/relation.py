@@ -88,11 +88,11 @@ async def resolve(
     if "." in options.table or not others:
         return relation, []
     text = (
-        f"{table} is {sql}, and there is another one in the schema "
+        f"{table} is {sql}, and there is another table of this name in the schema "
         f"{', '.join(map(quoted, others))}; write the schema into the option table"
     )
     if not relation.sample:
-        raise Broken(f"{text}, since this one is empty")
+        raise Broken(f"{text}, since {sql} is empty")
     return relation, [text]
 
 

@@ -132,7 +132,7 @@ def init_database(tools: CommandTools, config: Path, name: str | None, *, apply:
         if options.queries:
             raise StartError(
                 f"backend {options.name}: by_nickname and by_card read tables of your own; "
-                "only the option table names one that can be made"
+                "this command can only create the table in the option table"
             )
         if not apply:
             click.echo(script(options), nl=False)

@@ -1,8 +1,8 @@
 """Decides whether "not found" from a standby is reliable, since its data may be old.
 
-A lookup on a standby also returns WAL positions, unless an earlier lookup did so just before. They
-are read after the snapshot of their statement. So they are a lower bound for the data of the next
-statement, but not for their own.
+A lookup on a standby also returns WAL positions, unless the last positions are recent. A statement
+reads the positions after its snapshot. So they are a lower bound for the data of the next
+statement, but not for the data of the same statement.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def with_state(sql: str, *, is_batch: bool) -> str:
 class Standbys:
     """The WAL positions of standbys.
 
-    A standby *follows* its primary if its data is at most ``max_lag`` seconds old. This is so if it
-    has replayed all WAL that any standby had received ``max_lag`` seconds before.
+    A standby *follows* its primary if its data is at most ``max_lag`` seconds old. The test is
+    whether it has replayed all WAL that any standby had received ``max_lag`` seconds before.
     """
 
     settle_time: ClassVar[float] = 1.0

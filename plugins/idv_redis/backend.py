@@ -85,7 +85,7 @@ class RedisBackend(Backend[RedisOptions]):
             _log.error("backend %s: %s", self.name, self._open_problem)
 
     async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
-        """Look the user up. Return ``None`` only if the server has all users and not this one."""
+        """Look the user up. Return ``None`` only if all users are loaded, except for this user."""
         user = await self._find(query, steps)
         if user is None:
             user = await self._confirm(query, steps)

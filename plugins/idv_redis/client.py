@@ -28,7 +28,7 @@ _INTERVAL = 1.0
 """Seconds between two queries to the Sentinels."""
 _PATIENCE = 0.5
 """Seconds to wait for the response of a Sentinel."""
-_RESPONDING = "Redis: %d of %d Sentinels name a primary of %s; the current one is %s"
+_RESPONDING = "Redis: %d of %d Sentinels name a primary of %s; the current primary is %s"
 _FIELD = re.compile(r"(\w+):(.*)\r\n")
 _HOST = re.compile(r"//([^/?#]*@)?[^/?#]*")
 

@@ -113,8 +113,8 @@ class ReadyKeys:
     A term is a time of one run of a server as primary. A snapshot or a replica may have the key,
     but lack the last writes. So there are three rules. A key with the ``run_id`` of this run is
     valid in the first term of the run. A key with the ``run_id`` of another run is invalid. A key
-    with any other text is valid until this process notices a restart or a failover. It is valid
-    again after this process has found it missing, which means that it was set later.
+    with any other text is valid until this process notices a restart or a failover. After that, it
+    is valid only if this process has found the key missing meanwhile, so it was set again.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from tornado_idv import (
 NOT_INSTALLED = (
     f"redis is not installed; install it with: {sys.executable} -m pip install 'redis>=6,<9'"
 )
-"""The advice is to install the library alone, since no package of this project is published."""
+"""The advice names the library, because this project is not on PyPI as a package with extras."""
 IN_CLUSTER = (
     "the server is a node of a Redis Cluster; use a single server or Sentinels, or set "
     "cluster: true (only in a backend)"

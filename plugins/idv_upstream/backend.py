@@ -29,7 +29,7 @@ from tornado_idv import (
 
 _log = logging.getLogger(__name__)
 _PAST_CACHES = {"Cache-Control": "no-cache", "X-IDV-Past-Cache": "1"}
-"""Headers that bypass caches: of HTTP, and of another instance of this service."""
+"""Headers that bypass HTTP caches, and the cache of another instance of this service."""
 
 
 class UpstreamBackend(Backend[UpstreamOptions]):
@@ -144,7 +144,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             result = self.reader.read(query, *reversed(responses))
             if _user(result) is not None:
                 return result
-        raise Unavailable("the first response has an id, but the second one no user with this id")
+        raise Unavailable("the first response has an id, but the second has no user with this id")
 
     async def _send(self, request: Request, *, on_new: bool) -> Response:
         """Send a request with the headers to forward from the client's request."""
@@ -164,7 +164,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         response = await self.sender.send(request, self.reader.wants_body, on_new=on_new)
         age = response.headers.get("Age", "0") if self.max_age is not None else "0"
         if not (age.isascii() and age.isdigit() and float(age) <= (self.max_age or 0.0)):
-            text = "a cache on the way responded, and Age exceeds the max_age of the canary"
+            text = "the response is from an HTTP cache, with an Age above the max_age of the canary"
             raise Unavailable(text, counts_against_breaker=False)
         return response
 

@@ -1,6 +1,6 @@
 """A recorder of the steps of one lookup, for the operator.
 
-The steps contain complete requests and responses. If the name of a value looks like that of a
+The steps contain complete requests and responses. If the name of a value looks like the name of a
 secret, the value is masked.
 """
 

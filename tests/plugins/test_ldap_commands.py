@@ -63,7 +63,7 @@ def test_check_fails_for_a_file_that_holds_no_certificate(
     path = write(uris=[f"ldaps://127.0.0.1:{free_port()}"], tls={"ca_file": "ca.pem"})
     done = invoke("check", "-c", path)
     assert done.exit_code == 1
-    assert "a file of tls cannot be used" in done.output
+    assert "a file in the option tls cannot be used" in done.output
 
 
 @pytest.mark.parametrize("scheme", ["ldap", "ldaps"])

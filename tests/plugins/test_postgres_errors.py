@@ -48,7 +48,7 @@ ERRORS: list[tuple[Exception, type[LookupFailed], str, set[str]]] = [
     (pg.InvalidCachedStatementError("zq"), Unavailable, "the table was changed during", set()),
     (pg.ObjectNotInPrerequisiteStateError("zq"), Unavailable, "a materialized view has", set()),
     (pg.CharacterNotInRepertoireError("zq"), Broken, "a value in the table is not valid", set()),
-    (pg.InvalidSQLStatementNameError("zq"), Broken, "a pooler in transaction mode uses", set()),
+    (pg.InvalidSQLStatementNameError("zq"), Broken, "a pooler in transaction mode has", set()),
     (pg.UndefinedTableError("zq"), Broken, "the table is missing", set()),
     (
         pg.InsufficientPrivilegeError("zq"),

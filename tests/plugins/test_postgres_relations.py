@@ -127,7 +127,7 @@ async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is
 ) -> None:
     await asyncio.to_thread(database.run, SHADOWS["a schema named like the role"])
     advice = "write the schema into the option table"
-    with pytest.raises(StartError, match=f'schema "public"; {advice}, since this one is empty'):
+    with pytest.raises(StartError, match=f'schema "public"; {advice}, since {ROLE}.users is empty'):
         await backend_of().open()
     async with open_backends([backend_of(table="public.users")]) as (backend,):
         assert await outcome(backend) == "found"
@@ -136,7 +136,8 @@ async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is
     async with open_backends([backend_of()]):
         (warning,) = [each.getMessage() for each in caplog.records]
     assert warning.endswith(
-        f'"users" is {ROLE}.users, and there is another one in the schema "public"; {advice}'
+        f'"users" is {ROLE}.users, and there is another table of this name in the schema "public"; '
+        f"{advice}"
     )
 
 

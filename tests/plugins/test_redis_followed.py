@@ -24,7 +24,7 @@ Said = tuple[int, str] | None
 """The epoch and the address that a Sentinel responds, ``None`` if it cannot be reached."""
 HANGS = -1
 OLD, NEW, OTHER = "10.0.0.1", "10.0.0.2", "10.0.0.3"
-NAMED = f"name a primary of members; the current one is {OLD}:6379"
+NAMED = f"name a primary of members; the current primary is {OLD}:6379"
 
 
 class Played:

@@ -164,6 +164,6 @@ async def test_response_of_a_cache_is_evidence_while_it_is_young(
             if is_evidence:
                 assert await backend.find_canary(ByNickname("alice")) == ALICE_WITH_URL
             else:
-                with pytest.raises(Unavailable, match="Age exceeds the max_age") as failed:
+                with pytest.raises(Unavailable, match="an Age above the max_age") as failed:
                     await backend.find_canary(ByNickname("alice"))
                 assert not failed.value.counts_against_breaker

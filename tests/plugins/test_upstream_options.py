@@ -181,7 +181,7 @@ WRONG = {
     "an unknown placeholder": (
         f'base_url: http://a\nby_nickname: {{url: "/{{nick}}"}}\n{RESPONSE}',
         9,
-        "an unknown placeholder at column 2; here it may be {nickname}",
+        "an unknown placeholder at column 2; allowed here: {nickname}",
     ),
 }
 

@@ -89,7 +89,7 @@ async def explained(folder: Path, url: str) -> str:
         ),
         (
             [CARD, UNKNOWN, CARD, UNKNOWN],
-            "unavailable: the first response has an id, but the second one no user with this id",
+            "unavailable: the first response has an id, but the second has no user with this id",
             ["/cards/0012", "/users/7", "/cards/0012", "/users/7"],
         ),
         (
@@ -173,7 +173,7 @@ def test_no_id_leaves_its_place(value: str) -> None:
         ({"response": {**OPTIONS["response"], "id": None}}, "response.id is missing"),
         (
             {"by_card": {"url": "/{card_number}", "then": {"url": "/u/{card_number}"}}},
-            "an unknown placeholder at column 4; here it may be {id}, {profile_site}",
+            "an unknown placeholder at column 4; allowed here: {id}, {profile_site}",
         ),
         ({"by_card": {"url": "/{card_number}", "then": {"url": "/u"}}}, "the same for all users"),
         ({"by_card": {"url": "/c/{id}"}}, "an unknown placeholder"),

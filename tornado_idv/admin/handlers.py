@@ -62,7 +62,7 @@ class StatusHandler(AdminHandler):
 
 
 class PurgeHandler(AdminHandler):
-    """Purges the cached answers for a user, of a backend, or all of them."""
+    """Purges the cached answers about a user, from a backend, or all cached answers."""
 
     allowed = ("POST",)
 

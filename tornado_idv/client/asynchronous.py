@@ -99,7 +99,7 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
             if self._session is None:
                 self._session, self._loop = self._open(), loop
             elif self._loop is not loop:
-                raise Undetermined("the client is in use in another event loop: make one for each")
+                raise Undetermined("the client belongs to another event loop: create one per loop")
             opened = nullcontext(self._session)
         reuses: list[object] = []
         try:

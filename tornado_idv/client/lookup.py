@@ -36,7 +36,7 @@ _TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 _REFUSED: dict[int, tuple[type[ClientError], str]] = {
     401: (InvalidKey, "the key is not valid"),
     403: (MissingScope, "the key lacks the scope of this lookup"),
-    422: (InvalidFormat, "the value is in no valid format"),
+    422: (InvalidFormat, "the value has an invalid format"),
 }
 
 

@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _start_next(self) -> None:
-        """Serve the next request by the fast path if its client is authenticated; else queue it.
+        """Serve the next request of an authenticated client by the fast path, or queue it.
 
         While its head is incomplete, the request is only checked, without a queue: this is cheap.
         """

@@ -1,4 +1,4 @@
-"""The interface of backends. A backend is one configured source of users. Plugins implement it."""
+"""The interface of backends, which plugins implement. A backend is a configured source of users."""
 
 from __future__ import annotations
 

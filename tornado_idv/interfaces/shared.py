@@ -22,9 +22,9 @@ class SharedCacheOptions(Options):
 
 
 class Purge(NamedTuple):
-    """A purge of the answers of some backends, or about some users; without both, of all answers.
+    """A purge of the answers of some backends, or about some users.
 
-    Every purge also removes every "not found".
+    Without backends and users, it purges all answers. Every purge also removes every "not found".
     """
 
     backends: tuple[str, ...] = ()

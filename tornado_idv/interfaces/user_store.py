@@ -1,7 +1,7 @@
 """The interface of user stores: access to all users of a backend.
 
-The commands ``tornado-idv users`` use it, but not lookups. A kind of backend may offer a user store
-by `Backend.user_store`.
+Only the commands ``tornado-idv users`` use it, not lookups. A kind of backend may offer a user
+store by `Backend.user_store`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class UserTransaction(ABC):
 
     @abstractmethod
     def stored(self) -> Iterator[StoredRow]:
-        """Yield all rows with all four fields; any of them may be ``None``."""
+        """Yield all rows with all four fields. Any field may be ``None``."""
 
     @abstractmethod
     def delete(self, keys: Iterable[object]) -> int:
@@ -38,7 +38,7 @@ class UserTransaction(ABC):
 
     @abstractmethod
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
-        """Set the fields of the rows with these keys. The keys stay: other tables may use them."""
+        """Set the fields of the rows with these keys. Other tables may refer to the keys."""
 
     @abstractmethod
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
@@ -80,7 +80,7 @@ class UserStore(ABC):
     def records(self) -> Iterator[User]:
         """Yield all users of one snapshot, in the order of the UTF-8 bytes of their nicknames.
 
-        With ``folds_nicknames``, the order is that of the nicknames in lower case.
+        With ``folds_nicknames``, they are sorted by nickname in lower case.
         """
 
     @abstractmethod

@@ -68,7 +68,7 @@ _PATH_NODES |= {"projection", "pipe", "identity", "current"}
 
 
 class AllFunctions(Functions):
-    """The standard functions of JMESPath, and additional ones."""
+    """The functions for expressions: those of JMESPath, and the additional functions below."""
 
     @signature({"types": ["string"]})
     def _func_lower(self, text: str) -> str:
@@ -140,7 +140,7 @@ class Expression:
         return list(_paths(self.node))
 
     def evaluate(self, value: Any) -> Any:
-        """Return the result for ``value``. Raises `Broken` if its structure is not the expected."""
+        """Return the result for ``value``. Raises `Broken` for an unexpected structure."""
         if self._member is not None and type(value) is dict:
             return value.get(self._member)  # a shortcut for a single member, the usual expression
         try:

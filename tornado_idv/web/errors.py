@@ -1,4 +1,4 @@
-"""The error responses of the API. All of them have the same JSON members."""
+"""The error responses of the API. All errors have the same JSON members."""
 
 from __future__ import annotations
 

@@ -70,9 +70,9 @@ def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
     if token[1:-1] not in names:
         # The error omits the name, because text in braces may be a secret.
         if not names:
-            raise ValueError(f"a placeholder at column {column}; only values can have one")
+            raise ValueError(f"a placeholder at column {column}; only values can have placeholders")
         known = ", ".join(f"{{{name}}}" for name in names)
-        raise ValueError(f"an unknown placeholder at column {column}; here it may be {known}")
+        raise ValueError(f"an unknown placeholder at column {column}; allowed here: {known}")
     found.append(token[1:-1])
     return _SLOT
 
@@ -85,7 +85,7 @@ def _quotes(shown: str, around: str) -> Iterator[str]:
         quote, inside = match[0][0], match[0][1:-1]
         if _SLOT in inside and _AMBIGUOUS[quote].search(inside):
             raise ValueError(
-                "a placeholder is not allowed between quotes with escaped quotes within"
+                "a placeholder is not allowed between quotes that contain escaped quotes"
             )
         yield from _quotes(inside, quote + around)
         done = match.end()

@@ -107,7 +107,7 @@ class RequestOptions(Options):
         template = self.template("x")
         if template.render_value("x") == template.render_value("y"):
             name = self.placeholders[0]
-            raise ValueError(f"the same for all users; write {{{name}}} somewhere in it")
+            raise ValueError(f"the same for all users; write the placeholder {{{name}}} into it")
         return self
 
     def template(self, profile_site: str) -> RequestTemplate:

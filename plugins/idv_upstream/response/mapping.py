@@ -177,7 +177,7 @@ class ResponseMapper:
         raise Broken(f"the response is {json_type(given)}, not a record{hint}")
 
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
-        """Return whether ``not_known_when`` is true for a record, and reads a member of it."""
+        """Return whether a record has a member in ``not_known_when``, and the condition is true."""
         condition = self._expressions.get("not_known_when")
         if condition is None or not condition.reads(record):
             return False

@@ -52,7 +52,7 @@ def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
 
     An override of 404 also applies to 204 and 410, because a wrong path may cause all three. All
     codes without a default are broken. The codes 401, 403 and 407 refuse the credentials of this
-    service, never those of a client. Redirects are not followed.
+    service, not of a client. Redirects are not followed.
     """
     configured = overrides.get(status) or (overrides.get(404) if status in _LIKE_404 else None)
     return configured or _DEFAULTS.get(status, Outcome.BROKEN)
@@ -67,7 +67,7 @@ class ResponseOptions(Options):
     """A condition on the whole response. If it is true, the upstream is unavailable."""
     broken_when: ExpressionText | None = None
     """A condition on the whole response. If it is true, the upstream rejects the request, for
-    example for its credentials."""
+    example because of wrong credentials."""
     error: ExpressionText | None = None
     """An expression for the error message in a response without a user, for the log. The requested
     value, long numbers, mail addresses and secrets are masked."""

@@ -122,7 +122,7 @@ class ResponseReader:
         return decode_json(response.body)
 
     def wants_body(self, status: int) -> bool | None:
-        """Return whether a response with this status needs its body; ``None`` means optional."""
+        """Return whether a response with this status needs its body. ``None`` means optional."""
         meaning = outcome(status, self._statuses)
         if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
             return meaning is Outcome.READ or self._options.not_known_when is not None

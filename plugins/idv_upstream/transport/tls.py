@@ -31,7 +31,7 @@ class TlsOptions(Options):
     """The trusted certificates, and the client certificate."""
 
     ca_file: ConfigPath | None = None
-    """The trusted certificate authorities in PEM. The default is those of the system."""
+    """The trusted certificate authorities in PEM. By default, the system's authorities."""
     cert_file: ConfigPath | None = None
     """The client certificate and its chain in PEM."""
     key_file: ConfigPath | None = None

@@ -146,7 +146,7 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
         raise Broken(f"token ({where}) gives {json_type(token)}, not a token")
     now = sent_at(response.headers).timestamp()
     times = []
-    # A JWT contains its expiry (RFC 7519, 4.1.4). It is used without a check of the signature.
+    # A JWT contains its expiry (RFC 7519, 4.1.4). The expiry is read without a signature check.
     with suppress(Broken, LookupError, *_NO_TIME):
         # A JWT has no padding, and surplus padding is ignored.
         claims = decode_json(urlsafe_b64decode(token.split(".")[1] + "=="))

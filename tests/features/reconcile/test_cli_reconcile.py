@@ -388,7 +388,7 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
         (ALICE + INVALID, ("--max-invalid", "9"), 0, ""),
         (BOB * 9 + INVALID, ("--max-invalid", "10", "--max-gone", "9"), 0, ""),
         ("1,4.00012E+15,\n", ("--by", "card"), 1, "a spreadsheet has rounded card numbers"),
-        ("1,4001,\n2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "are leading zeros lost?"),
+        ("1,4001,\n2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "were leading zeros lost?"),
         ("1,4001,\n2,7777,\n", ("--by", "card", "--max-gone", "0"), 1, "if that is right"),
         ("2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "if that is right"),
     ],

@@ -124,4 +124,4 @@ def test_two_rows_with_one_nickname_cannot_be_compared(users: Users, folder: Pat
     sqlite_databases.write(folder / "other.db", ALICE, BOB)
     done = users("compare", "other", "people")
     assert (done.exit_code, done.stdout) == (3, "")
-    assert done.stderr.startswith("people: two rows have one nickname")
+    assert done.stderr.startswith("people: two rows have the same nickname")

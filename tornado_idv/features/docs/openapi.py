@@ -29,10 +29,10 @@ _ADVICE: Mapping[ApiError, str] = {
     ApiError.METHOD: "Use a method in `Allow`.",
     ApiError.NOT_ACCEPTABLE: "Send `Accept: application/json`, or none.",
     ApiError.REQUEST_TIMEOUT: "The request did not arrive in time: retry.",
-    ApiError.BODY_TOO_LARGE: "The body is larger than any valid one: do not retry.",
+    ApiError.BODY_TOO_LARGE: "The body is larger than any valid body: do not retry.",
     ApiError.URI_TOO_LONG: "The target is longer than 2,048 characters: do not retry.",
     ApiError.MEDIA_TYPE: "Send `Content-Type: application/json`, in UTF-8 and not compressed.",
-    ApiError.EXPECTATION: "Send no `Expect` but `100-continue`.",
+    ApiError.EXPECTATION: "Send no `Expect` other than `100-continue`.",
     ApiError.FORMAT: "The body or the value in it is not valid: `X-Error-Reason` has the cause. "
     "Do not retry.",
     ApiError.RATE_LIMITED: "Wait for the seconds in `Retry-After`, then retry.",
@@ -57,12 +57,12 @@ _FIELDS_BY_STATUS = {
 }
 _FIELDS: Mapping[str, tuple[str, Document]] = {
     "X-Request-ID": (
-        "The client's own, if it was valid, or a generated id. The access log has it, too.",
+        "The id from the request if it was valid, or a generated id. The access log contains it.",
         {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
     ),
     "Retry-After": ("Seconds to wait.", {"type": "integer", "minimum": 1}),
     "RateLimit-Policy": ("The exceeded limit.", {"type": "string"}),
-    "RateLimit": ("Its remaining requests, always 0, and the seconds to wait.", {"type": "string"}),
+    "RateLimit": ("The remaining requests, always 0, and the seconds to wait.", {"type": "string"}),
     "WWW-Authenticate": ("`Bearer`, and the missing scope (RFC 6750).", {"type": "string"}),
     "Allow": ("The methods of this path.", {"type": "string"}),
 }
@@ -292,7 +292,7 @@ def _describe_key() -> Document:
         "tags": ["Service"],
         "operationId": "describeKey",
         "summary": "Describe the key of this request",
-        "description": "Its id, scopes, expiry and limits. No backend is queried.",
+        "description": "The id, scopes, expiry and limits of the key. No backend is queried.",
         "responses": _responses("The key.", _reference("Key"), _OF_KEY),
     }
 

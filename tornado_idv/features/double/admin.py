@@ -59,7 +59,7 @@ class DoubleHandler(AdminHandler):
     def send_done(self, *, done: bool = True) -> None:
         """Send the result of a change. Without a change (``done``), send 404."""
         if not done:
-            raise AdminError(404, "not_set", "Nothing was set there")
+            raise AdminError(404, "not_set", "There is no such user or fault")
         self.send({"status": "ok"})
 
 

@@ -45,7 +45,7 @@ class DoubleHandler(AuthenticatedHandler):
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
         """Return the fault of a lookup, and the simulated result. Both may be ``None``.
 
-        The result is that of the fault, or of a user of the double. The use of the fault is
+        The result comes from the fault, or from a user of the double. The use of the fault is
         counted.
         """
         double: Double = self.settings["parts"][Double.name]

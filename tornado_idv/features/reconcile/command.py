@@ -92,7 +92,7 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="List an account only after this number of runs without its user (--grace 0s: 1).",
+    help="List an account only after this number of runs without its user (1 with --grace 0s).",
 )
 @_bound(
     "--max-gone",
@@ -121,7 +121,7 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     default="40s",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Wait before the second lookup of users whose accounts would be listed.",
+    help="Time before the second lookup of users whose accounts would be listed.",
 )
 @click.option(
     "--deadline",

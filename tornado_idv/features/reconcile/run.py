@@ -159,7 +159,7 @@ class Run:
             short = sum(len(each.identifier) < self._shortest_found for each in self._gone)
             cause = "if that is right, raise the limit for this run"
             if self._by_card and counts["found"] and short:
-                cause = f"{short:,} are shorter than all found ones: are leading zeros lost?"
+                cause = f"{short:,} are shorter than all found numbers: were leading zeros lost?"
             raise RefusedError(
                 f"{gone:,} of {total - undetermined:,} accounts are gone, more than --max-gone"
                 f" {max_gone.text}; {cause}"

@@ -54,7 +54,7 @@ class ShadowState:
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
         self._dropped = self._noticed = 0
-        """The number of dropped comparisons, and the part of it that a write has reported."""
+        """The number of dropped comparisons, now and at the start of the last successful write."""
         self._wake = asyncio.Event()
         self._problem_of_shadow: Callable[[], str | None] = lambda: None
         self._task: asyncio.Task[None] | None = None
@@ -116,8 +116,8 @@ class ShadowState:
         try:
             write = partial(write, problem=self._problem_of_shadow())
             await self._thread(lambda scope: write(scope=sealed(scope)), self.scope)
-            # If some comparisons were dropped before this write, it has discarded the old ones. The
-            # next write does so for comparisons dropped since its start.
+            # If comparisons were dropped before this write, it has discarded all stored
+            # comparisons. A drop during this write has the same effect in the next write.
             self._noticed = dropped
         except Exception as error:  # noqa: BLE001 - no error of the file may end this task
             problem = str(error) if isinstance(error, StartError) else format_traceback(error)

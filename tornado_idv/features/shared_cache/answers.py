@@ -62,7 +62,7 @@ class SharedAnswers:
     def _use(
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
     ) -> Answer | None:
-        """Return an answer with at least ``min_ttl`` seconds left. Keep a stale answer."""
+        """Return an answer that is fresh for ``min_ttl`` s, or ``None``. Keep a stale answer."""
         if shared is None:
             return None
         user = shared.user

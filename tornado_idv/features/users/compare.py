@@ -85,7 +85,7 @@ def compare(
 
 
 def _differences(results: Iterable[Comparison]) -> Record:
-    """Return the number of differences of each kind, and the nicknames of the first of them."""
+    """Return the number of differences of each kind, and up to `_LISTED` nicknames for each."""
     record: Record = {"compared": 0, "unverified": 0, **dict.fromkeys(_TITLES, 0), "users": {}}
     for each in results:
         record["compared"] += 1
@@ -119,7 +119,7 @@ def _in_order(stores: Stores, name: str, side: int) -> Generator[tuple[bytes, in
         for user in users:
             key = stores.identifiers.shown(user)[0].encode()
             if key <= last:
-                reason = "two rows have one nickname, or the rows are not in order"
+                reason = "two rows have the same nickname, or the rows are not sorted"
                 raise Broken(reason, backend=name)
             last = key
             yield key, side, user

@@ -272,7 +272,7 @@ class Staging:
     def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
         """Yield the rows with unused card numbers.
 
-        Only the last digits are replaced, because the table may check the others.
+        Only the last digits are replaced, because the table may check the first digits.
         """
         query = (
             "SELECT EXISTS (SELECT 1 FROM stored WHERE card_number = ?1) "

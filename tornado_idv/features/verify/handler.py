@@ -45,7 +45,7 @@ _PLAIN = re.compile(rf"(?!{_ENCODED})[!-~](?:[ -~]*[!-~])?", re.IGNORECASE)
 class VerifyHandler(LookupHandler):
     """Looks up the user named in a header field. Its responses have no body.
 
-    The method, ``Accept`` and all other fields are ignored, because proxies pass on those of their
+    The method, ``Accept`` and all other fields are ignored, because proxies pass them on from their
     own clients.
     """
 
