@@ -62,7 +62,7 @@ class Options(BaseModel):
 
 
 def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
-    """Return a section as ``model``, the settings of a feature. Without it, return the defaults."""
+    """Return a section as the settings ``model`` of a feature, or the defaults of ``model``."""
     return section if isinstance(section, model) else model()
 
 
@@ -199,7 +199,7 @@ If ``${file:path}`` is the whole setting, the secret follows the file: get its v
 """
 
 Password = Annotated[Secret, PlainSerializer(lambda _: SecretStr("-"), return_type=SecretStr)]
-"""A `Secret` that does not select the data of a source. After its change, answers stay cached."""
+"""A `Secret` that only authenticates: it selects no data. After a change, answers stay cached."""
 
 SecretUrl = Annotated[
     Secret,

@@ -119,7 +119,7 @@ def _of_network(error: OSError) -> str:
 
 def _of_server(error: asyncpg.PostgresError, *, with_message: bool) -> LookupFailed:
     state, text = str(error.sqlstate), str(error.args[0]) if error.args else ""
-    # Messages of PgBouncer, the second one with ``pool_mode = statement``.
+    # These are messages of PgBouncer. The second occurs with ``pool_mode = statement``.
     _, is_rejected, parameter = text.partition("unsupported startup parameter: ")
     if state == "08P01" and is_rejected:
         return Broken(

@@ -34,8 +34,8 @@ class Executor:
                 "application_name": "tornado-idv",
                 "statement_timeout": str(self._limit),
                 "row_security": "off",
-                # In other levels, a lookup that waits for a TRUNCATE keeps its older snapshot, in
-                # which a table that was filled again is empty.
+                # In other isolation levels, a lookup that waits for a TRUNCATE keeps its older
+                # snapshot. A table that was filled again meanwhile is empty in it.
                 "default_transaction_isolation": "read committed",
             }
         self.lookups = Lookups({})

@@ -91,7 +91,7 @@ class Standbys:
         if receiver is not None and sent >= since + self.settle_time and received >= replayed:
             self._keep_received(sent, received)
         self._received = [each for each in self._received if each[0] >= sent - self._max_lag]
-        # Without a received position, the primary's is unknown, and no standby counts as following.
+        # Without a received position, nothing is known of the primary, and no standby follows.
         needed = self._received[0][1] if self._received else inf
         # The snapshot may be older than `replayed`, but not older than the previous position.
         _, known = replayed_before.get(standby, (sent, -1))

@@ -1,6 +1,6 @@
 """Python client of the service. A lookup returns ``None`` only for a user who does not exist.
 
-Of the service's code, the client imports only `strict_json`. Only `AsyncClient` imports aiohttp.
+The client imports no module of the service except `strict_json`. Only `AsyncClient` uses aiohttp.
 """
 
 from importlib import import_module

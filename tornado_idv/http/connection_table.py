@@ -83,7 +83,7 @@ class HttpLimits:
 _log = logging.getLogger(__name__)
 
 _MAX_REJECTED = 64
-"""Rejected connections that may stay open until their clients close them."""
+"""Maximum number of rejected connections that stay open until their clients close them."""
 _SWEEP_INTERVAL = 0.1
 """Seconds between checks of all deadlines. This is cheaper than a timer per connection."""
 _EXPIRE_BATCH = 2

@@ -62,7 +62,7 @@ class HttpServer:
         """Accept connections on bound sockets, with TLS if there is a context."""
         limits, loop = self._context.serving.limits, self._context.loop
         for each in sockets:
-            # Before `dup`, which shares this flag: another process may accept a connection first.
+            # Another process may accept a connection first. Duplicates of `dup` share this flag.
             each.setblocking(False)  # noqa: FBT003 - the method takes no keyword
             receive = min(max(_RECEIVE_BUFFER, limits.max_body), _SEND_BUFFER)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)

@@ -122,4 +122,4 @@ class TlsAcceptor:
     def _end(self, accepted: socket.socket, task: Task[None]) -> None:
         self._pending.pop(task, None)
         if task.cancelled():
-            accepted.close()  # a task cancelled before its first step has no transport to close
+            accepted.close()  # a task cancelled before its first step has no transport to do this

@@ -77,7 +77,7 @@ def _record_call(event: str, arguments: tuple[object, ...]) -> None:
             calls.append(f"{event} {subject}")
 
 
-_add_hook = cache(partial(sys.addaudithook, _record_call))  # it cannot be removed
+_add_hook = cache(partial(sys.addaudithook, _record_call))  # an audit hook cannot be removed
 
 
 @contextmanager

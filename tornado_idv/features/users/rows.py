@@ -51,7 +51,7 @@ Named = tuple[str | None, str | None]
 
 
 def parse_user(fields: Fields, identifiers: Identifiers) -> User | str:
-    """Return the user in a row, or the reason for a rejection. It contains no value of the row."""
+    """Return the user in a row, or the reason for its rejection, which contains no value."""
     nickname, card_number, plan, url = fields
     if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):
         values = zip(FIELDS, fields, strict=True)
