@@ -19,7 +19,7 @@ def test_soak_run_reports_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(soak, name, value)
     with forked():
         output = CliRunner().invoke(soak.main, ["--seconds", "3", "--users", "1000"]).stdout
-    assert re.search(r"^responses \{'200': \d{3,}\}, 1 reloads", output, re.MULTILINE)
+    assert re.search(r"^responses \{'200': \d+\}, 1 reloads", output, re.MULTILINE)
     assert re.search(r"^memory [\d.]+ to [\d.]+ MiB", output, re.MULTILINE)
     assert re.search(r"p99\.9 [\d.]+ ms", output)
 

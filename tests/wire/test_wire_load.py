@@ -30,23 +30,25 @@ IDLE = 1_000
 CLIENTS = 16
 CONFIG = """\
 profile_sites: [https://profiles.example]
-server: {{port: 0, idle_timeout: 1s, body_timeout: 1s}}
+server: {{port: 0, idle_timeout: {idle_timeout}, body_timeout: 1s}}
 auth: {{keys: [{{id: caller, token: {key}}}]}}
 logging: {{level: info, format: json}}
 backends: [{{name: users, kind: yaml, path: users.yaml}}]
 """
 USERS = 'users: [{nickname: "@alice", card_number: "4000123412341234", plan: Free}]\n'
-SOON = 10.0
+SOON = 30.0
 LENGTH_OF_AN_ANSWER = 350
 MOST_OWED = 1024 * 1024
 """Bytes of answers on their way: ours, the kernel's on this side, and the kernel's on that."""
 
 
 @contextmanager
-def served(folder: Path, most_descriptors: int = 8192) -> Iterator[ServiceProcess]:
+def served(
+    folder: Path, most_descriptors: int = 8192, idle_timeout: str = "1s"
+) -> Iterator[ServiceProcess]:
     (folder / "users.yaml").write_text(USERS)
     config = folder / "config.yaml"
-    config.write_text(CONFIG.format(key=KEY))
+    config.write_text(CONFIG.format(key=KEY, idle_timeout=idle_timeout))
     with descriptors(most_descriptors):
         before = running(config)
         service = before.__enter__()
@@ -97,7 +99,7 @@ class KeepAliveClient:
 
 def test_more_clients_than_descriptors_get_503_and_are_closed(tmp_path: Path) -> None:
     """Existing clients are served throughout; afterwards all clients are served again."""
-    with served(tmp_path, most_descriptors=256) as service:
+    with served(tmp_path, most_descriptors=256, idle_timeout="60s") as service:
         good = KeepAliveClient(service, keeps=True)
         good.ask()
         idle = [connect(service) for _ in range(IDLE)]

@@ -130,7 +130,8 @@ async def serving(
 ) -> AsyncIterator[Scripted]:
     """Listens while the block runs, and waits for its connections to end after it."""
     upstream = Scripted(as_said(answers))
-    server = await asyncio.start_server(upstream.serve, "127.0.0.1", port, ssl=tls)
+    # With the default backlog, the kernel tells the clients of a crowd to try again in a second.
+    server = await asyncio.start_server(upstream.serve, "127.0.0.1", port, ssl=tls, backlog=1000)
     upstream.port = server.sockets[0].getsockname()[1]
     try:
         yield upstream
