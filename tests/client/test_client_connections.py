@@ -458,3 +458,16 @@ async def test_client_of_another_event_loop_is_named() -> None:
         with pytest.raises(Undetermined, match="another event loop"):
             await asyncio.to_thread(find_in_another_loop)
         assert await client.find("@alice") is None
+
+
+async def test_date_is_that_of_the_last_response() -> None:
+    date = "Sun, 29 Nov 2026 11:00:00 GMT"
+    dated = error(404, "not_found", f"Date: {date}")
+    async with (
+        serving(dated, Said(then="close")) as server,
+        AsyncClient(server.address, "k") as client,
+    ):
+        assert await client.find("@alice") is None
+        with pytest.raises(Undetermined):
+            await client.find("@alice")
+        assert client.date == date

@@ -17,6 +17,7 @@ from tornado_idv import Broken, LookupFailed, Unavailable
 require()
 
 from idv_ldap import pool  # noqa: E402
+from idv_ldap.backend import LdapBackend  # noqa: E402
 from idv_ldap.connection import Bound, BoundConnection  # noqa: E402
 from idv_ldap.errors import ldap  # noqa: E402
 from idv_ldap.options import LdapOptions  # noqa: E402
@@ -225,17 +226,16 @@ async def test_problem_names_all_servers_while_none_responds(
     await opened.close()
 
 
-async def test_backend_is_available_as_soon_as_a_server_is_back(
-    servers: Servers, make: Callable[..., ConnectionPool]
-) -> None:
+async def test_backend_is_available_as_soon_as_a_server_is_back(servers: Servers) -> None:
     servers.errors = {FIRST: ldap.SERVER_DOWN(), SECOND: ldap.SERVER_DOWN()}
-    opened = make()
-    await opened.open()
+    backend = LdapBackend(LdapOptions.model_validate(GIVEN))
+    backend.on_available(lambda _: servers.count_available())
+    await backend.open()
     assert servers.times_available == 0
     servers.errors.clear()
-    await until(lambda: opened.problem is None)
+    await until(lambda: backend.problem is None)
     assert servers.times_available > 0
-    await opened.close()
+    await backend.close()
 
 
 async def test_refused_credentials_are_reported_and_shown_to_no_other_server(

@@ -418,13 +418,30 @@ async def test_a_user_later_than_the_snapshot_is_unavailable_after_a_restart(
 async def test_a_service_that_starts_later_believes_the_run_id_alone(
     saving: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_backends([backend_of(url=saving.url)]):
-        assert "a restart may lose the last users but keep the key ready" in caplog.text
-    caplog.clear()
     restart_with_snapshot(saving, saving.run_id)
     async with open_backends([backend_of(url=saving.url, pool_size="1")]) as (backend,):
         assert "is older than the last restart" in caplog.text
         assert "is older than the last restart" in await outcome(backend, ByNickname("bob"))
+
+
+@pytest.mark.parametrize(
+    ("ready", "appendonly", "warned_of"),
+    [("1", "no", True), ("1", "yes", False), ("run_id", "no", False), ("", "no", False)],
+)
+async def test_server_that_may_lose_users_without_a_trace_is_warned_of(
+    saving: RedisServer,
+    backend_of: Callable[..., RedisBackend],
+    caplog: pytest.LogCaptureFixture,
+    ready: str,
+    appendonly: str,
+    *,
+    warned_of: bool,
+) -> None:
+    saving.run("CONFIG", "SET", "appendonly", appendonly)
+    saving.run("SET", "ready", saving.run_id if ready == "run_id" else ready)
+    async with open_backends([backend_of(url=saving.url)]):
+        text = "a restart may lose the last users but keep the key ready"
+        assert (text in caplog.text) is warned_of
 
 
 async def test_users_that_are_loaded_after_a_restart_are_all_of_them(

@@ -25,7 +25,12 @@ async def test_purges_of_several_replicas_at_once_reach_all(server: RedisServer)
         named = [Purge(queries=(ByCard(str(number)),)) for number in range(10)]
         caches = itertools.cycle(each.cache for each in both)
         await asyncio.gather(*(next(caches).purge(each) for each in named))
-        await until(lambda: all(set(each.purges) == set(named) for each in both))
+        # The first message after a comparison that had its generation already purges everything.
+        await until(
+            lambda: all(
+                len({*named} - {*each.purges}) <= each.purges.count(Purge()) for each in both
+            )
+        )
 
 
 async def test_no_answer_is_wrong_after_random_purges(server: RedisServer) -> None:

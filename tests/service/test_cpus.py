@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.process import Invoke
 from tornado_idv.errors import SettingError
 from tornado_idv.service.cpus import usable_cpus, worker_count
 
@@ -67,3 +68,14 @@ def test_macos_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker_count("auto") == worker_count(1) == 1
     with pytest.raises(SettingError, match="several workers need Linux; write 1 or auto"):
         worker_count(2)
+
+
+def test_check_names_the_setting_of_too_many_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, invoke: Invoke
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    config = tmp_path / "config.yaml"
+    users = "backends: [{name: users, kind: yaml, path: users.yaml}]"
+    config.write_text(f"profile_sites: [https://x.example]\nserver: {{workers: 2}}\n{users}\n")
+    done = invoke("check", "--config", config)
+    assert f"{config}:2:10: server.workers: several workers" in done.stderr

@@ -219,13 +219,14 @@ def test_update_that_would_undo_a_change_is_refused(
     assert read(tmp_path / "new.db") == before
 
 
-def test_key_that_was_revoked_in_both_stores_is_updated(
-    move: Move, old: Path, tmp_path: Path
+@pytest.mark.parametrize("state", ["revoked = 9.5", "disabled = 1"])
+def test_key_that_was_revoked_is_updated_where_it_is_not_valid_either(
+    move: Move, old: Path, tmp_path: Path, state: str
 ) -> None:
     move("--create")
     with open_store(old) as store:
         store.revoke("rotated", CREATED)
-    execute(tmp_path / "new.db", "UPDATE keys SET revoked = 9.5 WHERE id = 'rotated'")
+    execute(tmp_path / "new.db", f"UPDATE keys SET {state} WHERE id = 'rotated'")
     assert move("--update").exit_code == 0
     assert read(tmp_path / "new.db")["rotated"].revoked == CREATED
 

@@ -304,6 +304,8 @@ async def test_many_purges_in_an_outage_are_few_attempts_and_one_purge_of_everyt
         assert both.tier.pending_purges == 1001
         assert both.cache.calls < 100
         assert caplog.text.count("purge failed") == 1
+        both.cache.error = ValueError()
+        await until(lambda: "purge failed: ValueError" in caplog.text)
         both.cache.error = None
         both.first.purge(Purge(("crm",)))
         assert await waiting

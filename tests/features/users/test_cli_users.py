@@ -195,6 +195,7 @@ def test_list_that_looks_wrong_is_refused(
         assert "nothing was changed" in done.stderr
         assert path.read_bytes() == before
         assert ("rejected" in done.stderr) == (f"; see {file}.rejected; nothing" in done.stderr)
+        assert Path(f"{file}.rejected").exists() or "rejected" not in done.stderr
 
 
 OF_STORED = [
