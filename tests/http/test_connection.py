@@ -384,3 +384,14 @@ async def test_accepting_from_a_shared_socket_never_blocks(
         await client.server.listen([sock])
         assert sock.blocking
         assert not any(sock.blocking)
+
+
+async def test_pipeline_that_is_half_closed_before_it_is_read_is_answered() -> None:
+    """The client reads nothing until then, so the second request waits."""
+    async with connected_client(receive=1024) as client:
+        client.control.answer = LARGE
+        client.send(POST + POST)
+        await until(lambda: any(each._blocked for each in client.connections))
+        client.writer.write_eof()
+        await until(lambda: all(each._eof for each in client.connections))
+        assert (await client.rest()).count(b"HTTP/1.1 200") == 2

@@ -315,13 +315,15 @@ async def test_drain_waits_for_responses_and_for_the_timeout_of_handshakes(
 
 
 class Exhausted(socket.socket):
-    """A listening socket of a process that has no descriptor left at first."""
+    """A socket whose first client has left, and then the process has no descriptor left."""
 
     refused = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
-        if self.refused < 1:
-            self.refused += 1
+        self.refused += 1
+        if self.refused == 1:
+            raise ConnectionAbortedError
+        if self.refused == 2:
             raise OSError(errno.EMFILE, "Too many open files")
         return super().accept()
 
@@ -339,7 +341,7 @@ async def test_accepting_resumes_when_descriptors_are_available(
                 *sock.getsockname(), ssl=client_tls, server_hostname="127.0.0.1"
             )
         )
-        await until(lambda: sock.refused == 1)
+        await until(lambda: sock.refused == 2)
         await asyncio.sleep(0)
         client.clock.forward(1.5)
         _, writer = await asyncio.wait_for(connecting, 5)
@@ -358,7 +360,7 @@ async def test_accepting_is_not_resumed_after_the_close(
         sock.bind(("127.0.0.1", 0))
         await client.server.listen([sock], server)
         with socket.create_connection(sock.getsockname()):
-            await until(lambda: sock.refused == 1)
+            await until(lambda: sock.refused == 2)
         client.server.close()
         await client.clock.advance(1.5)
     assert [record.message[:26] for record in caplog.records] == ["cannot accept a connection"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -48,3 +49,18 @@ def test_file_stays_when_the_server_ends(
 
     run(main())
     assert path.is_socket()
+
+
+async def test_client_with_an_address_of_its_own_is_served(tmp_path: Path) -> None:
+    """It is a path, or bytes of which the first is NUL."""
+    server = HttpServer(Serving(Application([], log_function=ignore), reject, LIMITS))
+    await server.listen([bind_unix_socket(str(tmp_path / "http.sock"))])
+    for address in (str(tmp_path / "client.sock"), f"\0{tmp_path}"):
+        client = socket.socket(socket.AF_UNIX)
+        client.bind(address)
+        client.connect(str(tmp_path / "http.sock"))
+        reader, writer = await asyncio.open_unix_connection(sock=client)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        writer.close()
+    server.close()

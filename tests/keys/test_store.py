@@ -270,3 +270,24 @@ def test_keys_with_several_tokens_are_added_where_a_statement_takes_999_values(p
         store.add(keys)
         store.add(keys, replaced=[each.id for each in keys])
     assert len(read(path)) == 500
+
+
+def test_store_without_a_revision_is_damaged(path: Path) -> None:
+    """No change of it would be noticed."""
+    make_store(path, "shop")
+    execute(path, "DELETE FROM store")
+    with (
+        pytest.raises(KeyStoreError, match="the key store is damaged; restore it"),
+        open_store(path) as store,
+    ):
+        store.api_keys(EMPTY)
+
+
+def test_text_in_place_of_an_id_is_not_shown(path: Path) -> None:
+    make_store(path, "shop")
+    execute(path, *(f"UPDATE {each} SET id = 'idv_canary'" for each in ("keys", "tokens")))
+    reason = re.escape(f"{path}: a key in it is not valid")
+    with open_store(path) as store:
+        for read_keys in (lambda: store.api_keys(EMPTY), lambda: list(store.records())):
+            with pytest.raises(KeyStoreError, match=f"^{reason}$"):
+                read_keys()

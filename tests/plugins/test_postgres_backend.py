@@ -144,6 +144,11 @@ async def test_closed_backend_is_unavailable_and_does_nothing_more(
     before = asyncio.all_tasks()
     async with serving() as harness:
         assert await outcome(harness.backend) == "found"
+        harness.database.inspect = hang  # type: ignore[method-assign]
+        harness.database.rows = REPLACED
+        lookup = asyncio.create_task(harness.backend.find(ByNickname("alice")))
+        await asyncio.sleep(0.01)
+        lookup.cancel()
     assert harness.database.calls[-1] == "close"
     assert await outcome(harness.backend) == "unavailable: the backend is closed"
     assert asyncio.all_tasks() == before
@@ -490,4 +495,13 @@ async def test_check_that_ends_while_the_backend_is_down_does_not_bring_it_up(
         assert await outcome(harness.backend) == LOST
         harness.repair()
         await harness.advance(1)
+        assert await outcome(harness.backend) == "found"
+
+
+async def test_check_that_waits_for_a_lock_stops_no_lookup(serving: Callable[..., Any]) -> None:
+    async with serving() as harness:
+        harness.database.lookups = TimeoutError()
+        harness.database.rows = REPLACED
+        assert await outcome(harness.backend) == "unavailable: the server did not respond in time"
+        harness.database.rows = [ROW]
         assert await outcome(harness.backend) == "found"

@@ -406,3 +406,17 @@ async def test_query_for_several_values_has_a_third_of_the_time(
     await database.fetch("SELECT", "x")
     await database.fetch("SELECT", ["x", "y"])
     assert driver.connections[0].done[-2:] == ["SELECT in None", "SELECT in 1.0"]
+
+
+async def test_pool_that_cannot_be_filled_leaves_no_connection_open(
+    driver: Driver, make: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(*arguments: Any, **options: Any) -> Connection:
+        if len(driver.tried) == 2:  # of which the first inspects the table
+            raise InvalidPasswordError("it was changed meanwhile")
+        return await driver.connect(*arguments, **options)
+
+    monkeypatch.setattr("asyncpg.connect", connect)
+    with pytest.raises(InvalidPasswordError):
+        await make(pool={"min": "2", "max": "2"}).open()
+    assert [each.is_closed() for each in driver.connections] == [True]

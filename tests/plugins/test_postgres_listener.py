@@ -22,6 +22,7 @@ from tornado_idv import ByCard, ByNickname, Query
 class Connection:
     def __init__(self, server: Server) -> None:
         self.server = server
+        self.address = "a:1"
         self.ended = False
         self.notify: Callable[[str], None] = print
 
@@ -68,6 +69,7 @@ class Server:
 
 class Harness:
     listener: Listener
+    database: Any
 
     def __init__(self) -> None:
         self.server, self.clock = Server(), LoopClock()
@@ -112,7 +114,7 @@ def listening() -> Callable[..., Any]:
         )
         database = SimpleNamespace(executor=executor, servers=())
         listener = Listener(options, cast(Database, database), harness.purge)
-        harness.listener = listener
+        harness.listener, harness.database = listener, database
         listener._connector = cast(Connector, harness.server)
         task = asyncio.create_task(listener.run())
         await asyncio.sleep(0)
@@ -258,3 +260,14 @@ async def test_position_of_what_is_purged_is_required_and_none_is_enough_until_i
         assert harness.required[4:] == [None]
         await harness.advance(2.5)
         assert harness.required[4:] == [None]
+
+
+async def test_it_follows_lookups_to_another_primary_alone(listening: Callable[..., Any]) -> None:
+    async with listening() as harness:
+        for servers, count in (
+            ([("a:1", "primary"), ("b:1", "standby")], 1),
+            ([("b:1", "primary"), ("a:1", "standby")], 2),
+        ):
+            harness.database.servers = servers
+            await harness.advance(2.5)
+            assert len(harness.server.connections) == count

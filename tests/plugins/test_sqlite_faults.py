@@ -386,10 +386,14 @@ async def test_a_look_that_fails_is_logged_and_not_the_last(
 async def test_a_lookup_that_comes_after_the_close_is_unavailable(path: Path) -> None:
     """As one that waits for a lock may, when the file is replaced meanwhile."""
     async with serving(path) as backend:
-        file = backend._file
-    assert file is not None
-    with pytest.raises(Unavailable, match="the connection is closed"):
-        await file.find(KNOWN)
+        files = [backend._file]
+        write(path.with_name("new.db"), BOB).replace(path)
+        await backend.check()
+        files.append(backend._file)
+    for file in files:
+        assert file is not None
+        with pytest.raises(Unavailable, match="the connection is closed"):
+            await file.find(KNOWN)
 
 
 async def test_a_caller_that_leaves_does_not_end_the_run_check(path: Path) -> None:

@@ -272,3 +272,13 @@ async def test_absent_user_is_cached_as_long_as_the_first_response_allows() -> N
     unknown = json_of({"error": "unknown"}, 404, "Cache-Control: max-age=1")
     async with behind(unknown) as (_, backend):
         assert await backend.find(QUERY) == BackendResult(None, ttl=1.0, storable=True)
+
+
+@pytest.mark.parametrize("before", [(), (CARD,)], ids=["first", "second"])
+async def test_failure_of_either_response_has_the_message_of_the_upstream(
+    before: tuple[bytes, ...],
+) -> None:
+    response = {**OPTIONS["response"], "error": "error"}
+    failed = json_of({"error": "maintenance"}, 503)
+    async with behind(*before, failed, response=response) as (_, backend):
+        assert "maintenance" in str(await outcome(backend, QUERY))

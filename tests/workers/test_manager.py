@@ -34,6 +34,7 @@ backends: [{name: users, kind: yaml, path: users.yaml}]
 """
 OTHER = f"""\
 {CONFIG.replace("name: users", "name: members")}auth: {{keys: [{{id: ops, sha256: {"0" * 64}}}]}}
+identifiers: {{nickname_pattern: x+}}
 """
 SHARED = f"""\
 {CONFIG}shared_cache: {{kind: redis, url: 'redis://127.0.0.1', secret: {"x" * 32}}}
@@ -305,6 +306,7 @@ async def test_configuration_is_in_force_once_all_have_prepared_it(tmp_path: Pat
         assert await harness.reload() == ReloadResult(5.0, ("server.port",))
         assert harness.manager.backends == ["members"]
         assert "ops" in harness.manager.keys.ids
+        assert (await harness.fetch(*EXPLAIN)).code == 422  # alice is no valid nickname any more
         await asyncio.sleep(0)
         assert harness.operations == ["reloading", "use", "reloaded"]
         (used,) = [each for each in harness.sent if each["op"] == "use"]

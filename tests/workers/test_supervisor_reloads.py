@@ -104,7 +104,8 @@ def test_worker_that_starts_with_the_old_configuration_is_replaced_before_it_ser
     service.worker(1).exit(1)
     service.advance(0.1)
     old = service.worker(1)
-    service.use(OTHER)
+    old.is_unprepared = True
+    assert service.use(OTHER)["generation"] == 1
     service.advance(0.1)
     assert old.operations == ["drain"]
     service.worker(1).serve()

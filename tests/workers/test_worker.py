@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -71,12 +72,19 @@ class Recorded(Backend[BackendOptions]):
         self.calls.append("close")
 
 
+class Blocking(Backend[BackendOptions]):
+    """A backend that blocks the event loop."""
+
+    async def find(self, query: Query) -> User | None:
+        time.sleep(0.3)  # noqa: ASYNC251
+
+
 class Plugin:
     """A plugin with these kinds."""
 
     @hookimpl
     def idv_kinds(self) -> Kinds:
-        return Kinds({"slow": Slow, "recorded": Recorded})
+        return Kinds({"slow": Slow, "recorded": Recorded, "blocking": Blocking})
 
 
 class Worker:
@@ -170,6 +178,21 @@ def test_worker_reports_that_it_serves_and_what_it_has_counted(worker: Worker) -
     code, messages = worker.run(supervise)
     assert code == 0
     assert counted_requests(messages) == 3
+
+
+def test_reported_lag_is_that_since_the_last_report(worker: Worker) -> None:
+    def supervise(control: ControlEnd) -> None:
+        control.wait_until_serving()
+        assert worker.client.by_input("@alice").status == 404
+        for is_long in (True, False):
+            control.wait_for(
+                lambda state, is_long=is_long: (
+                    state.report and (state.report["process"]["max_lag"] > 0.2) is is_long
+                )
+            )
+        drain(control)
+
+    assert worker.run(supervise, CONFIG.replace("yaml, path: users.yaml", "blocking"))[0] == 0
 
 
 def asked(control: ControlEnd, ask: Callable[[str], Awaitable[None]]) -> None:

@@ -161,7 +161,9 @@ def test_no_service_could_not_be_determined(
     assert (done.exit_code, json.loads(done.stdout)["ok"]) == (3, False)
 
 
-@pytest.mark.parametrize("content", [b"HTTP/1.0 200 OK\r\n\r\n[]", b"SSH-2.0\r\n", b""])
+@pytest.mark.parametrize(
+    "content", [b"HTTP/1.0 200 OK\r\n\r\n[]", b"HTTP/1.0 200 OK\r\n\r\n<p>", b"SSH-2.0\r\n", b""]
+)
 def test_something_else_at_the_port_could_not_be_determined(
     tmp_path: Path, invoke: Invoke, content: bytes
 ) -> None:

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,12 +91,23 @@ def test_wrong_use_is_an_error(
     assert "Traceback" not in done.stderr
 
 
-def test_double_whose_input_has_ended_stops_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["r", "w"], ids=["ended", "not readable, as that of nohup"])
+def test_double_without_input_stops_and_leaves_nothing(tmp_path: Path, mode: str) -> None:
     """Also at the start, before it handles signals."""
     (tmp_path / "users.yaml").write_text(USERS, encoding="utf-8")
     (temporary := tmp_path / "tmp").mkdir()
     arguments = ("serve", "--demo", "users.yaml", "--port", "0", "--stop-on-eof")
-    done = command(*arguments, cwd=tmp_path, env={"TMPDIR": str(temporary)})
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with Path(os.devnull).open(mode) as stdin:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdin=stdin,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
     assert (done.returncode, list(temporary.iterdir())) == (0, []), done.stderr
 
 
@@ -118,6 +130,20 @@ with IdentityService.start() as service:
         socket.create_connection(("127.0.0.1", port)).close()
         process.kill()
     eventually(lambda: not is_listening(port))
+
+
+def test_double_ends_by_itself_with_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    original = subprocess.Popen
+
+    def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(original(*arguments, **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with IdentityService.start():
+        pass
+    assert [each.returncode for each in started] == [0]
 
 
 def test_double_starts_in_a_folder_with_modules_of_the_names_of_others(

@@ -605,3 +605,16 @@ def test_killed_run_leaves_the_old_state_or_the_new_one(
         run.wait()
         record = json.loads((tmp_path / "gone.json").read_bytes())
         assert set(record["gone"]) == set(names)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "No such file"), (b"\xff", "not text"), (b"a b", "one token")]
+)
+def test_key_file_that_cannot_be_used_is_wrong_use(
+    invoke: Invoke, tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    options = ("--url", "http://h", "--key-file", tmp_path / "key", "--grace", "0s")
+    result = invoke("reconcile", "-", *options)
+    assert (result.exit_code, reason in result.stderr) == (2, True)
