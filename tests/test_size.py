@@ -46,7 +46,7 @@ SIZES = {
     "plugins/idv_yaml": 424,
     "soak": 3_720,
     "product": 36_090,  # + 330 for comments that answer "why", and two sentences in place of one
-    "tests": 73_300,  # + 500: bugs that were seeded and not found have tests
+    "tests": 73_500,  # + 700: bugs that were seeded and not found have tests
     # In hundredths of a line.
     "tests per line of product": 203,
     # Words of Markdown outside of tests and examples.

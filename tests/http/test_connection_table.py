@@ -61,14 +61,3 @@ def test_connections_that_replace_others_are_no_more_than_the_limit() -> None:
     assert [each.is_aborted for each in connections] == [True] * 5 + [False] * 2
     table.close()
     loop.close()
-
-
-def test_rejected_connection_takes_no_place_until_its_client_closes_it() -> None:
-    loop = SteppedLoop()
-    table = ConnectionTable(loop, HttpLimits(max_connections=1))
-    served, rejected, later = Timed(), Timed(), Timed()
-    assert [table.register(served), table.register(rejected)] == [True, False]
-    table.unregister(served)
-    assert table.register(later)
-    table.close()
-    loop.close()

@@ -473,8 +473,11 @@ async def test_backend_is_available_again_when_its_canary_is_found(
 async def test_explanation_shows_the_canary(absent: BackendResult | None) -> None:
     users = Users(BIRD, canary=BY_NICKNAME)
     users.absent = absent
-    (call,) = (await make_directory(users).explain(ABSENT)).calls
+    directory = make_directory(users)
+    (call,) = (await directory.explain(ABSENT)).calls
     assert call.outcome == "not known here; canary @idv-canary found 0.0 s ago"
+    (call,) = (await directory.explain(ByNickname("idv-canary"))).calls
+    assert call.outcome == "found"
 
 
 async def test_steps_of_a_lookup_show_the_canary() -> None:

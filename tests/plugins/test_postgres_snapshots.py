@@ -82,13 +82,13 @@ async def test_user_is_found_while_the_table_is_filled_again_and_again(
 
 
 async def test_shared_queries_repeat_what_they_do_not_find(database: Database) -> None:
-    """Each alone."""
+    """Each alone; two of them wait, and two batches."""
     queries = [*map(ByNickname, ["alice", "bob", "alice", "carol"]), ByCard("1"), ByCard("2")] * 2
     expected = ["found", "not found", "found", "not found", "found", "not found"] * 2
-    async with serving(database, pool={"max": "2"}) as backend, loading(database, 1) as (load,):
+    async with serving(database, pool={"max": "4"}) as backend, loading(database, 1) as (load,):
         await load.execute("BEGIN; TRUNCATE people")
         lookups = [asyncio.create_task(outcome(backend, query)) for query in queries]
-        await until(lambda: database.count_queries("wait_event_type = 'Lock'"))
+        await until(lambda: database.count_queries("wait_event_type = 'Lock'") == 4)
         await load.execute(f"{ROWS} COMMIT")
         assert await asyncio.gather(*lookups) == expected
 

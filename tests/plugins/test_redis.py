@@ -353,6 +353,15 @@ async def test_folded_nicknames_are_found_by_keys_in_lower_case(
             assert await backend.find(query) == User("Free", "77", "CaroL")
 
 
+async def test_lookups_share_the_connections_that_are_configured(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    async with open_backends([backend_of(pool_size="3")]) as (backend,):
+        before = server.accepted
+        assert {*await asyncio.gather(*(outcome(backend) for _ in range(20)))} == {"found"}
+        assert server.accepted - before <= 3 + 1  # one of them asks for the number
+
+
 async def test_lookups_fail_while_the_server_restarts_and_recover(
     server: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
 ) -> None:

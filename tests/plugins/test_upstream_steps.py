@@ -240,9 +240,11 @@ ENVIRON = {
     "WORD": CANARY,
     "BODY": f'{{"a":["{NASTY}",12345.0],"card":"{{card_number}}"}}',
     "TARGET": f"/c/{{card_number}}?sig={CANARY}",
+    "BRACES": "{{zq7}}",
 }
 REFERENCES = {
     "query": 'by_card: {url: "/c/{card_number}", query: {sig: "${env:NASTY}"}}',
+    "braces": 'by_card: {url: "/c/{card_number}", query: {sig: "${env:BRACES}"}}',
     "URL with its placeholder": 'by_card: {url: "${env:TARGET}"}',
     "path": 'by_card: {url: "/${env:WORD}/{card_number}"}',
     "JSON in depth": "by_card: {url: /c, method: GET, json: "
