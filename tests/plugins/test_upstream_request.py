@@ -127,9 +127,10 @@ def test_body_is_rendered(options: dict[str, Any], body: bytes, kind: str) -> No
     assert (asked.body, asked.headers) == (body, {"Content-Type": kind})
 
 
-def test_content_type_may_be_configured() -> None:
+@pytest.mark.parametrize("name", ["content-type", "Content-Type"])
+def test_content_type_may_be_configured(name: str) -> None:
     """SCIM has its own."""
-    headers = {"content-type": "application/scim+json", "X-Tenant": "north"}
+    headers = {name: "application/scim+json", "X-Tenant": "north"}
     assert render(url="/{nickname}", json="{}", headers=headers).headers == headers
 
 
