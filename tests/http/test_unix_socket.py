@@ -61,6 +61,6 @@ async def test_client_with_an_address_of_its_own_is_served(tmp_path: Path) -> No
         client.connect(str(tmp_path / "http.sock"))
         reader, writer = await asyncio.open_unix_connection(sock=client)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 404")
         writer.close()
     server.close()
