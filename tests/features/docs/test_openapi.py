@@ -92,15 +92,16 @@ def test_profile_url_may_be_of_any_configured_site(tmp_path: Path) -> None:
     assert not accepts(by_url, {"input": "https://evil.example/m/alice"})
 
 
-def test_response_of_a_service_that_folds_case_has_the_nickname_as_it_is_stored(
-    tmp_path: Path,
-) -> None:
-    """Generated clients must not refuse it."""
+def test_nickname_of_a_service_that_folds_case_may_have_any_case(tmp_path: Path) -> None:
+    """Generated clients must refuse neither the request nor the response."""
     folds = SETTINGS["case folded"]
     document = document_for(CONFIG + YAML_BACKEND + folds, tmp_path)
     user = schema_of(document, "User")
     example = {**user["examples"][0], "nickname": "@ALICE", "profile_url": f"{SITE}/m/ALICE"}
     assert accepts(user, example)
+    by_url = schema_of(document, "ByUrl")
+    for each in ("@ALICE", f"{SITE}/m/Alice"):
+        assert accepts(by_url, {"input": each})
     sentence = "Upper and lower case are the same"
     assert sentence in json.dumps(document)
     assert sentence not in json.dumps(document_for(CONFIG + YAML_BACKEND, tmp_path))

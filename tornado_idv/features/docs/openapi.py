@@ -133,7 +133,8 @@ class _Forms:
             "description": f"{fewest} to {most} digits; leading zeros count.",
         }
         self._text = forms.nickname_pattern
-        self._has_pattern = not _NOT_ECMA.search(self._text)
+        # The pattern applies to the nickname in lower case.
+        self._has_pattern = not (self._is_folded or _NOT_ECMA.search(self._text))
         digits = ("4000123412341234" * 4)[: min(max(16, fewest), most)]
         user = User("Free", digits, "alice")
         identifiers = settings.make_identifiers()
@@ -165,7 +166,7 @@ class _Forms:
             "status": {"const": "ok"},
             "plan": {"type": "string", "minLength": 1, "maxLength": 256},
             "card_number": self._card,
-            "nickname": self._nickname_with_at(in_response=True),
+            "nickname": self._nickname_with_at(),
             "profile_url": {"type": "string", "format": "uri", "maxLength": 2048},
         }
         return {
@@ -196,12 +197,12 @@ class _Forms:
             urls["pattern"] = f"^(?:{sites})/m/{self._nickname_before('/?$')}/?$"
         return {"anyOf": [self._nickname_with_at(), urls]}
 
-    def _nickname_with_at(self, *, in_response: bool = False) -> Document:
+    def _nickname_with_at(self) -> Document:
         text = f"`@` and a nickname. The nickname matches `{self._text}`, and is not only dots."
         if self._is_folded:
             text += " Upper and lower case are the same."
         schema: Document = {"type": "string", "description": text}
-        if self._has_pattern and not (in_response and self._is_folded):
+        if self._has_pattern:
             schema["pattern"] = f"^@{self._nickname_before('$')}$"
         return schema
 
