@@ -273,7 +273,7 @@ async def test_drain_closes_the_connection_after_the_current_response() -> None:
         client.send(POST + POST)
         await asyncio.wait_for(client.control.begun.wait(), 5)
         drained = asyncio.ensure_future(client.server.drain())
-        await until(lambda: client.server._connections.draining)
+        await until(lambda: client.is_draining)
         client.control.may_answer.set()
         answers = await client.rest()
         assert answers.count(b"Connection: close\r\n") == answers.count(b"HTTP/1.1 200") == 1
@@ -305,7 +305,7 @@ async def test_drain_closes_a_connection_whose_first_request_the_fast_path_knows
     async with connected_client(fast_path=keep_alive.connect) as client:
         await until(lambda: client.connections)
         drained = asyncio.ensure_future(client.server.drain())
-        await until(lambda: client.server._connections.draining)
+        await until(lambda: client.is_draining)
         if reloaded:
             client.replace(LIMITS, fast_path=keep_alive.connect)
         client.send(POST)
@@ -321,7 +321,7 @@ async def test_connection_accepted_before_a_drain_has_a_second_for_its_request()
         client.send(POST)
         await asyncio.wait_for(client.control.begun.wait(), 5)
         drained = asyncio.ensure_future(client.server.drain())
-        await until(lambda: client.server._connections.draining)
+        await until(lambda: client.is_draining)
         ours, theirs = socket.socketpair()
         ours.settimeout(5)
         loop = asyncio.get_running_loop()
@@ -384,14 +384,3 @@ async def test_accepting_from_a_shared_socket_never_blocks(
         await client.server.listen([sock])
         assert sock.blocking
         assert not any(sock.blocking)
-
-
-async def test_pipeline_that_is_half_closed_before_it_is_read_is_answered() -> None:
-    """The client reads nothing until then, so the second request waits."""
-    async with connected_client(receive=1024) as client:
-        client.control.answer = LARGE
-        client.send(POST + POST)
-        await until(lambda: any(each._blocked for each in client.connections))
-        client.writer.write_eof()
-        await until(lambda: all(each._eof for each in client.connections))
-        assert (await client.rest()).count(b"HTTP/1.1 200") == 2

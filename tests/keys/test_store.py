@@ -197,6 +197,7 @@ def test_exhausted_descriptors_are_reported(path: Path) -> None:
         "keys SET expires = 'soon'",
         "keys SET revoked = 'soon'",
         "keys SET requests = 'fast'",
+        "keys SET requests = x'00'",
         "keys SET misses = '1/year'",
         "tokens SET digest = x'00'",
         "tokens SET expires = 'soon'",

@@ -355,11 +355,12 @@ async def test_check_that_fails_takes_the_backend_down_only_without_connections(
         assert harness.verified == 0
 
 
+@pytest.mark.parametrize("error", [QueryCanceledError("x"), TimeoutError()])
 async def test_check_that_waits_for_a_lock_leaves_it_to_a_probe(
-    serving: Callable[..., Any],
+    serving: Callable[..., Any], error: Exception
 ) -> None:
     async with serving() as harness:
-        harness.database.lookups = QueryCanceledError("x")
+        harness.database.lookups = error
         await harness.advance(13)
         assert (harness.count("inspect"), harness.count("probe")) == (1, 1)
         assert (harness.available, harness.verified) == (1, 0)
@@ -495,13 +496,4 @@ async def test_check_that_ends_while_the_backend_is_down_does_not_bring_it_up(
         assert await outcome(harness.backend) == LOST
         harness.repair()
         await harness.advance(1)
-        assert await outcome(harness.backend) == "found"
-
-
-async def test_check_that_waits_for_a_lock_stops_no_lookup(serving: Callable[..., Any]) -> None:
-    async with serving() as harness:
-        harness.database.lookups = TimeoutError()
-        harness.database.rows = REPLACED
-        assert await outcome(harness.backend) == "unavailable: the server did not respond in time"
-        harness.database.rows = [ROW]
         assert await outcome(harness.backend) == "found"

@@ -100,11 +100,14 @@ class Harness:
 @pytest.fixture
 def listening() -> Callable[..., Any]:
     @asynccontextmanager
-    async def run(*, folds: bool = False, **state: Any) -> AsyncIterator[Harness]:
+    async def run(
+        *, folds: bool = False, notify: Any = None, **state: Any
+    ) -> AsyncIterator[Harness]:
         harness = Harness()
         for name, value in state.items():
             setattr(harness.server, name, value)
         given = {"name": "members", "kind": "postgres", "dsn": "postgresql://h/x"}
+        given |= {"notify": notify} if notify else {}
         context = {"nickname_case": "fold" if folds else "preserve"}
         options = PostgresOptions.model_validate(given, context=context)
         relation = Relation(1, "public.users", ())
@@ -262,11 +265,15 @@ async def test_position_of_what_is_purged_is_required_and_none_is_enough_until_i
         assert harness.required[4:] == [None]
 
 
-async def test_it_follows_lookups_to_another_primary_alone(listening: Callable[..., Any]) -> None:
-    async with listening() as harness:
+@pytest.mark.parametrize("notify", [None, {"dsn": "postgresql://primary/x"}])
+async def test_it_follows_lookups_to_another_primary_alone(
+    listening: Callable[..., Any], notify: object
+) -> None:
+    """Unless it has an address of its own."""
+    async with listening(notify=notify) as harness:
         for servers, count in (
             ([("a:1", "primary"), ("b:1", "standby")], 1),
-            ([("b:1", "primary"), ("a:1", "standby")], 2),
+            ([("b:1", "primary"), ("a:1", "standby")], 1 if notify else 2),
         ):
             harness.database.servers = servers
             await harness.advance(2.5)

@@ -369,6 +369,7 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
     server.stop()
     async with open_backends([backend_of(pool_size="3")]) as (backend,):
         assert [each.levelno for each in caplog.records] == [logging.ERROR]
+        assert backend.problem is not None
         for _ in range(2):
             assert await outcome(backend) == UNREACHED
             with pytest.raises(Unavailable) as caught:
@@ -381,6 +382,7 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
             ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
             assert set(ended) == {"found"}
             assert await outcome(backend, ByCard("77")) == "not found"
+            assert backend.problem is None
             server.stop()
 
 

@@ -101,6 +101,10 @@ class Client:
         """The connections that the server has."""
         return list(self.server._connections._connections)
 
+    @property
+    def is_draining(self) -> bool:
+        return self.server._connections.draining
+
     async def connect(self, receive: int = 0, tls: ssl.SSLContext | None = None) -> None:
         sock = socket.socket()
         if receive:
