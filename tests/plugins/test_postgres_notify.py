@@ -87,7 +87,7 @@ def test_init_prints_sql_that_makes_a_table_without_warnings(
 ) -> None:
     """It can be run again, and ``--apply`` does the same."""
     database.clear()
-    more = ", table: my.people, columns: {nickname: 'a \"nick'}"
+    more = ", table: my.people, columns: {nickname: 'a \"nick'}, notify: {channel: it's}"
     path = write_config(tmp_path, database, more)
     database.run("DROP SCHEMA IF EXISTS my CASCADE; CREATE SCHEMA my")
     printed = invoke("postgres", "init", "-c", path)

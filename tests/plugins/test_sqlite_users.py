@@ -281,7 +281,7 @@ def test_number_of_a_removed_row_is_not_given_to_a_new_user(
     table.run("INSERT INTO users VALUES (3, 'carl', '3', 'Free')")
     if kind:
         table.run("UPDATE sqlite_sequence SET seq = 8")
-    table.load([ALICE])
+    table.load([ALICE], table="Users")
     assert table.run("SELECT id, nickname FROM users") == [(number, "alice")]
 
 

@@ -76,7 +76,8 @@ def test_exit_code_is_the_conclusion(
 
 def test_output_is_the_conclusion_where_there_are_patterns(invoke: Invoke, script: Script) -> None:
     """The first that matches counts, also of standard error; without a match it is unsure."""
-    program = script('case $TORNADO_IDV_KEY in *rotated*) echo hm;; *) echo "in sync" >&2;; esac')
+    lines = 'echo begins; echo "in sync" >&2'
+    program = script(f"case $TORNADO_IDV_KEY in *rotated*) echo hm;; *) {lines};; esac")
     _, runs = results(invoke, "--found", "^in sync$", "--gone", "sync", "--", program)
     assert runs["found"]["conclusion"] == "found"
     assert runs["401 after a rotation"]["conclusion"] == "unsure"
