@@ -73,10 +73,8 @@ class Recorded(Backend[BackendOptions]):
 
 
 class Blocking(Backend[BackendOptions]):
-    """A backend that blocks the event loop."""
-
     async def find(self, query: Query) -> User | None:
-        time.sleep(0.3)  # noqa: ASYNC251
+        time.sleep(0.3)  # noqa: ASYNC251 - it blocks the event loop
 
 
 class Plugin:
