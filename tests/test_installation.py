@@ -72,7 +72,7 @@ sys.platform = "win32"
 """
 MACOS = """
 import os, sys
-import tornado_idv.cli.check, tornado_idv.cli.running.serve
+import tornado_idv.cli.serve, tornado_idv.features.check.commands
 del os.sched_getaffinity
 sys.platform = "darwin"
 from tornado_idv.cli import main

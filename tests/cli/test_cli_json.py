@@ -67,7 +67,7 @@ def test_error_without_a_configuration_is_json(
     def fail() -> None:
         raise StartError("a plugin cannot be loaded")
 
-    monkeypatch.setattr("tornado_idv.cli.check.plugin_manager", fail)
+    monkeypatch.setattr("tornado_idv.features.check.commands.plugin_manager", fail)
     assert json.loads(invoke("plugins", "--json").stdout)["ok"] is False
 
 

@@ -23,25 +23,10 @@ from tornado_idv.registry import plugin_manager
 if TYPE_CHECKING:
     from tornado_idv.interfaces.backend import BackendOptions
 
-_OF_CORE = {
-    "cache": ("running.operations", "Show or purge the cache of the running service."),
-    "check": ("check", "Report the problems of config.yaml, or a summary of the service."),
-    "explain": ("running.operations", "Show how each backend of the running service responds."),
-    "health": ("running.operations", "Report whether the running service is ready."),
-    "init": ("init", "Write a starter configuration and a key into FOLDER."),
-    "keys": ("keys.commands", "Issue, rotate and revoke the keys in the key store."),
-    "lookup": ("lookup", "Look a user up in the configured backends."),
-    "plugins": ("check", "List the kinds of backend of the installed plugins."),
-    "reload": ("running.operations", "Reload the configuration of the running service."),
-    "schema": ("check", "Print the JSON Schema of config.yaml."),
-    "serve": ("running.serve", "Answer lookups over HTTP until SIGTERM."),
-    "status": ("running.operations", "Show the state of the running service."),
-}
-"""Module and summary of each command of the core."""
 _COMMANDS = {
-    name: (f"tornado_idv.cli.{module}:{name.replace('-', '_')}", summary)
-    for name, (module, summary) in _OF_CORE.items()
-} | {name: each for feature in FEATURES for name, each in feature.commands.items()}
+    "serve": ("tornado_idv.cli.serve:serve", "Answer lookups over HTTP until SIGTERM."),
+    **{name: each for feature in FEATURES for name, each in feature.commands.items()},
+}
 """Import path and summary of each built-in command."""
 _REMOVED = {
     "record": "users export --format yaml, or lookup --json for each user",

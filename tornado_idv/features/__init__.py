@@ -11,12 +11,16 @@ from importlib import import_module
 from tornado_idv.interfaces.feature import Feature
 
 _NAMES = (
+    "admin_commands",
     "batch",
+    "check",
     "status_page",
     "docs",
     "verify",
     "double",
-    "keys_transfer",
+    "init",
+    "keys",
+    "lookup",
     "reconcile",
     "shadow",
     "shared_cache",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -17,8 +17,6 @@ class Feature:
     """The name of the feature's folder."""
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Commands of ``tornado-idv``: the place and the summary by name."""
-    key_commands: Sequence[str] = ()
-    """Commands of ``tornado-idv keys``: their places."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Settings: the place of a model with the added fields, by section of the configuration, such
     as ``server``."""

@@ -14,7 +14,7 @@ from support.processes.process import Invoke
 from support.processes.service import Client, serving
 from tornado_idv.keys.token import check_token
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 FILES = ["config.yaml", "keys.db", "users.yaml"]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, zip_longest
-from pkgutil import resolve_name
+from itertools import zip_longest
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, get_args
@@ -14,10 +13,10 @@ from typing import Any, get_args
 import click
 
 from tornado_idv.cli.common import RefusedError, examples, print_json, report, show
-from tornado_idv.cli.keys.store import Target, as_record, create_option, on_store
 from tornado_idv.cli.standard_streams import OutputError, print_message
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
-from tornado_idv.features import FEATURES
+from tornado_idv.features.keys.store import Target, as_record, create_option, on_store
+from tornado_idv.features.keys.transfer import export_keys, import_keys
 from tornado_idv.interfaces.command_tools import Exit, printable
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token
@@ -40,8 +39,8 @@ def keys() -> None:
     """
 
 
-for _place in chain.from_iterable(each.key_commands for each in FEATURES):
-    keys.add_command(resolve_name(_place))
+keys.add_command(export_keys)
+keys.add_command(import_keys)
 
 
 @keys.command(

@@ -21,8 +21,8 @@ from click.testing import Result
 
 from support.databases.key_stores import add, execute, make_store, open_store, read, record
 from support.processes.process import Invoke
-from tornado_idv.cli.keys.store import format_moment
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
+from tornado_idv.features.keys.store import format_moment
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile

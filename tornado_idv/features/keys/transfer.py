@@ -22,7 +22,10 @@ from pydantic import (
 from tornado_idv import strict_json
 from tornado_idv.cli.common import Record, RefusedError, counted, examples, report, with_progress
 from tornado_idv.cli.files import replaced_file
-from tornado_idv.cli.keys.store import (
+from tornado_idv.config.problems import dotted, is_safe_to_print
+from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
+from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.features.keys.store import (
     Target,
     as_record,
     check_moment,
@@ -30,9 +33,6 @@ from tornado_idv.cli.keys.store import (
     format_moment,
     on_store,
 )
-from tornado_idv.config.problems import dotted, is_safe_to_print
-from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
-from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text, in_order
 from tornado_idv.keys.store import DuplicateKeyError

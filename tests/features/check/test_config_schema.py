@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from support.fixtures.configs import Load, ProblemsIn
 from support.processes.editor import as_editor_reads
 from tornado_idv.config.kinds import settings_type
-from tornado_idv.config.schema import json_schema
+from tornado_idv.features.check.schema import json_schema
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
 

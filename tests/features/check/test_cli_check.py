@@ -19,7 +19,7 @@ from support.processes.editor import as_editor_reads
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process import Invoke
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "config.schema.json"
 OUR_CONFIGS = [
     ROOT / "config.yaml",

@@ -18,7 +18,7 @@ from support.processes.proxies import find_tool
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 HANGING = "import pathlib, time\npathlib.Path({reached!r}).touch()\ntime.sleep(600)\n"
 CONFIG = """\
 profile_sites: [https://profiles.example]

@@ -23,7 +23,7 @@ from support.processes.process import COMMAND, TIMEOUT, Invoke, command, eventua
 from support.processes.proxies import find_tool
 from support.processes.service import KEY, Client
 from tornado_idv.cli.backends import load_settings
-from tornado_idv.cli.running.serve import announce
+from tornado_idv.cli.serve import announce
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.metrics.counters import Counters
@@ -112,7 +112,7 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_run_takes_another_port(tmp_path: Path) -> None:
     for name in ("Makefile", "config.yaml", "setup.py"):
-        shutil.copy(Path(__file__).parents[3] / name, tmp_path)
+        shutil.copy(Path(__file__).parents[2] / name, tmp_path)
     for arguments in (["--silent", ".demo.yaml"], ["--dry-run", "run"]):
         command = ["make", "--no-print-directory", *arguments, "PORT=4711"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True)

@@ -9,8 +9,8 @@ from typing import NoReturn
 import click
 
 from tornado_idv.cli.common import Record, complete_backend, examples, exit_on_error
-from tornado_idv.cli.running.admin_client import AdminListener, WrongRequest, admin_command
 from tornado_idv.errors import ConfigError
+from tornado_idv.features.admin_commands.client import AdminListener, WrongRequest, admin_command
 from tornado_idv.interfaces.command_tools import Exit
 
 _PURGED = {

@@ -31,10 +31,10 @@ from tornado_idv.cli.common import (
 from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.load import ConfigFile, load_without_references
 from tornado_idv.config.problems import dotted
-from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
-from tornado_idv.config.summary import summary
 from tornado_idv.errors import Broken, ConfigError, IdvError, Problem, SettingError, Untrusted
+from tornado_idv.features.check.schema import json_schema
+from tornado_idv.features.check.summary import summary
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds

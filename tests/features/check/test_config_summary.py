@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from support.fixtures.configs import GOOD, Load
-from tornado_idv.config.summary import summary
+from tornado_idv.features.check.summary import summary
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.shared import SharedCacheOptions
 

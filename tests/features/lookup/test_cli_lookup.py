@@ -12,7 +12,7 @@ import pytest
 
 from support.processes.process import Invoke, command
 from support.processes.service import make_database
-from tornado_idv.cli import lookup as lookup_command
+from tornado_idv.features.lookup import command as lookup_command
 from tornado_idv.lookup.chain import Explanation
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Answer

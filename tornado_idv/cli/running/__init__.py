@@ -1,1 +1,0 @@
-"""The command to serve, and commands for the running service."""

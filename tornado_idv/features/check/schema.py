@@ -1,0 +1,84 @@
+"""The JSON Schema of `config.yaml` for editors.
+
+We read all scalars as text; an editor types them by their spelling. For it ``port: "8080"`` is a
+string and ``id: 12`` a number; it must accept both. A reference such as ``${env:PORT}`` may replace
+any scalar.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from tornado_idv.config.kinds import settings_type
+from tornado_idv.config.schema import Schema, schema_of
+from tornado_idv.interfaces.hookspecs import Kinds
+
+_REFERENCE = r"\$\{"
+_WHOLE_NUMBER = "^[0-9]{1,15}$"
+_NUMBER = r"^[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?$"
+_SWITCHES = ("true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0")
+_SPELLINGS = {
+    "number": ("7", "7" * 16, "7" * 64, "1.5"),
+    "boolean": ("true", "false"),
+    "null": ("",),
+}
+"""Texts that have a type other than string in an editor, of lengths that patterns may demand."""
+
+
+def json_schema(kinds: Kinds) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a configuration file for these kinds of backend."""
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        **_for_editors(schema_of(settings_type(kinds))),
+        "title": "tornado-idv configuration",
+    }
+
+
+def _for_editors(node: Any) -> Any:
+    """Return a copy of a schema that accepts every spelling of the same text."""
+    if isinstance(node, list):
+        return [_for_editors(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    copy = {name: _for_editors(each) for name, each in node.items()}
+    if "discriminator" in copy and "oneOf" in copy:
+        name = copy["discriminator"]["propertyName"]
+        chosen = {"type": "string", "pattern": _REFERENCE}
+        copy["oneOf"].append({"type": "object", "properties": {name: chosen}, "required": [name]})
+    return _with_spellings(copy)
+
+
+def _with_spellings(schema: Schema) -> Schema:
+    """Return a scalar's schema that accepts other spellings, too; return other values unchanged."""
+    kind = schema.get("type")
+    if isinstance(schema.get("enum"), list) or isinstance(schema.get("format"), str):
+        words = {name: schema.pop(name) for name in ("enum", "format", "type") if name in schema}
+        return {**schema, "anyOf": [words, {"type": "string", "pattern": _REFERENCE}]}
+    if kind == "string" and "const" not in schema:
+        pattern, shortest = schema.get("pattern"), schema.get("minLength", 0)
+        types = [
+            each
+            for each, texts in _SPELLINGS.items()
+            if any(len(text) >= shortest and re.search(pattern or "", text) for text in texts)
+        ]
+        return {
+            **schema,
+            **(_or_reference(types, pattern) if pattern else {"type": ["string", *types]}),
+        }
+    if kind == "boolean":
+        any_case = "|".join(
+            "".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in word) for word in _SWITCHES
+        )
+        either = _or_reference(["boolean", "integer"], f"^({any_case})$")
+        return {**schema, **either, "minimum": 0, "maximum": 1}
+    if kind in ("integer", "number"):
+        pattern = _WHOLE_NUMBER if kind == "integer" else _NUMBER
+        return {**schema, **_or_reference([kind], pattern)}
+    return schema
+
+
+def _or_reference(types: list[str], pattern: str) -> Schema:
+    return {"type": ["string", *types], "pattern": f"{pattern}|{_REFERENCE}"}
