@@ -26,14 +26,15 @@ from support.databases.key_stores import (
 from support.databases.key_stores import read as read_store
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import InvalidKey
+from tornado_idv.features.keys.record import Token
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys import follower, store
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
-from tornado_idv.keys.record import Token, to_api_key
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.stored_keys import to_api_key
 from tornado_idv.keys.token import digest
 from tornado_idv.service.keys import Keys
 from tornado_idv.units import Rate

@@ -31,9 +31,10 @@ from support.processes.forked_commands import start
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process_limits import descriptors
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.keys.record import EMPTY, Token
-from tornado_idv.keys.store import KeyStore
+from tornado_idv.features.keys.editor import KeyEditor
+from tornado_idv.features.keys.record import Token
 from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.stored_keys import EMPTY
 from tornado_idv.keys.token import check_token, digest
 
 
@@ -267,7 +268,7 @@ def test_keys_with_several_tokens_are_added_where_a_statement_takes_999_values(p
     keys = [replace(record(f"k{n}", "x"), tokens=(*tokens[n::500],)) for n in range(500)]
     with KeyStoreFile(path).connected(busy_timeout=1.0, read_only=False) as database:
         database.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
-        store = KeyStore(database, "keys.db")
+        store = KeyEditor(database, "keys.db")
         store.add(keys)
         store.add(keys, replaced=[each.id for each in keys])
     assert len(read(path)) == 500

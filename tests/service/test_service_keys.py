@@ -19,6 +19,7 @@ from support.processes.process import eventually
 from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client, Reply, serving
 from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.settings import AuthSettings
+from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
@@ -45,7 +46,7 @@ def ask(client: Client, token: str, path: str = PATH, body: bytes = BODY) -> Rep
     return client.post(path, body, {"Authorization": f"Bearer {token}"})
 
 
-def change(store: Path, make: Callable[[KeyStore], object]) -> None:
+def change(store: Path, make: Callable[[KeyEditor], object]) -> None:
     with open_store(store) as opened:
         make(opened)
 

@@ -18,7 +18,6 @@ _NAMES = (
     "docs",
     "verify",
     "double",
-    "init",
     "keys",
     "lookup",
     "reconcile",

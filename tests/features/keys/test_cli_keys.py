@@ -22,9 +22,9 @@ from click.testing import Result
 from support.databases.key_stores import add, execute, make_store, open_store, read, record
 from support.processes.process import Invoke
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
+from tornado_idv.features.keys.editor import KeyEditor
+from tornado_idv.features.keys.record import KeyRecord, Token
 from tornado_idv.features.keys.store import format_moment
-from tornado_idv.keys.record import KeyRecord, Token
-from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.keys.token import issue as new_token
@@ -547,7 +547,7 @@ def test_nothing_is_changed_where_a_signal_comes_before_the_commit(
     method = change.split(maxsplit=1)[0].replace("issue", "add")
     make_store(path, "shop")
     known = read(path)
-    monkeypatch.setattr(KeyStore, method, _then_signal(getattr(KeyStore, method), number))
+    monkeypatch.setattr(KeyEditor, method, _then_signal(getattr(KeyEditor, method), number))
     result = run(*change.split())
     assert (result.exit_code, result.stdout) == (128 + number, "")
     assert result.stderr == ("\ninterrupted\n" if number is signal.SIGINT else "")
@@ -590,12 +590,12 @@ def test_failed_commit_says_whether_the_printed_token_is_valid(
     outcome: tuple[int, str],
 ) -> None:
     @contextmanager
-    def failing(_: KeyStore) -> Iterator[None]:
+    def failing(_: KeyEditor) -> Iterator[None]:
         yield
         raise error
 
     make_store(path)
-    monkeypatch.setattr(KeyStore, "transaction", failing)
+    monkeypatch.setattr(KeyEditor, "transaction", failing)
     result = run("issue", "shop", "--json")
     assert "idv_shop_" in result.stdout
     *_, reason = result.stderr.splitlines()

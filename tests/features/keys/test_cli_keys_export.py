@@ -25,7 +25,7 @@ from support.databases.key_stores import (
 )
 from support.databases.postgres_server import Database
 from support.processes.process import Invoke
-from tornado_idv.keys.record import Token
+from tornado_idv.features.keys.record import Token
 from tornado_idv.keys.token import digest
 from tornado_idv.units import Rate
 

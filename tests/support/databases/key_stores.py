@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
 from support.databases.postgres_server import Database
 from support.processes.service import CONFIG
-from tornado_idv.keys.record import KeyRecord, Token
-from tornado_idv.keys.store import KeyStore
+from tornado_idv.features.keys.editor import KeyEditor
+from tornado_idv.features.keys.record import KeyRecord, Token
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.keys.token import digest, issue
@@ -51,8 +50,10 @@ def config_with(dsn: str) -> str:
     return f"{config}  - {{name: users, kind: yaml, path: users.yaml}}\n"
 
 
-def open_store(place: Place, **options: Any) -> AbstractContextManager[KeyStore]:
-    return at(place).opened(**options)
+@contextmanager
+def open_store(place: Place, *, busy_timeout: float = 5.0) -> Iterator[KeyEditor]:
+    with at(place).connected(busy_timeout=busy_timeout, read_only=False) as database:
+        yield KeyEditor(database, at(place).name)
 
 
 def create(place: KeyStoreLocation) -> bool:

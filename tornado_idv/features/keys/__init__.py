@@ -1,13 +1,17 @@
-"""Administration of the keys in the key store."""
+"""Administration of the keys in the key store, from the first one on."""
 
 from tornado_idv.interfaces.feature import Feature
 
 FEATURE = Feature(
     "keys",
     commands={
+        "init": (
+            "tornado_idv.features.keys.init:init",
+            "Write a starter configuration and a key into FOLDER.",
+        ),
         "keys": (
             "tornado_idv.features.keys.commands:keys",
             "Issue, rotate and revoke the keys in the key store.",
-        )
+        ),
     },
 )

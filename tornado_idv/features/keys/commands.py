@@ -15,12 +15,12 @@ import click
 from tornado_idv.cli.common import RefusedError, examples, print_json, report, show
 from tornado_idv.cli.standard_streams import OutputError, print_message
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
+from tornado_idv.features.keys.editor import KeyEditor
+from tornado_idv.features.keys.record import KeyRecord, Token
 from tornado_idv.features.keys.store import Target, as_record, create_option, on_store
 from tornado_idv.features.keys.transfer import export_keys, import_keys
 from tornado_idv.interfaces.command_tools import Exit, printable
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
-from tornado_idv.keys.record import KeyRecord, Token
-from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest
 from tornado_idv.keys.token import issue as new_token
 
@@ -78,7 +78,7 @@ def issue(
     _check_expiry(key.expires, max(key.not_before or now, now))
     target.check_new(key)
 
-    def add(store: KeyStore) -> KeyRecord:
+    def add(store: KeyEditor) -> KeyRecord:
         store.add([key])
         return key
 
@@ -106,7 +106,7 @@ def rotate(target: Target, key_id: str, overlap: float, expires: float | None) -
     _check_expiry(expires, now)
     added = Token(digest(token), now)
 
-    def add(store: KeyStore) -> KeyRecord:
+    def add(store: KeyEditor) -> KeyRecord:
         return store.rotate(key_id, added, overlap=overlap, expires=expires)[1]
 
     after = _change_and_print_token(target, "rotate", key_id, token, add)
@@ -120,7 +120,7 @@ def _check_expiry(expires: float | None, after: float) -> None:
 
 
 def _change_and_print_token(
-    target: Target, command: str, key_id: str, token: str, change: Callable[[KeyStore], KeyRecord]
+    target: Target, command: str, key_id: str, token: str, change: Callable[[KeyEditor], KeyRecord]
 ) -> KeyRecord:
     """Make a change, and print the token before the commit. JSON output includes the key.
 
@@ -186,7 +186,7 @@ def _change(
     target: Target,
     command: str,
     key_id: str,
-    change: Callable[[KeyStore], tuple[KeyRecord, KeyRecord]],
+    change: Callable[[KeyEditor], tuple[KeyRecord, KeyRecord]],
 ) -> None:
     with target.changing(command, [key_id]) as store:
         before, after = change(store)

@@ -22,12 +22,12 @@ from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.config.parts import load_parts
 from tornado_idv.errors import UncertainChangeError
+from tornado_idv.features.keys.editor import KeyEditor, editing
+from tornado_idv.features.keys.record import KeyRecord, check_text
 from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.keys.record import KeyRecord, check_text
-from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile, locate_store
 from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.logs.handlers import LogFormat, configure_logging
@@ -62,14 +62,14 @@ class Target:
                 print_message(f"Created the key store {self.location.name}.")
 
     @contextmanager
-    def opened(self, *, read_only: bool = True) -> Iterator[KeyStore]:
+    def opened(self, *, read_only: bool = True) -> Iterator[KeyEditor]:
         with closing(self.location):
             self.location.require_one_server(_SERVER_TIMEOUT)
-            with self.location.opened(read_only=read_only) as store:
+            with editing(self.location, read_only=read_only) as store:
                 yield store
 
     @contextmanager
-    def changing(self, command: str, key_ids: Iterable[str]) -> Iterator[KeyStore]:
+    def changing(self, command: str, key_ids: Iterable[str]) -> Iterator[KeyEditor]:
         """Open the key store for one change. On exit, commit.
 
         From the commit until the end of the command, signals are ignored.

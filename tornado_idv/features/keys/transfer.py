@@ -25,6 +25,8 @@ from tornado_idv.cli.files import replaced_file
 from tornado_idv.config.problems import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.features.keys.editor import DuplicateKeyError
+from tornado_idv.features.keys.record import KeyRecord, Token, check_text, in_order
 from tornado_idv.features.keys.store import (
     Target,
     as_record,
@@ -34,8 +36,6 @@ from tornado_idv.features.keys.store import (
     on_store,
 )
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
-from tornado_idv.keys.record import KeyRecord, Token, check_text, in_order
-from tornado_idv.keys.store import DuplicateKeyError
 from tornado_idv.options import Options, RateLimit, checked_by
 
 _MESSAGES = {

@@ -14,8 +14,9 @@ import click
 from tornado_idv.cli.common import example_request, examples, exit_on_error
 from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.errors import StartError
+from tornado_idv.features.keys.editor import editing
+from tornado_idv.features.keys.record import KeyRecord, Token
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 
@@ -163,5 +164,5 @@ def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
     now, place = time.time(), KeyStoreFile(folder / "keys.db")
     if not place.create():
         raise StartError(f"{place.name}: already exists")
-    with place.opened() as store:
+    with editing(place) as store:
         store.add([KeyRecord("first", now, (Token(digest(token), now),), owner="init")])

@@ -22,9 +22,10 @@ from support.databases.key_stores import (
     record,
 )
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.keys.record import EMPTY, KeyRecord, Token
+from tornado_idv.features.keys.record import KeyRecord, Token
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreLocation
+from tornado_idv.keys.stored_keys import EMPTY
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.units import Rate
 

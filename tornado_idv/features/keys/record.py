@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from msgspec import Struct
 
-from tornado_idv.keys.api_key import (
-    DEFAULT_SCOPES,
-    KEY_ID,
-    ApiKey,
-    Scope,
-)
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
+from tornado_idv.keys.stored_keys import check_row, parse_scopes
 from tornado_idv.units import Rate, format_rate, parse_rate
 
 MAX_TEXT = 200
 """Maximum length of an owner or a note, in characters."""
-API_KEY_COLUMNS = (
-    "id, digest, tokens.expires, owner, scopes, not_before, keys.expires, requests, misses, "
-    "disabled, revoked"
-)
-"""Columns of ``tokens`` and ``keys`` for `to_api_key`."""
-_SCOPES = frozenset(get_args(Scope))
-_DIGEST_SIZE = 32
 
 State = Literal["valid", "not valid yet", "expired", "disabled", "revoked"]
-
-
-_scope_set = lru_cache(maxsize=64)(frozenset[Scope])
-"""Keys with the same scopes share a set. This saves 200 bytes for each key."""
 
 
 class Token(Struct, frozen=True, gc=False):
@@ -101,23 +83,6 @@ def check_text(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, repr=False, slots=True)
-class StoredKeys:
-    """All keys of a store at one time, one for each token.
-
-    ``keys`` are by the digests of the tokens. ``revision`` is the revision of the store. The next
-    read needs ``state`` to find changes (see `KeyDatabase.changed_rows`).
-    """
-
-    keys: Mapping[bytes, ApiKey]
-    revision: str | None
-    state: object
-
-
-EMPTY = StoredKeys({}, None, None)
-"""The snapshot before the first read."""
-
-
 def to_values(record: KeyRecord) -> tuple[Any, ...]:
     """Return the values of a key for `COLUMNS`."""
     values = {name: getattr(record, name) for name in COLUMNS}
@@ -125,33 +90,21 @@ def to_values(record: KeyRecord) -> tuple[Any, ...]:
     return tuple({**values, "scopes": " ".join(record.scopes)}.values())
 
 
-@lru_cache(maxsize=64)
-def _parse_scopes(text: str) -> tuple[Any, ...]:
-    """Parse scopes. Raises `ValueError` for invalid text."""
-    scopes = tuple(text.split())
-    if not scopes or not _SCOPES.issuperset(scopes):
-        raise ValueError("not scopes")
-    return scopes
-
-
 def to_record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
     """Return the key of a row. Raises `ValueError` or `TypeError` for an invalid row."""
     key_id, created, owner, scopes, not_before, expires, requests, misses, *more = row
     note, disabled, revoked, last_used = more
-    if not re.fullmatch(KEY_ID, key_id, re.ASCII):
-        raise ValueError("not an id")
-    if not tokens or any(len(token.digest) != _DIGEST_SIZE for token in tokens):
-        raise ValueError("not a digest")
     times = [created, not_before, expires, revoked, last_used]
     times += [each for token in tokens for each in (token.created, token.expires)]
-    if not all(each is None or isinstance(each, float) for each in times):
-        raise ValueError("not a time")
+    check_row(key_id, [token.digest for token in tokens], times)
+    if not tokens:
+        raise ValueError("no token")
     return KeyRecord(
         key_id,
         created,
         in_order(tokens),
         owner,
-        _parse_scopes(scopes),
+        parse_scopes(scopes),
         not_before,
         expires,
         requests and parse_rate(requests),
@@ -160,23 +113,4 @@ def to_record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
         bool(disabled),
         revoked,
         last_used,
-    )
-
-
-def to_api_key(row: Sequence[Any]) -> ApiKey:
-    """Return the key of `API_KEY_COLUMNS`. Raises `ValueError` or `TypeError`."""
-    key_id, token_digest, token_expires, *columns, disabled, revoked = row
-    token = Token(token_digest, 0.0, token_expires)
-    record = to_record((key_id, 0.0, *columns, "", disabled, revoked, None), (token,))
-    rejected = "revoked" if record.revoked is not None else "disabled" if record.disabled else None
-    return ApiKey(
-        record.id,
-        token_digest,
-        record.owner,
-        _scope_set(record.scopes),
-        -inf if record.not_before is None else record.not_before,
-        -inf if rejected else record.valid_until,  # always expired
-        record.requests,
-        record.misses,
-        rejected=rejected,
     )

@@ -1,0 +1,203 @@
+"""Changes of a key store by commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import replace
+
+from tornado_idv.errors import KeyStoreError, UncertainChangeError
+from tornado_idv.features.keys.record import (
+    COLUMNS,
+    KeyRecord,
+    Token,
+    in_order,
+    to_record,
+    to_values,
+)
+from tornado_idv.keys.store import InvalidRowError, KeyStore
+from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreLocation
+from tornado_idv.keys.stored_keys import EMPTY
+
+_COLUMNS = ", ".join(COLUMNS)
+_KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # noqa: S608 - constant
+_ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - constant
+_TOKENS = "SELECT id, digest, created, expires FROM tokens"
+_ADD_DIGEST = "INSERT INTO tokens (digest, id, created, expires) VALUES (?, ?, ?, ?)"
+_BATCH = 500
+"""Values in one statement. SQLite allows 999."""
+_EXPIRED_KEPT = 30 * 86400.0
+"""Seconds until an expired token is removed from the store."""
+
+
+class DuplicateKeyError(KeyStoreError):
+    """A key cannot be added: its id or its token is in the store already."""
+
+    def __init__(self, message: str, key_id: str) -> None:
+        super().__init__(message)
+        self.key_id = key_id
+
+
+class KeyEditor(KeyStore):
+    """An open key store, to change it.
+
+    Each change is one transaction, visible to other processes as a whole.
+    """
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make several changes, all or none, with one commit on exit.
+
+        Raises `UncertainChangeError` if services cannot load the store after the commit, for
+        example because a row was edited by hand. They keep their previous keys then.
+        """
+        with self._database.writing():
+            yield
+        try:
+            self.api_keys(EMPTY)
+        except InvalidRowError as error:
+            text = f"{error}; the change was made, but services keep their old keys: repair it"
+            raise UncertainChangeError(text) from None
+        except KeyStoreError:
+            pass  # the change was made; only reading failed
+
+    def records(self) -> Iterator[KeyRecord]:
+        """Yield all keys in the order of their ids. Raises `KeyStoreError`."""
+        with self._database.reading():
+            yield from self._read("", ())
+
+    def find(self, key_id: str) -> KeyRecord:
+        """Return the key with this id. Raises `KeyStoreError` for an unknown id."""
+        with self._database.reading():
+            return self._find(key_id)
+
+    def by_id(self) -> dict[str, KeyRecord]:
+        """Return all keys, for use within a `transaction`."""
+        return {record.id: record for record in self._read("", ())}
+
+    def add(self, records: Iterable[KeyRecord], *, replaced: Sequence[str] = ()) -> None:
+        """Add keys, all or none. First remove the keys with the ids ``replaced``.
+
+        Raises `DuplicateKeyError`.
+        """
+        remaining = iter(records)
+        with self._database.writing():
+            self._in("DELETE FROM tokens WHERE id", replaced)
+            self._in("DELETE FROM keys WHERE id", replaced)
+            while batch := list(islice(remaining, _BATCH)):
+                self._add_batch(batch)
+
+    def rotate(
+        self, key_id: str, token: Token, *, overlap: float, expires: float | None
+    ) -> tuple[KeyRecord, KeyRecord]:
+        """Add a token. The older tokens expire ``overlap`` seconds after its creation.
+
+        ``expires`` replaces the expiry of the key, unless it is ``None``. No older token becomes
+        valid for longer. Tokens are removed 30 days after their expiry. Returns the key before and
+        after. Raises `KeyStoreError`.
+        """
+        with self._database.writing():
+            before = self._find(key_id)
+            if before.revoked is not None:
+                raise KeyStoreError(f"{key_id} was revoked; issue a key with another id")
+            after = _rotated(before, token, overlap, expires)
+            if after.state(token.created) == "expired":
+                raise KeyStoreError(f"{key_id} has expired; renew it with --expires")
+            if expires is not None and expires <= (after.not_before or 0.0):
+                raise KeyStoreError(f"--expires: must be after not_before of {key_id}")
+            self.add([after], replaced=[key_id])
+        return before, after
+
+    def revoke(self, key_id: str, now: float) -> tuple[KeyRecord, KeyRecord]:
+        """Revoke a key permanently. Return it before and after.
+
+        Both are equal for a key already revoked.
+        """
+        with self._database.writing():
+            before = after = self._find(key_id)
+            if before.revoked is None:
+                after = replace(before, revoked=now)
+                self.add([after], replaced=[key_id])
+        return before, after
+
+    def set_disabled(self, key_id: str, *, disabled: bool) -> tuple[KeyRecord, KeyRecord]:
+        """Disable or enable a key. Return it before and after.
+
+        Raises `KeyStoreError` for a revoked key.
+        """
+        with self._database.writing():
+            before = after = self._find(key_id)
+            if before.revoked is not None:
+                raise KeyStoreError(f"{key_id} was revoked permanently")
+            if before.disabled is not disabled:
+                after = replace(before, disabled=disabled)
+                self.add([after], replaced=[key_id])
+        return before, after
+
+    def _find(self, key_id: str) -> KeyRecord:
+        for record in list(self._read("WHERE id = ?", (key_id,))):
+            return record
+        raise KeyStoreError(f"{self._name}: there is no key with this id")
+
+    def _read(self, condition: str, values: tuple[str, ...]) -> Iterator[KeyRecord]:
+        tokens: dict[str, tuple[Token, ...]] = {}
+        for key_id, *columns in self._database.execute(f"{_TOKENS} {condition}", values):
+            tokens[key_id] = (*tokens.get(key_id, ()), Token(*columns))
+        for row in self._database.execute(f"{_KEYS} {condition} ORDER BY id", values):
+            yield self._convert(row[0], to_record, row, tokens.pop(row[0], ()))
+
+    def _add_batch(self, batch: Sequence[KeyRecord]) -> None:
+        known = dict(self._in("SELECT id, revoked FROM keys WHERE id", [each.id for each in batch]))
+        digests = [token.digest for record in batch for token in record.tokens]
+        used = {digest for (digest,) in self._in("SELECT digest FROM tokens WHERE digest", digests)}
+        for record in batch:
+            if record.id in known:
+                revoked = known[record.id]
+                was = "was revoked; its id is not used again" if revoked else "exists already"
+                raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
+            known[record.id] = None
+            for token in record.tokens:
+                if token.digest in used:
+                    text = f"another key has the token of {record.id}"
+                    raise DuplicateKeyError(text, record.id)
+                used.add(token.digest)
+        self._database.executemany(_ADD_KEY, map(to_values, batch))
+        rows = [
+            (token.digest, record.id, token.created, token.expires)
+            for record in batch
+            for token in record.tokens
+        ]
+        self._database.executemany(_ADD_DIGEST, rows)
+
+    def _in(self, sql: str, values: Iterable[object]) -> list[Any]:
+        """Run a statement with ``IN`` for the values, in batches, and return all rows."""
+        rows: list[Any] = []
+        remaining = iter(values)
+        while batch := list(islice(remaining, _BATCH)):
+            rows += self._database.execute(f"{sql} IN ({', '.join('?' * len(batch))})", batch)
+        return rows
+
+
+def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:
+    limits = [new.created + overlap, record.expires]
+    kept_from = new.created - _EXPIRED_KEPT
+    tokens = [
+        replace(token, expires=min(each for each in (*limits, token.expires) if each is not None))
+        for token in record.tokens
+        if token.expires is None or token.expires >= kept_from
+    ]
+    return replace(
+        record,
+        tokens=in_order([*tokens, new]),
+        expires=record.expires if expires is None else expires,
+    )
+
+
+@contextmanager
+def editing(location: KeyStoreLocation, *, read_only: bool = False) -> Iterator[KeyEditor]:
+    """Open a key store to change it. Raises `KeyStoreError`."""
+    with location.connected(busy_timeout=BUSY_TIMEOUT, read_only=read_only) as database:
+        yield KeyEditor(database, location.name)
