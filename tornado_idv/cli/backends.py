@@ -1,13 +1,12 @@
-"""The configured backends and their users for commands, and their error reports."""
+"""The configured backends for commands, and their error reports."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -17,14 +16,10 @@ from tornado_idv.cli.common import RefusedError, exit_on_error, mute_own_logger
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import LookupFailed, StartError
-from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.logs.handlers import keep_out_secrets
-from tornado_idv.model import User
-from tornado_idv.registry import installed_kinds, load_class, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 
 
 def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
@@ -43,45 +38,6 @@ def backend_named(backends: Iterable[BackendOptions], name: str) -> BackendOptio
         names = ", ".join(by_name)
         raise click.UsageError(f"no backend has the name {name}; there are: {names}")
     return by_name[name]
-
-
-@dataclass(frozen=True, slots=True)
-class Stores:
-    """The configured backends."""
-
-    identifiers: Identifiers
-    kinds: Kinds
-    backends: Sequence[BackendOptions]
-
-    @classmethod
-    def of_config(cls, path: Path) -> Stores:
-        """Load a configuration. Raises `StartError`."""
-        settings, manager = load_settings(path)
-        return cls(settings.make_identifiers(), installed_kinds(manager), settings.backends)
-
-    def options(self, name: str) -> BackendOptions:
-        """Return a backend's options. Raises `click.UsageError` for an unknown name."""
-        return backend_named(self.backends, name)
-
-    def store(self, name: str) -> UserStore:
-        """Return the user store of a backend. Raises `click.UsageError` if its kind has none."""
-        options = self.options(name)
-        store: UserStore | None = load_class(self.kinds.backends[options.kind]).user_store(options)
-        if store is None:
-            raise click.UsageError(
-                f"the backend {name} is of the kind {options.kind}: this command cannot use it"
-            )
-        return store
-
-    @contextmanager
-    def records(self, name: str) -> Iterator[Iterator[User]]:
-        """Yield an iterator of all users of a backend. On exit, close its connection."""
-        users = self.store(name).records()
-        try:
-            yield users
-        finally:  # otherwise the garbage collector closes it, maybe in another thread
-            if isinstance(users, Generator):
-                users.close()
 
 
 @contextmanager

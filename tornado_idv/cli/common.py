@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from decimal import Decimal
@@ -73,14 +73,17 @@ config_option = click.option(
 
 def complete_backend(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of configured backends with this beginning, for shell completion."""
-    from tornado_idv.config.parts import load_parts  # noqa: PLC0415 - --help is fast
+    from tornado_idv import yaml_loader  # noqa: PLC0415 - --help is fast
+    from tornado_idv.config.references import Resolved  # noqa: PLC0415
 
     path = context.params.get("config_path") or _find_config()
     try:
-        backends = load_parts(path, os.environ, "backends").backends
-    except (IdvError, OSError):
+        tree = yaml_loader.read(path.read_bytes(), str(path))
+        backends = Resolved(tree, path, os.environ).tree["backends"]
+        names = [str(each["name"]) for each in backends]
+    except (IdvError, OSError, LookupError, TypeError):
         return []
-    return [each.name for each in backends if each.name.startswith(incomplete)]
+    return [each for each in names if each.startswith(incomplete)]
 
 
 def backend_option(
@@ -147,13 +150,6 @@ def example_request(url: str, token: str, unix_socket: Path | None = None) -> st
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun in singular or plural."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
-    """Yield the items, with a progress bar on a terminal."""
-    hidden = not sys.stderr.isatty()
-    with click.progressbar(items, label=label, file=sys.stderr, hidden=hidden) as bar:
-        yield from bar
 
 
 def failure(error: IdvError) -> Record:

@@ -16,7 +16,6 @@ from tornado_idv.config.checks import cross_checks, is_demo, value_at
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.problems import dotted, problems
 from tornado_idv.config.references import Resolved
-from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import IdentifierSettings, Settings
 from tornado_idv.errors import ConfigError, MissingConfigError, Problem, SettingError, StartError
 from tornado_idv.files import FileSignature, require_file
@@ -100,14 +99,6 @@ def load_without_references(
     return settings, absent
 
 
-def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the values of ``${env:NAME}`` and ``${file:path}`` in the file at ``path``.
-
-    Raises `StartError` and `ConfigError` as `load` does for an unreadable file.
-    """
-    return frozenset(Resolved(ConfigFile.read(path).tree(), path, environ).values)
-
-
 def _validate(
     source: ConfigFile, kinds: Kinds, environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
@@ -131,7 +122,7 @@ def _validate(
     try:
         settings = model.model_validate(tree, context=context)
     except ValidationError as error:
-        found += problems(error, schema_of(model), tree, file)
+        found += problems(error, model, tree, file)
     if settings is not None and (tls := settings.server.tls) is not None:
         certificate = (tls.cert_file, tls.key_file)
         source.named.update({each: FileSignature.find(each) for each in certificate})

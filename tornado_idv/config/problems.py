@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import ErrorDetails, core_schema
 from pydantic_core.core_schema import ErrorType
 
 from tornado_idv import yaml_loader
@@ -88,8 +90,28 @@ def dotted(path: Iterable[str | int]) -> str:
     return "".join(steps).removeprefix(".")
 
 
-def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> Iterator[Problem]:
-    """Yield a problem for every error of pydantic in ``tree``."""
+class SchemaGenerator(GenerateJsonSchema):
+    """Describes the settings as they are in the file, and not as they are parsed."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        # An unused setting is omitted; null would be read as text.
+        return self.generate_inner(schema["schema"])
+
+    def handle_invalid_for_json_schema(self, *_: Any, **__: Any) -> JsonSchemaValue:
+        # JSON Schema cannot describe this option, so the schema accepts anything.
+        return {}
+
+
+@lru_cache(maxsize=4)
+def _schema_of(model: type[BaseModel]) -> Schema:
+    return model.model_json_schema(schema_generator=SchemaGenerator)
+
+
+def problems(
+    error: ValidationError, model: type[BaseModel], tree: Any, file: str
+) -> Iterator[Problem]:
+    """Yield a problem for every error of pydantic in ``tree``, read as ``model``."""
+    schema = _schema_of(model)
     details = error.errors(include_url=False, include_input=False)
     unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
     meant = {

@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from pydantic import BaseModel
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, show
 from tornado_idv.config.address import Address
-from tornado_idv.config.parts import load_parts
+from tornado_idv.config.parts import AdminSettings, load_parts
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import require_file
 from tornado_idv.interfaces.command_tools import Exit
+
+
+class _Parts(BaseModel):
+    admin: AdminSettings | None = None
 
 
 class AdminUnavailable(IdvError):
@@ -51,7 +56,7 @@ class AdminListener:
         start of the service. Raises `StartError` if the file has no admin listener, `WrongRequest`,
         and `AdminUnavailable`, for example after ``timeout`` seconds without a response.
         """
-        settings = load_parts(self.config_path, os.environ, "admin").admin
+        settings = load_parts(self.config_path, os.environ, _Parts).admin
         if settings is None:
             advice = "add: admin: {port: 8081}, and restart the service"
             raise StartError(f"{self.config_path} has no admin listener; {advice}")

@@ -10,11 +10,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import core_schema
 
 from tornado_idv.config.kinds import settings_type
-from tornado_idv.config.schema import Schema, schema_of
+from tornado_idv.config.problems import SchemaGenerator
 from tornado_idv.interfaces.hookspecs import Kinds
+from tornado_idv.units import format_duration, format_size
+
+Schema = dict[str, Any]
 
 _REFERENCE = r"\$\{"
 _WHOLE_NUMBER = "^[0-9]{1,15}$"
@@ -26,13 +30,40 @@ _SPELLINGS = {
     "null": ("",),
 }
 """Texts that have a type other than string in an editor, of lengths that patterns may demand."""
+_BOUNDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+}
 
 
-def json_schema(kinds: Kinds) -> dict[str, Any]:
+class _Generator(SchemaGenerator):
+    """Adds defaults and bounds in the spelling of the file."""
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        described = super().default_schema(schema)
+        default = described.pop("default", None)
+        if default is None or isinstance(default, dict):
+            return described  # an absent section has the defaults of its members
+        if described.get("type") == "string" and not isinstance(default, str):
+            default = (
+                format_duration(default) if isinstance(default, float) else format_size(default)
+            )
+        return {**described, "default": default}
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        # pydantic leaves its own names of bounds in the schema of types parsed from text.
+        described = super().generate_inner(schema)
+        return {_BOUNDS.get(word, word): each for word, each in described.items()}
+
+
+def json_schema(kinds: Kinds) -> Schema:
     """Return the JSON Schema (2020-12) of a configuration file for these kinds of backend."""
+    model = settings_type(kinds)
     return {
-        "$schema": GenerateJsonSchema.schema_dialect,
-        **_for_editors(schema_of(settings_type(kinds))),
+        "$schema": _Generator.schema_dialect,
+        **_for_editors(model.model_json_schema(schema_generator=_Generator)),
         "title": "tornado-idv configuration",
     }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import BaseModel, Field
 
 from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
@@ -30,14 +31,42 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.store_file import KeyStoreFile, locate_store
 from tornado_idv.keys.store_location import KeyStoreLocation
+from tornado_idv.keys.token import digest, is_token68
 from tornado_idv.logs.handlers import LogFormat, configure_logging
-from tornado_idv.options import is_like_url
+from tornado_idv.options import KeyStoreAddress, is_like_url
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.units import DURATION, format_rate, parse_duration, parse_rate
 
 _audit = logging.getLogger("tornado_idv.audit")
 _SERVER_TIMEOUT = 1.0
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+
+
+class _Key(BaseModel):
+    id: str = ""
+    sha256: str = Field("", repr=False)
+    token: str = Field("", repr=False)
+
+    @property
+    def digest(self) -> bytes | None:
+        """The digest of the token; ``None`` for a reference that this user cannot read."""
+        if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
+            return bytes.fromhex(self.sha256)
+        return digest(self.token) if is_token68(self.token) else None
+
+
+class _Auth(BaseModel):
+    store: KeyStoreAddress | None = None
+    keys: tuple[_Key, ...] = ()
+
+
+class _Logging(BaseModel):
+    format: LogFormat = "auto"
+
+
+class _Parts(BaseModel):
+    auth: _Auth = _Auth()
+    logging: _Logging = _Logging()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +181,7 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
                 "--store: must be a file; set a URL as auth.store, because it may have a password"
             )
         return Target(KeyStoreFile(store_path), as_json, time.time())
-    settings = load_parts(config_path, os.environ, "auth", "logging")
+    settings = load_parts(config_path, os.environ, _Parts, needed="auth.store")
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
         raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, TypeVar
 
 import click
 from pydantic import (
@@ -20,7 +21,7 @@ from pydantic import (
 )
 
 from tornado_idv import strict_json
-from tornado_idv.cli.common import Record, RefusedError, counted, examples, report, with_progress
+from tornado_idv.cli.common import Record, RefusedError, counted, examples, report
 from tornado_idv.cli.files import replaced_file
 from tornado_idv.config.problems import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
@@ -38,6 +39,7 @@ from tornado_idv.features.keys.store import (
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.options import Options, RateLimit, checked_by
 
+_T = TypeVar("_T")
 _MESSAGES = {
     "extra_forbidden": "is not a member of a key",
     "missing": "is missing",
@@ -180,7 +182,7 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
         changed = [key for key in keys if key.id not in known or _line(key) != _line(known[key.id])]
         try:
             replaced = [key.id for key in changed if key.id in known]
-            store.add(with_progress(changed, "Adding"), replaced=replaced)
+            store.add(_with_progress(changed, "Adding"), replaced=replaced)
         except DuplicateKeyError as error:
             line = line_of[error.key_id]
             raise ConfigError(Problem(name, line, 1, "", str(error))) from None
@@ -216,7 +218,7 @@ def _read_lines(
     keys: list[ImportedKey] = []
     problems: list[Problem] = []
     first: dict[str | bytes, int] = {}
-    for number, line in enumerate(with_progress(lines, "Reading"), start=1):
+    for number, line in enumerate(_with_progress(lines, "Reading"), start=1):
         if not line.strip():
             continue
         try:
@@ -240,6 +242,13 @@ def _read_lines(
     if problems:
         raise ConfigError(*problems)
     return keys, first
+
+
+def _with_progress(items: Sequence[_T], label: str) -> Iterator[_T]:
+    """Yield the items, with a progress bar on a terminal."""
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(items, label=label, file=sys.stderr, hidden=hidden) as bar:
+        yield from bar
 
 
 def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:

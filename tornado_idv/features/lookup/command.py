@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -29,7 +29,8 @@ from tornado_idv.cli.common import (
     print_json,
     show,
 )
-from tornado_idv.config.load import reference_values
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.references import Resolved
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidFormat, LookupFailed
 from tornado_idv.interfaces.command_tools import Exit
@@ -89,7 +90,7 @@ def lookup(
             record, explanation, recorded = asyncio.run(
                 _find(settings, manager, query, name, with_steps=steps)
             )
-        mask = Masker(reference_values(config_path, os.environ) if steps else ())
+        mask = Masker(_secrets(config_path) if steps else ())
     record |= {key: mask(text) for key, text in record.items() if key in _MASKED}
     seconds = record.pop("cache_ttl_s", None)
     lines = [f"{key + ':':14}{text}" for key, text in record.items()]
@@ -110,6 +111,11 @@ def lookup(
     show(record, lines, as_json=as_json)
     codes = {"found": Exit.DONE, "not_found": Exit.NO, "undetermined": Exit.UNDETERMINED}
     sys.exit(codes[explanation.result])
+
+
+def _secrets(path: Path) -> Collection[str]:
+    """Return the values of references in the configuration: mostly secrets."""
+    return Resolved(ConfigFile.read(path).tree(), path, os.environ).values
 
 
 def _advice(settings: Settings, who: str) -> str:

@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 
 import click
 
-from tornado_idv.cli.backends import Stores, reporting
+from tornado_idv.cli.backends import reporting
 from tornado_idv.cli.common import (
     Share,
     backend_option,
@@ -36,6 +36,7 @@ from tornado_idv.features.users.formats import (
 )
 from tornado_idv.features.users.import_users import Import
 from tornado_idv.features.users.rows import importable
+from tornado_idv.features.users.stores import Stores
 from tornado_idv.identifiers import FIELDS
 from tornado_idv.lookup.canary import canaries_of
 from tornado_idv.model import User

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.backends import Stores, reporting
+from tornado_idv.cli.backends import reporting
 from tornado_idv.cli.common import Record, config_option, examples, json_option, show
 from tornado_idv.errors import Broken
+from tornado_idv.features.users.stores import Stores
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.lookup.comparison import Comparison, ComparisonResult

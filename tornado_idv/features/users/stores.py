@@ -1,0 +1,57 @@
+"""The configured backends and their users."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tornado_idv.cli.backends import backend_named, load_settings
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.interfaces.backend import BackendOptions
+from tornado_idv.interfaces.hookspecs import Kinds
+from tornado_idv.interfaces.user_store import UserStore
+from tornado_idv.model import User
+from tornado_idv.registry import installed_kinds, load_class
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The configured backends."""
+
+    identifiers: Identifiers
+    kinds: Kinds
+    backends: Sequence[BackendOptions]
+
+    @classmethod
+    def of_config(cls, path: Path) -> Stores:
+        """Load a configuration. Raises `StartError`."""
+        settings, manager = load_settings(path)
+        return cls(settings.make_identifiers(), installed_kinds(manager), settings.backends)
+
+    def options(self, name: str) -> BackendOptions:
+        """Return a backend's options. Raises `click.UsageError` for an unknown name."""
+        return backend_named(self.backends, name)
+
+    def store(self, name: str) -> UserStore:
+        """Return the user store of a backend. Raises `click.UsageError` if its kind has none."""
+        options = self.options(name)
+        store: UserStore | None = load_class(self.kinds.backends[options.kind]).user_store(options)
+        if store is None:
+            raise click.UsageError(
+                f"the backend {name} is of the kind {options.kind}: this command cannot use it"
+            )
+        return store
+
+    @contextmanager
+    def records(self, name: str) -> Iterator[Iterator[User]]:
+        """Yield an iterator of all users of a backend. On exit, close its connection."""
+        users = self.store(name).records()
+        try:
+            yield users
+        finally:  # otherwise the garbage collector closes it, maybe in another thread
+            if isinstance(users, Generator):
+                users.close()
