@@ -6,14 +6,10 @@ import json
 import logging
 import os
 import signal
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from pkgutil import resolve_name
-from tempfile import TemporaryDirectory
 
 import click
 from click.core import ParameterSource
@@ -31,7 +27,6 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.keys.token import issue
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.cpus import worker_count
@@ -40,14 +35,6 @@ from tornado_idv.service.service import ServiceInfo
 
 _log = logging.getLogger(__name__)
 _STANDARD_ERROR = 2
-_CONFIG = """\
-demo: true
-profile_sites: [https://profiles.example]
-server: {{docs: true, drain: {{timeout: 100ms}}}}
-admin: {{port: 0}}
-auth: {{keys: [{{id: double, token: {token}}}]}}
-backends: [{{name: users, kind: yaml, path: {path}}}]
-"""
 
 
 @click.command(
@@ -106,6 +93,8 @@ def serve(
         raise click.UsageError("--demo takes the place of --config; leave one out")
     if stop_on_eof and not fixture:
         raise click.UsageError("--stop-on-eof requires --demo")
+    if fixture:
+        from tornado_idv.double.demo import demo_config, terminate_on_eof  # noqa: PLC0415 - start-up time
     if ready_file is not None:
         with suppress(OSError):  # writing it later reports the error
             _remove_stale(ready_file)
@@ -114,7 +103,9 @@ def serve(
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     with (
         exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
-        _read_config(config_path, fixture, port) as file,
+        demo_config(fixture, port)
+        if fixture
+        else nullcontext(ConfigFile.read(config_path, port)) as file,
     ):
         manager = plugin_manager()
         settings = file.load(installed_kinds(manager), os.environ)
@@ -122,7 +113,7 @@ def serve(
         def announce_once(service: ServiceInfo) -> None:
             _try_to_announce(settings, ready_fd, ready_file, service)
             if stop_on_eof:  # only now: before, SIGTERM ends the process without a drain
-                threading.Thread(target=_terminate_on_eof, daemon=True).start()
+                terminate_on_eof()
 
         with file.located():
             if (workers := worker_count(settings.server.workers)) > 1:
@@ -175,30 +166,6 @@ def _try_to_announce(
         announce(service, settings)
     except OutputError as error:
         _log.warning("%s; the service continues", error)
-
-
-@contextmanager
-def _read_config(path: Path, fixture: Path | None, port: int | None) -> Iterator[ConfigFile]:
-    """Yield the configuration file; with ``fixture``, a temporary one with a new key.
-
-    Raises `StartError`.
-    """
-    if fixture is None:
-        yield ConfigFile.read(path, port)
-        return
-    with TemporaryDirectory(prefix="tornado-idv-") as folder:
-        file = Path(folder) / "config.yaml"
-        users = json.dumps(str(fixture.absolute())).replace("${", "$${")
-        file.write_text(_CONFIG.format(token=issue("double"), path=users), encoding="utf-8")
-        yield ConfigFile.read(file, port)
-
-
-def _terminate_on_eof() -> None:
-    """Wait for the end of standard input, then send SIGTERM to this process."""
-    with suppress(OSError):
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def announce(service: ServiceInfo, settings: Settings) -> None:
