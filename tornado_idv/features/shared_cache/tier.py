@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from tornado_idv.errors import format_traceback
+from tornado_idv.errors import Broken, LookupFailed, format_traceback
 from tornado_idv.interfaces.backend import BreakerOptions
 from tornado_idv.interfaces.shared import AnySharedCache, Purge, SharedResult
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
-from tornado_idv.plugin_calls import bounded, failure_reason, is_cancelled
+from tornado_idv.plugin_calls import is_cancelled
 
 _log = logging.getLogger(__name__)
 _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
@@ -147,7 +147,7 @@ class SharedTier:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT)
         try:
-            await bounded(_CLOSE_TIMEOUT, self.cache.close())
+            await _bounded(_CLOSE_TIMEOUT, self.cache.close())
         except Exception as error:  # noqa: BLE001 - the backends must still be closed
             _log.error("shared cache: closing failed:\n%s", format_traceback(error))
 
@@ -170,17 +170,17 @@ class SharedTier:
     ) -> ResultT | None:
         """Return the result of a call, or ``None`` after an error. Count it as ``failure``."""
         try:
-            result = await bounded(self.cache.options.timeout, call())
+            result = await _bounded(self.cache.options.timeout, call())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
             self.counted.results[failure] += 1
             if failure == "failed":  # only failed reads delay answers
-                self.counted.fail(failure_reason(error), self.clock())
+                self.counted.fail(_failure_reason(error), self.clock())
             if self.breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
                 _log.warning(
                     "shared cache: circuit breaker open after %d failures, the last: %s; "
                     "next probe in %.2g s",
                     self.breaker.failures,
-                    failure_reason(error),
+                    _failure_reason(error),
                     self.breaker.next_probe,
                 )
             return None
@@ -199,9 +199,9 @@ class SharedTier:
                 sending, last = [_union([*sending, *self._unsent])], self._added
                 self._unsent = []
             try:
-                await bounded(_PURGE_TIMEOUT, self.cache.purge(sending[0]))
+                await _bounded(_PURGE_TIMEOUT, self.cache.purge(sending[0]))
             except Exception as error:  # noqa: BLE001 - as above
-                reason = failure_reason(error)
+                reason = _failure_reason(error)
                 self.counted.results["not_purged"] += 1
                 self.counted.fail(reason, self.clock())
                 if reason != self._purge_failure:
@@ -220,3 +220,24 @@ class SharedTier:
                 self._purge_delivered.set()
                 self._purge_delivered = asyncio.Event()
                 sending = []
+
+
+async def _bounded(seconds: float, call: Awaitable[ResultT]) -> ResultT:
+    """Return the result of a call to a plugin. Raises `TimeoutError` after ``seconds``.
+
+    Raises `Broken` if the plugin raises `CancelledError`, because this must not end the task.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await call
+    except asyncio.CancelledError:
+        if is_cancelled():
+            raise
+        raise Broken("its own work was cancelled") from None
+
+
+def _failure_reason(error: Exception) -> str:
+    """Return a description of a plugin's failure, without messages that may contain a query."""
+    if isinstance(error, TimeoutError):
+        return "no response in time"
+    return error.reason if isinstance(error, LookupFailed) else type(error).__name__
