@@ -48,7 +48,9 @@ SIZES = {
     "plugins/idv_upstream": 2840,
     "plugins/idv_yaml": 424,
     "soak": 3_720,
-    "product": 36_191,  # + 300 for comments that answer "why", and two sentences in place of one
+    # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
+    # modules that were parts of others.
+    "product": 36_185,
     "tests": 73_500,  # + 700: bugs that were seeded and not found have tests
     # In hundredths of a line.
     "tests per line of product": 203,
