@@ -165,5 +165,8 @@ class FileSecret(SecretStr):
                     if self.fixed_part(text) == self.fixed_part(self._text):
                         self._text = text
                     else:
-                        _log.warning("%s: the file names another source; reload", self._path)
+                        _log.warning(
+                            "%s: more than the password of the URL has changed; reload to use it",
+                            self._path,
+                        )
         return self._text

@@ -4,8 +4,8 @@ While the backend is down, lookups fail immediately, and the backend tries to co
 These failures do not count for the circuit breaker, because an open circuit would prolong the
 outage. After a failed lookup, a probe on another connection shows whether the server is down.
 
-Three tasks run in the background. One connects, probes the server and checks the table. Another one
-observes the servers in use, and the third moves lookups to a better server.
+Three tasks run in the background. One connects, probes the server and checks the table. The second
+observes the servers in use. The third moves lookups to a server of the preferred role.
 """
 
 from __future__ import annotations

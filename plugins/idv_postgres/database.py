@@ -227,7 +227,10 @@ class Database:
         await self.fetch(NO_LOOKUP, "")
 
     async def follows(self, connection: Connection | None = None) -> bool:
-        """Return whether a standby, by default the server in use, follows within 2 s."""
+        """Wait up to 2 s until a standby is within ``max_lag``; return whether it is.
+
+        Without ``connection``, check the server in use.
+        """
         run = self.fetch if connection is None else partial(self.executor.run, connection)
         for _ in range(8):
             if (await run(NO_LOOKUP, "")).reason is None:

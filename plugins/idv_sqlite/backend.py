@@ -1,6 +1,6 @@
 """Lookups in a SQLite file; other programs may write, replace or damage it at any time.
 
-The backend checks the file every second. There are three results:
+The backend checks the file every second. A check has one of three results:
 
 - The file was written through SQLite: every connection sees the new rows; the cache is purged.
 - The file was replaced, or changed without SQLite's knowledge (a copy over it): the backend opens
@@ -10,9 +10,9 @@ The backend checks the file every second. There are three results:
   or `Broken`. If the file was damaged in place, it is closed, and every lookup raises. The next
   check with a valid file ends this state.
 
-Each result needs an unchanged signature of the file since the last check. Otherwise the file is
-checked first: after a copy over the file, SQLite may combine cached pages of the old file with
-pages of the new one, and follow one user's index entry to another user's row.
+Before a lookup returns, the signature of the file is compared with that of the last check. If it
+differs, the file is checked first. After a copy over the file, SQLite may combine cached pages of
+the old file with pages of the new one, and follow one user's index entry to another user's row.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def has_credential(self) -> bool:
-        """Return whether ``auth`` or ``tls`` has a credential, apart from headers of requests."""
+        """Return whether ``auth`` or ``tls`` has a credential. Headers of requests do not count."""
         return not isinstance(self.auth, NoCredential) or self.tls.cert_file is not None
 
     def warnings(self) -> Iterator[str]:

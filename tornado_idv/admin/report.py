@@ -130,7 +130,7 @@ class Report(Struct):
 
 
 def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
-    """Return the sum of the reports of workers. A failure in one worker is a failure."""
+    """Return the sum of the reports of workers. What fails in one worker has failed."""
     parts: dict[str, list[PartReport]] = {}
     for name, part in chain.from_iterable(each.parts.items() for each in reports):
         parts.setdefault(name, []).append(part)

@@ -110,10 +110,10 @@ def _section(name: str) -> tuple[type[Options], FieldInfo]:
 
 
 def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
-    """Return the type of a section with a ``kind``: the options type of that kind.
+    """Return the type of a section whose ``kind`` selects the type of its options.
 
-    Not an annotated union: Python reduces a union of one type to the type. An unknown kind would
-    then be reported as many unknown options.
+    An annotated union would fail for a single kind. Python reduces a union of one type to that
+    type, so an unknown kind would be reported as many unknown options.
     """
     if not choices:
 

@@ -144,7 +144,7 @@ def _first_site(tree: Any) -> str:
 
 
 def _identifiers(tree: Any) -> Identifiers | None:
-    """The valid forms of identifiers, for canaries; ``None`` if these settings are not valid."""
+    """Return the forms of identifiers for canaries; ``None`` if ``identifiers`` is not valid."""
     with suppress(ValidationError):
         own = IdentifierSettings.model_validate(value_at(tree, "identifiers") or {})
         settings = Settings.model_construct(profile_sites=(), backends=(), identifiers=own)

@@ -91,7 +91,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 class SchemaGenerator(GenerateJsonSchema):
-    """Describes the settings as they are in the file, and not as they are parsed."""
+    """Describes the settings with their values in the file, not the parsed values."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         # An unused setting is omitted; null would be read as text.

@@ -77,13 +77,15 @@ class AllFunctions(Functions):
     @signature({"types": ["string"]}, {"types": ["string"]})
     def _func_trim_prefix(self, text: str, prefix: str) -> str:
         if not text.startswith(prefix):
-            raise ValueError("lacks the prefix")  # the unchanged text would be another identifier
+            raise ValueError(
+                "the text does not begin with the prefix"
+            )  # the unchanged text would be another identifier
         return text[len(prefix) :]
 
     @signature({"types": ["string"]}, {"types": ["string"]})
     def _func_trim_suffix(self, text: str, suffix: str) -> str:
         if not text.endswith(suffix):
-            raise ValueError("lacks the suffix")
+            raise ValueError("the text does not end with the suffix")
         return text[: len(text) - len(suffix)]
 
     @signature({"types": []})

@@ -33,7 +33,7 @@ class Layer(Protocol):
         ...
 
     def purge(self, purge: Purge) -> None:
-        """Purge answers from this layer, after the purge of the cache of the directory."""
+        """Purge answers from this layer. The directory has purged its own cache before."""
         ...
 
     def follow(self) -> None:

@@ -65,9 +65,10 @@ class SingleFlight:
         self._deadlines = DeadlineQueue(self._time_out)
 
     def add(self, query: Query) -> asyncio.Future[Answer]:
-        """Join the running lookup of the query, or start one, unless one has just failed.
+        """Return a future for the answer, by the running lookup of the query or by a new lookup.
 
-        After a timeout the next caller starts a new lookup.
+        If a lookup of the query has just failed, none is started: the future has that failure, or
+        the stale answer. After a timeout the next caller starts a new lookup.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()

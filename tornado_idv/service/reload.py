@@ -118,7 +118,7 @@ class Reloader:
         return self._next
 
     async def reload(self, trigger: str, **audited: str | None) -> ReloadResult:
-        """Do as `start`, and return the result."""
+        """Start a reload as `start` does, wait for its end, and return its result."""
         task = self.start(trigger, **audited)
         await asyncio.wait([task])
         if task.cancelled():
@@ -229,9 +229,10 @@ def applicable(
 
 @dataclass
 class Configuration:
-    """A file and its settings, the plugins, and the rate limits that all processes share.
+    """The configuration of a process: a file with its settings, the plugins, and the rate limits.
 
-    Processes with another ``generation`` have another configuration.
+    All processes share the rate limits. ``generation`` increases with each reload: processes with
+    the same number have the same configuration.
     """
 
     file: ConfigFile

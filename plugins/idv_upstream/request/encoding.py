@@ -206,7 +206,7 @@ def compile_form(members: Mapping[str, str], known: Placeholders) -> Parts:
 
 
 def parse_json(body: Any) -> Any:
-    """Return the tree of a JSON body. A body written as text is parsed."""
+    """Return a configured JSON body as mappings and lists. A text is parsed as JSON."""
     try:
         return strict_json.loads(body, max_depth=128) if isinstance(body, str) else body
     except ValueError:

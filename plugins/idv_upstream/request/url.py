@@ -47,7 +47,10 @@ class Url(NamedTuple):
 
 
 def _is_origin(text: str) -> bool:
-    """Return whether the HTTP client accepts this origin. yarl does not check IPv6 addresses."""
+    """Return whether the HTTP client accepts this origin.
+
+    IPv6 addresses are checked here, since yarl does not check them.
+    """
     if not _ORIGIN.fullmatch(text):
         return False
     try:

@@ -112,7 +112,9 @@ class ResponseOptions(Options):
                 [InitErrorDetails(type="missing", loc=(name,), input=None) for name in missing],
             )
         if self.match == "echo" and not (self.check_echo and self.select is not None):
-            raise ValueError("match: echo needs select for the list, and check_echo")
+            raise ValueError(
+                "match: echo needs select, an expression for the list, and check_echo: true"
+            )
         return self
 
     def warnings(self) -> Iterator[str]:
@@ -163,9 +165,10 @@ class ResponseOptions(Options):
 def _results_for_others(expression: Expression, errors: Sequence[Expression]) -> list[Any]:
     """Return the results of an expression for unexpected responses, such as an error.
 
-    The expression is evaluated on generated documents. In these, each member of the expression is
-    missing, an unknown text, a literal of ``errors``, an object, or a list of objects. The objects
-    have the same members. Documents for which one of ``errors`` is true are omitted.
+    The expression is evaluated on generated documents. They vary each member that the expression
+    or a condition in ``errors`` reads: the member is missing, an unknown text, a literal of
+    ``errors``, the document itself, or a list with the document. Documents for which a condition in
+    ``errors`` is true are omitted.
     """
     names = sorted(expression.members.union(*(each.members for each in errors)))
     nodes = [node for each in errors for node in nodes_of(each.node)]

@@ -121,7 +121,8 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     default="40s",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Time before the second lookup of users whose accounts would be listed.",
+    help="Wait this long before users of gone accounts are looked up a second time; "
+    "0s for no second lookup.",
 )
 @click.option(
     "--deadline",

@@ -127,7 +127,7 @@ users.add_command(compare)
     metavar="N|P%",
     callback=parsed_by(Share.parse),
     help="Change nothing if more rows than this are rejected.  "
-    "[default: 1%, and only rows of stored users]",
+    "[default: 1%, and no row whose user is not stored]",
 )
 @click.option(
     "--max-removed",

@@ -38,7 +38,7 @@ _MAX_BODIES = 20_000
 
 
 class _KnownQuery(Struct, frozen=True, gc=False):
-    """The query of a body, and the name of its user in the access log."""
+    """The lookup that a request body asks for; ``subject`` names the user in the access log."""
 
     query: Query
     subject: str | None
