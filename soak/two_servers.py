@@ -7,6 +7,8 @@ trusted because of the canary on the other server.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -35,8 +37,10 @@ from support.http.scripted_server import a_request
 from support.http.tcp_relay import Relay, relaying
 from support.processes.service import KEY
 
-MAX_AGE = 0.3
-"""``max_age`` of the canary, in seconds."""
+MAX_AGE = 1.0
+"""``max_age`` of the canary, in seconds; a service connects to the other server sooner."""
+_KEPT = 4.0
+"""How long an HTTP cache keeps a response, in seconds; a server is away for less before a fault."""
 _ALL = ("127.0.0.1",)
 _CANARY = (
     f"canary: {{nickname: '@{CANARY.nickname}', card_number: '{CANARY.card}',"
@@ -205,6 +209,25 @@ class HttpCopy(Copy):
         return {"login": each.nickname, "card": each.card, "plan": each.plan}
 
 
+class AgedHttpCopy(HttpCopy):
+    """The same behind an HTTP cache that ignores ``no-cache``, but sends ``Age``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stored: dict[str, tuple[float, bytes]] = {}
+
+    def _respond(self, request: str) -> bytes:
+        target, now = request.split(" ")[1], time.monotonic()
+        stored_at, stored = self._stored.get(target, (-math.inf, b""))
+        if now - stored_at < _KEPT:
+            age = math.ceil(now - stored_at)
+            return stored.replace(b"\r\n", b"\r\nAge: %d\r\n" % age, 1)
+        response = super()._respond(request)
+        if CANARY.nickname.encode() in response:
+            self._stored[target] = now, response
+        return response
+
+
 @asynccontextmanager
 async def running_two_ldap_servers(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
     """Run a service with two ``uris``, for at most ``max_seconds``."""
@@ -251,7 +274,7 @@ async def running_two_postgres_servers(
 
 @asynccontextmanager
 async def running_two_upstreams(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
-    """Run services over two directories, over one behind a cache, and over another instance."""
+    """Run services over two directories, over one behind each cache, and over another instance."""
     async with AsyncExitStack() as stack:
         build = Builder(folder, max_seconds, stack)
 
@@ -267,7 +290,7 @@ async def running_two_upstreams(folder: Path, max_seconds: float) -> AsyncIterat
                 f"     {options},\n     {_BACKEND}}}\n"
             )
 
-        two, one = [HttpCopy(), HttpCopy()], HttpCopy()
+        two, one, aged = [HttpCopy(), HttpCopy()], HttpCopy(), AgedHttpCopy()
         one.kept = {}
         far = HttpCopy()
         # The inner instance has no canary. It caches the canary for long, but no "not found".
@@ -285,6 +308,7 @@ async def running_two_upstreams(folder: Path, max_seconds: float) -> AsyncIterat
         yield [
             await _site(build, "upstream", two, both),
             await _site(build, "cached", [one], await backend("cached", one)),
+            await _site(build, "aged", [aged], await backend("aged", aged)),
             await _site(build, "outer", [far], outer),
         ]
 
