@@ -351,6 +351,22 @@ async def test_canary_is_looked_up_before_all_lookups_that_wait() -> None:
     assert users.asked[:3] == ["@1", "@idv-canary", "@2"]
 
 
+async def test_canaries_are_looked_up_before_lookups_that_wait_for_a_permit() -> None:
+    canaries = [BY_NICKNAME, {"absent": "@idv-disabled"}]
+    users = Users(BIRD, canary=canaries, max_concurrent=1)
+    users.held["@first"] = asyncio.Event()
+    asking = guard(users)
+    names = ("first", "second", "third")
+    lookups = [asyncio.create_task(is_believed(asking, ByNickname(name))) for name in names]
+    await settle()
+    asking.canaries[ByNickname].check()
+    await settle()
+    users.held["@first"].set()
+    assert all(await asyncio.gather(*lookups))
+    # A permit that becomes free goes to the second lookup: the next canary is not queued yet.
+    assert users.asked[:5] == ["@first", "@idv-canary", "@second", "@idv-disabled", "@third"]
+
+
 async def test_caller_that_leaves_does_not_end_the_lookup_of_the_canary() -> None:
     users = Users(BIRD, canary=BY_NICKNAME)
     gate = users.held["@idv-canary"] = asyncio.Event()

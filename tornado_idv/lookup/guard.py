@@ -120,7 +120,6 @@ class Guard:
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
         self._bulkhead = Bulkhead(options.max_concurrent)
-        self._canary_queries = frozenset(canaries_of(options).values())
         self._failing = False
         self._next_recovery = -inf
 
@@ -225,7 +224,7 @@ class Guard:
             # The other half is for the call, or for the next backend. Canaries go first: other
             # lookups wait for their results.
             until = (asyncio.get_running_loop().time() + deadline) / 2
-            if not await self._bulkhead.acquire(until, first=query in self._canary_queries):
+            if not await self._bulkhead.acquire(until, first=canary):
                 raise NotCalled("max_concurrent reached, and timed out in its queue")
         permit: Permit | None = None
         report: Callable[[Permit], object] = self.breaker.abandoned  # also if cancelled
