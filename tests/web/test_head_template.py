@@ -245,12 +245,27 @@ def test_head_that_can_have_no_template_leaves_those_of_its_key_their_share(data
     assert (len(templates), templates.find(data)) == (1, None)
 
 
-def test_lines_that_end_otherwise_have_no_shape() -> None:
-    """To look at each of thousands would take milliseconds."""
-    assert shape_of(LINE + b"\r\nHost: x\r\n" + b"\n:" * 8000 + b"\r\n\r\n") is None
-    assert shape_of(LINE + b"\r\n" + b"a:\r\n" * 41 + b"\r\n") is None
-    assert shape_of(HEAD[:-1]) is None
-    assert shape_of(HEAD) is not None
+def test_form_has_at_most_forty_fields() -> None:
+    templates = HeadTemplates[str]()
+    more = [b"a%d: 1" % number for number in range(41 - len(FIELDS))]
+    for data in (head_of(*FIELDS, *more), head_of(*FIELDS, *more[1:])):
+        learn_twice(templates, data, "key")
+        assert (templates.find(data) is not None) is (data.count(b"\r\n") == 42)
+
+
+@pytest.mark.parametrize("name", SIGNIFICANT)
+def test_value_of_a_significant_field_makes_another_form_and_no_other_value_does(name: str) -> None:
+    """However the client spells the name."""
+
+    def shape(inert: bytes, significant: bytes) -> int | None:
+        lines = [b"X-%b: %b", b"%b: %b" % (name.title().encode(), significant), b"A: %b" % inert]
+        return shape_of(head_of(lines[0] % (name.encode(), inert), *lines[1:]))
+
+    assert shape(b"1", b"1") == shape(b"22:2", b"1") != shape(b"1", b"2")
+
+
+def test_incomplete_head_has_no_form() -> None:
+    assert [shape_of(HEAD[:-1]), shape_of(LINE)] == [None, None]
 
 
 def test_size_of_a_template_is_bounded() -> None:

@@ -87,14 +87,18 @@ def test_cached_head_is_shared_by_connections(
 def test_heads_of_many_kinds_of_client_of_one_key_are_known(
     make_harness: Callable[..., Harness],
 ) -> None:
-    """In rotation on one connection, as behind a gateway, and with another ``Host`` each time."""
+    """In rotation on one connection, as behind a gateway, and with another ``Host`` each time.
+
+    Also with some requests of each kind in a row.
+    """
     harness = make_harness()
     kinds = [ask_for("alice", b"X-Client-%d: 1" % number) for number in range(30)]
     client = harness.ask(*kinds, *kinds)
     before = harness.app.asked
     for number in range(10):
         client.send(*(each.replace(b"Host: x", b"Host: %d.x:8080" % number) for each in kinds))
-    assert client.statuses == [200] * 360
+    client.send(*(each for each in kinds for _ in range(3)))
+    assert client.statuses == [200] * 450
     assert harness.app.asked == before
 
 

@@ -68,7 +68,9 @@ _PATTERNS = {
     "traceparent": re.compile(_VALID % TRACEPARENT.encode()),
     "tracestate": re.compile(rb"(" + _VALUE + rb")"),
 }
-_SHAPE = re.compile(rb"\n((?i:" + "|".join(SIGNIFICANT).encode() + rb"):.*+|[^:\n]*+)")
+_NAMED = "".join(rf"(?<!\n{name}:)" for name in SIGNIFICANT)
+_DROPPED = re.compile(rb":(?i:%b).*" % _NAMED.encode())
+"""The value of a field that is not significant, from its colon on."""
 
 
 _Meaning = TypeVar("_Meaning")
@@ -105,26 +107,24 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
 def shape_of(data: bytes | bytearray) -> int | None:
     """Return a hash of the fixed parts of the head that ``data`` begins with.
 
-    ``None`` for a head that is not complete, or has too many fields for a template.
+    ``None`` for a head that is not complete. A head with too many fields for a template has any
+    hash.
     """
     end = data.find(_HEAD_END, 0, MAX_HEAD)
-    lines = data.count(b"\n", 0, end)
-    if end < 0 or lines > _MAX_FIELDS or data.count(b"\r\n", 0, end) < lines:
-        return None
-    line = bytes(data[: data.find(b"\r\n")])
-    return hash((line, *_SHAPE.findall(data, len(line), end)))
+    return None if end < 0 else hash(b"".join(_DROPPED.split(data[:end], _MAX_FIELDS)))
 
 
 def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Meaning] | None:
     """Return the template of an accepted head, ``None`` for an unsuitable head."""
     start = head.data.find(b"\r\n") + 2
+    fields = head.data[start : -len(_HEAD_END)].split(b"\r\n")
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
-    if is_absolute or any(name in head.headers for name in _NEVER):
+    if is_absolute or len(fields) > _MAX_FIELDS or any(name in head.headers for name in _NEVER):
         return None
     parts, literal = [], 0
     groups, count = dict.fromkeys(CARRIED, 0), 1
     names = set()
-    for line in head.data[start : -len(_HEAD_END)].split(b"\r\n"):
+    for line in fields:
         field, colon, sent = line.partition(b":")
         name = field.decode().lower()
         value = _PATTERNS.get(name, _ANY)
@@ -161,7 +161,7 @@ class HeadTemplates(Generic[_Meaning]):
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
-        self._by_shape: OrderedDict[int, HeadTemplate[_Meaning]] = OrderedDict()
+        self._by_shape: OrderedDict[int | None, HeadTemplate[_Meaning]] = OrderedDict()
         """The least recently found first."""
         self._seen: OrderedDict[int, int] = OrderedDict()
         """How often a shape came, the least recent first."""
@@ -173,9 +173,9 @@ class HeadTemplates(Generic[_Meaning]):
 
     def find(self, data: bytes | bytearray) -> HeadTemplate[_Meaning] | None:
         """Return the template that the head in ``data`` may match."""
-        shape = shape_of(data) if self._by_shape else None
-        template = self._by_shape.get(shape) if shape is not None else None
-        if shape is not None and template is not None:
+        shape = shape_of(data)
+        template = self._by_shape.get(shape)
+        if template is not None:
             self._by_shape.move_to_end(shape)
         return template
 

@@ -79,14 +79,19 @@ class KnownHeads:
 
 
 class HeadMatcher:
-    """The fast path of one connection. It tries its last template first."""
+    """The fast path of one connection.
 
-    __slots__ = ("_heads", "_peer", "_template")
+    It tries the template of its last two requests first, but none if these were of two kinds: a
+    proxy sends those of many clients on one connection.
+    """
+
+    __slots__ = ("_heads", "_last", "_peer", "_template")
 
     def __init__(self, heads: KnownHeads, peer: Peer) -> None:
         self._heads = heads
         self._peer = peer
         self._template: HeadTemplate[_Meaning] | None = None
+        self._last: HeadTemplate[_Meaning] | None = None
 
     def match(self, data: bytes | bytearray) -> MatchedRequest | None:
         """Return the request at the start of ``data``, ``None`` for an unknown head."""
@@ -97,7 +102,8 @@ class HeadMatcher:
             match = template.match(data) if template is not None else None
             if template is None or match is None:
                 return None
-            self._template = template
+            self._template = template if self._last in (None, template) else None
+            self._last = template
         length = int(match[template.length])
         if not 0 < length <= self._heads.max_body:
             return None
