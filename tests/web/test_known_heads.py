@@ -42,7 +42,7 @@ def fast_path(harness: Harness) -> KnownHeads:
 
 def bodies(harness: Harness) -> list[bytes]:
     """The bodies whose meaning is kept."""
-    return [*fast_path(harness)._queries["identify/url"]]
+    return [*fast_path(harness)._bodies["identify/url"]]
 
 
 def test_body_is_kept_when_its_answer_is_cached(harness: Harness) -> None:

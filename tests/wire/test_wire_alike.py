@@ -33,7 +33,7 @@ EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "100"))
 PROXIES = ("127.0.0.1", "2001:db8::/32")
 CLIENTS = ("127.0.0.1", "192.0.2.7", "2001:db8::1")
 """Where each calls from: the same bytes may come from a trusted proxy and from anyone."""
-URL, CARD = b"/api/v1/identify/url", b"/api/v1/identify/card"
+URL, CARD, BATCH = (b"/api/v1/identify/" + each for each in (b"url", b"card", b"batch"))
 BEATE = User(plan="Pro", card_number="2", nickname="beate")
 USERS = (ALICE, BEATE, User(plan="Pro", card_number=ALICE.card_number, nickname="alice"))
 KEYS = (
@@ -51,6 +51,9 @@ BODIES = (
     b'{"card_number": "4000123412341234"}',
     b'{"card_number": "2"}',
     b'{"input": "@alice", "x": 1}',
+    b'{"items": [{"input": "@alice"}, {"card_number": "2"}, {"input": "@alice"}]}',
+    b'{"items": [{"input": "@nobody"}, {"input": "@beate"}]}',
+    b'{"items": [{"input": "@nobody"}, {"input": "no one"}]}',
     b"[]",
     b"",
 )
@@ -217,7 +220,7 @@ class Done:
 def request(draw: st.DrawFn) -> bytes:
     """A request, mostly a plain one that is likely to come again."""
     body = draw(st.sampled_from(BODIES))
-    path = CARD if b"card" in body else URL
+    path = BATCH if b"items" in body else CARD if b"card" in body else URL
     plain = draw(st.integers(0, 3)) > 0
     length = len(body) if plain else max(0, len(body) + draw(st.integers(-1, 1)))
     fields = [

@@ -13,7 +13,9 @@ from tornado_idv.log_format import format_time
 from tornado_idv.web.auth import BearerAuthMixin
 from tornado_idv.web.content_negotiation import check_accept
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
+from tornado_idv.web.fast_path.known_heads import KnownHeads, Read
 from tornado_idv.web.handler import ApiHandler
+from tornado_idv.web.lookups import Operation
 
 _SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\r\n'
 """RFC 6750, section 3.1."""
@@ -55,6 +57,13 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
         if exceeded is not None:
             raise rate_limited(exceeded)
         return limits
+
+    def learn_head(self, operation: Operation, read: Read) -> None:
+        """Let the fast path learn the accepted request."""
+        heads: KnownHeads | None = self.settings.get("known_heads")
+        connection = self.request.connection
+        if heads and self.key_id and isinstance(connection, Exchange):
+            heads.learn(connection.head, self.key_id, operation, read)
 
 
 class KeyHandler(AuthenticatedHandler):

@@ -8,13 +8,12 @@ from functools import partial
 from typing import ClassVar
 
 from tornado_idv.errors import InvalidFormat
-from tornado_idv.http.exchange import Exchange
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Query
 from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.content_negotiation import check_media_types
-from tornado_idv.web.fast_path.known_heads import KnownHeads
+from tornado_idv.web.fast_path.known_heads import read_query
 from tornado_idv.web.lookups import (
     IDENTIFY_CARD,
     IDENTIFY_URL,
@@ -65,19 +64,12 @@ class IdentifyHandler(LookupHandler):
         check_media_types(self.request.headers)
         parse = partial(self.operation.query, self.body, self.api.identifiers)
         await self.look_up(parse, limits)
+        self.learn_head(self.operation, read_query)
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         if PAST_CACHE in self.request.headers:
             return await find_past_cache(self.api, query, limits)
         return await super()._look_up(query, limits)
-
-    def on_finish(self) -> None:
-        """Add the head of an accepted request to the known heads of the fast path."""
-        super().on_finish()
-        heads: KnownHeads | None = self.settings.get("known_heads")
-        connection = self.request.connection
-        if heads and self.query and self.key_id and isinstance(connection, Exchange):
-            heads.learn(connection.head, self.key_id, self.operation)
 
 
 class IdentifyUrlHandler(IdentifyHandler):

@@ -105,7 +105,7 @@ def answer(
 def find_cached(api: ApiContext, query: Query, limits: KeyLimits | None) -> Result | None:
     """Return the result of a lookup from the cache, or ``None`` if it is not cached."""
     cached = api.directory.get_cached(query)
-    return None if cached is None else _result_of(cached, limits, "hit")
+    return None if cached is None else result_of(cached, limits, "hit")
 
 
 def start_lookup(
@@ -128,12 +128,13 @@ async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | Non
     end = (await api.directory.explain(query)).end
     if isinstance(end, LookupFailed):
         raise end
-    if end.found and limits is not None:  # if no user was found, `_result_of` charges the miss
+    if end.found and limits is not None:  # if no user was found, `result_of` charges the miss
         limits.charge_miss()
-    return _result_of(end, limits, "miss")
+    return result_of(end, limits, "miss")
 
 
-def _result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> Result:
+def result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> Result:
+    """Return the result of a lookup. Without a user, it is charged to the key's ``limits``."""
     if answer.user is not None:
         return Result(200, answer.body, "", None, None, cache, answer.backend)
     if limits is not None:
@@ -154,7 +155,7 @@ def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
         cache = "coalesced"
     elif answer.shared:
         cache = "shared"
-    return _result_of(answer, limits, cache)
+    return result_of(answer, limits, cache)
 
 
 def result_of_error(error: BaseException, cache: CacheResult | None = None) -> Result:

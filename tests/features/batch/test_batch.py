@@ -7,7 +7,7 @@ import gc
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until
+from support.http.in_process import Harness, ask_for, harnesses, issued_keys
 from support.http.threaded_server import serving_in_thread
 from support.processes.process import eventually
 from support.processes.reloads import Gated, ReloadHarness, Response, config, post, reloadable
@@ -30,6 +31,8 @@ from support.processes.service import (
     Reply,
     serving,
 )
+from tornado_idv.keys.api_key import ApiKey, Scope
+from tornado_idv.keys.token import digest
 
 BATCH = "/api/v1/identify/batch"
 ITEMS = [
@@ -365,3 +368,83 @@ async def test_batch_whose_lookups_cannot_begin_in_time_is_undetermined(tmp_path
         while harness.service.directories.current.batch_slots.try_acquire():
             pass
         assert (await ask(harness, "@a", "@b")).record["summary"]["undetermined"] == 2
+
+
+ALICE, CARD, ABSENT = (
+    b'{"input": "@alice"}',
+    b'{"card_number": "4000123412341234"}',
+    b'{"input": "@x"}',
+)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Harness]]:
+    with harnesses() as factory:
+        yield factory
+
+
+def request(*items: bytes, key: str = KEY) -> bytes:
+    """A batch; all have the same head, but for its length and key."""
+    head = ask_for("", key=key).partition(b"Content-Length")[0].replace(b"/url", b"/batch")
+    body = b'{"items": [%b]}' % b", ".join(items)
+    return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+
+
+@pytest.mark.parametrize(
+    ("data", "handled"),
+    [
+        (request(ALICE), 0),
+        (request(ALICE, CARD, ABSENT, ALICE), 0),
+        (request(*[ALICE] * 40), 0),
+        (request(*[ALICE] * 60), 1),
+        (request(ALICE, b'{"input": "@y"}'), 1),
+        (request(ALICE, b'{"input": "no one"}'), 1),
+        (request(ALICE, b"{}"), 1),
+        (request(), 1),
+        (request(ALICE, key=CARDS_ONLY_KEY), 1),
+        (request(CARD, key=CARDS_ONLY_KEY), 1),
+        (request(ALICE, key="B" * 40), 1),
+    ],
+)
+def test_fast_path_answers_cached_batches_as_the_handlers_do(
+    make: Callable[..., Harness], data: bytes, handled: int
+) -> None:
+    """And leaves the others to them."""
+    seen = []
+    for fast_path in (True, False):
+        observed: list[tuple[str, bool]] = []
+        harness = make(fast_path=fast_path)
+        hear = lambda query, cached, observed=observed, **_: observed.append((query.text, cached))  # noqa: E731
+        harness.directory.observe("test", [hear], [hear])
+        client = harness.ask(*[request(ALICE, CARD, ABSENT)] * 3)
+        before = harness.app.asked
+        client.send(data)
+        if fast_path:
+            assert harness.app.asked == before + handled
+        seen.append((client.steady, harness.access(), observed, harness.counters.cache_lookups))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(("scope", "item"), [("identify:url", CARD), ("identify:card", ALICE)])
+def test_key_without_the_scope_of_an_item_gets_no_answer_on_the_fast_path(
+    make: Callable[..., Harness], scope: Scope, item: bytes
+) -> None:
+    """Though another key has had the answer to the same bytes."""
+    harness = make()
+    token = "B" * 40
+    keys = [*issued_keys(), ApiKey("other", digest(token), scopes=frozenset({scope}))]
+    harness.keys.replace(harness.keys.merged(keys, []))
+    client = harness.ask(*[request(item)] * 4, request(item, key=token))
+    assert [b"insufficient_scope" in body for _, body in client.answers] == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("limits", [{"requests": "14/hour"}, {"misses": "6/hour"}])
+def test_fast_path_charges_the_items_of_a_batch(
+    make: Callable[..., Harness], limits: dict[str, str]
+) -> None:
+    statuses = [
+        make(fast_path=each, **limits).ask(*[request(ALICE, ABSENT)] * 9).statuses
+        for each in (True, False)
+    ]
+    assert statuses[0] == statuses[1]
+    assert 3 < statuses[0].count(200) < 9

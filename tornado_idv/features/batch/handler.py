@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
+from msgspec.structs import replace
+
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidFormat, Unavailable
 from tornado_idv.keys.api_key import ApiKey
@@ -19,13 +21,16 @@ from tornado_idv.web.app import API, Route
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.content_negotiation import check_media_types
 from tornado_idv.web.errors import ApiError, ApiException
+from tornado_idv.web.fast_path.known_heads import KnownBody
 from tornado_idv.web.json_body import parse_object, text_member
 from tornado_idv.web.lookups import (
     IDENTIFY_CARD,
     IDENTIFY_URL,
+    ApiContext,
     Operation,
     PendingLookup,
     find_cached,
+    result_of,
     result_of_error,
     start_lookup,
 )
@@ -68,6 +73,7 @@ class BatchHandler(AuthenticatedHandler):
         limits = self.limits_within(key, len(items))
         parsed = [self._parse(key, limits, *each) for each in items]
         self.respond(await self._look_up_all(parsed, limits))
+        self.learn_head(replace(IDENTIFY_URL, route=self.route), _read_cached)
 
     def _parse(
         self, key: ApiKey, limits: KeyLimits | None, operation: Operation, record: dict[str, Any]
@@ -98,8 +104,8 @@ class BatchHandler(AuthenticatedHandler):
             if limits is not None and result.status == ApiError.NOT_FOUND.status:
                 for _ in range(queries[query] - 1):
                     limits.charge_miss()
-        return self._combined(
-            [each if isinstance(each, Result) else found[each] for each in results]
+        return _combine(
+            api, [each if isinstance(each, Result) else found[each] for each in results]
         )
 
     async def _look_up(
@@ -132,29 +138,47 @@ class BatchHandler(AuthenticatedHandler):
         done = {query: each for query, each in lookups.items() if each.future.done()}
         return results | {query: each.result() for query, each in done.items()}
 
-    def _combined(self, results: Sequence[Result]) -> Result:
-        counters, directory = self.api.counters, self.api.directory
-        failed_after = time.time() - DEGRADED_TIME
-        is_degraded = any(each.problem for each in directory.canaries) or any(
-            counters.backends[each.name].last_error_at > failed_after for each in directory.guards
-        )
-        for cache, number in Counter(map(attrgetter("cache"), results)).items():
-            if cache is not None:
-                counters.cache_lookups[cache] += number
-        numbers = Counter(map(attrgetter("status"), results))
-        found, missing, invalid = numbers[200], numbers[404], numbers[422]
-        body = (
-            b'{"status":"ok","results":[%b],"summary":{"found":%d,"not_found":%d,"invalid":%d'
-            b',"undetermined":%d},"degraded":%b}'
-        ) % (
-            b",".join([each.body for each in results]),
-            found,
-            missing,
-            invalid,
-            len(results) - found - missing - invalid,
-            b"true" if is_degraded else b"false",
-        )
-        return Result(200, body)
+
+def _read_cached(api: ApiContext, _: Operation, key: ApiKey, body: bytes) -> KnownBody | None:
+    """Return the queries of a batch with their answers if all are cached."""
+    cached: list[tuple[Query, Answer]] = []
+    for operation, record in parse_items(body):
+        query = operation.parse(api.identifiers, text_member(record, operation.field))
+        answer = api.directory.cache.get(query)
+        if answer is None or operation.scope not in key.scopes:
+            return None
+        cached.append((query, answer))
+    return KnownBody(cached, None, len(cached), _answer_cached)
+
+
+def _answer_cached(
+    api: ApiContext, cached: list[tuple[Query, Answer]], limits: KeyLimits | None, _: RequestContext
+) -> Result:
+    for query, answer in cached:
+        api.directory.on_hit(query, answer)
+    return _combine(api, [result_of(answer, limits, "hit") for _, answer in cached])
+
+
+def _combine(api: ApiContext, results: Sequence[Result]) -> Result:
+    """Return the result of a batch from those of its items, and count these."""
+    counters, directory = api.counters, api.directory
+    failed_after = time.time() - DEGRADED_TIME
+    is_degraded = any(each.problem for each in directory.canaries) or any(
+        counters.backends[each.name].last_error_at > failed_after for each in directory.guards
+    )
+    for cache, number in Counter(map(attrgetter("cache"), results)).items():
+        if cache is not None:
+            counters.cache_lookups[cache] += number
+    numbers = Counter(map(attrgetter("status"), results))
+    found, missing, invalid = numbers[200], numbers[404], numbers[422]
+    undetermined = len(results) - found - missing - invalid
+    bodies = b",".join([each.body for each in results])
+    degraded = b"true" if is_degraded else b"false"
+    body = (
+        b'{"status":"ok","results":[%b],"summary":{"found":%d,"not_found":%d,"invalid":%d'
+        b',"undetermined":%d},"degraded":%b}'
+    ) % (bodies, found, missing, invalid, undetermined, degraded)
+    return Result(200, body)
 
 
 def parse_items(body: bytes) -> list[Item]:

@@ -107,8 +107,7 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
 def shape_of(data: bytes | bytearray) -> int | None:
     """Return a hash of the fixed parts of the head that ``data`` begins with.
 
-    ``None`` for a head that is not complete. A head with too many fields for a template has any
-    hash.
+    ``None`` for a head that is not complete.
     """
     end = data.find(_HEAD_END, 0, MAX_HEAD)
     return None if end < 0 else hash(b"".join(_DROPPED.split(data[:end], _MAX_FIELDS)))

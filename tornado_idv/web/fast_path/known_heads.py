@@ -4,7 +4,7 @@ A request head is recognized by a template, a key by its token's digest and a qu
 its body. Answers are not kept here: they come from the `Directory`. The other duties of the
 handlers are done here as well: the limits are charged, observers are called, the response is
 counted and gets a request id, the access log gets its line. Requests with an invalid key, over a
-limit or with an invalid body are left to the handlers.
+limit or with an invalid body are left to the handlers, as is a batch with an uncached item.
 
 A body is stored when its answer comes from the cache. A client that guesses rarely repeats a body,
 so its bodies do not evict others.
@@ -15,8 +15,10 @@ from __future__ import annotations
 import re
 from asyncio import Future
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from hashlib import sha256
 from time import monotonic
+from typing import Any
 
 from msgspec import Struct
 
@@ -24,8 +26,9 @@ from tornado_idv.errors import InvalidFormat
 from tornado_idv.http.exchange import Peer, ResponseSink
 from tornado_idv.http.head import RequestHead
 from tornado_idv.http.serving import Match
+from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.token import MAX_LENGTH
-from tornado_idv.model import Answer, Query
+from tornado_idv.model import Answer
 from tornado_idv.trace_context import Trace, valid_state
 from tornado_idv.web.access_log import LoggedRequest, record_response
 from tornado_idv.web.fast_path.head_template import HeadTemplate, HeadTemplates
@@ -37,18 +40,25 @@ _MAX_BODIES = 20_000
 """The maximum number of bodies of one operation; each takes usually 0.4 KiB, at most 1.6 KiB."""
 
 
-class _KnownQuery(Struct, frozen=True, gc=False):
-    """The lookup that a request body asks for; ``subject`` names the user in the access log."""
+class KnownBody(Struct, frozen=True, gc=False):
+    """The query for ``answer``, the name of its user in the log, and the number of lookups."""
 
-    query: Query
-    subject: str | None
+    query: Any
+    subject: str | None = None
+    lookups: int = 1
+    answer: Callable[..., Result | PendingLookup] = answer
+
+
+Read = Callable[[ApiContext, Operation, ApiKey, bytes], KnownBody | None]
+"""Reads a body for the fast path. ``None`` or `InvalidFormat` leave the request to the handlers."""
 
 
 class _Meaning(Struct, frozen=True, eq=False):
     """The operation of a template, and the known bodies of its requests, the oldest first."""
 
     operation: Operation
-    queries: OrderedDict[bytes, _KnownQuery]
+    read: Read
+    bodies: OrderedDict[bytes, KnownBody]
 
 
 class KnownHeads:
@@ -58,32 +68,26 @@ class KnownHeads:
         self.api = api
         self.templates = HeadTemplates[_Meaning]()
         self.max_body = min(max_body, _MAX_BODY)
-        self._queries: defaultdict[str, OrderedDict[bytes, _KnownQuery]] = defaultdict(OrderedDict)
+        self._bodies: defaultdict[str, OrderedDict[bytes, KnownBody]] = defaultdict(OrderedDict)
 
     def connect(self, peer: Peer) -> Match:
         """Return the fast path of a new connection."""
         return HeadMatcher(self, peer).match
 
-    def learn(self, head: RequestHead, key_id: str, operation: Operation) -> None:
+    def learn(self, head: RequestHead, key_id: str, operation: Operation, read: Read) -> None:
         """Learn the head of a request accepted by the handlers."""
-        meaning = _Meaning(operation, self._queries[operation.route])
+        meaning = _Meaning(operation, read, self._bodies[operation.route])
         self.templates.learn(head, key_id, meaning)
 
-    def parse(self, operation: Operation, body: bytes) -> _KnownQuery | None:
-        """Return the query of a body, or ``None`` for an invalid body."""
-        try:
-            query = operation.query(body, self.api.identifiers)
-        except InvalidFormat:
-            return None
-        return _KnownQuery(query, self.api.subject_of(query))
+
+def read_query(api: ApiContext, operation: Operation, _: ApiKey, body: bytes) -> KnownBody:
+    """Return the query of a body; raises `InvalidFormat`."""
+    query = operation.query(body, api.identifiers)
+    return KnownBody(query, api.subject_of(query))
 
 
 class HeadMatcher:
-    """The fast path of one connection.
-
-    It tries the template of its last two requests first, but none if these were of two kinds: a
-    proxy sends those of many clients on one connection.
-    """
+    """The fast path of one connection. It tries the template of its last two requests first."""
 
     __slots__ = ("_heads", "_last", "_peer", "_template")
 
@@ -130,19 +134,23 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
         ``None`` leaves the request to the handlers; nothing was charged, counted or logged then.
         """
         started_at = monotonic()
-        heads, template, match = self.heads, self.template, self.match
-        api, meaning = heads.api, template.meaning
-        operation, queries = meaning.operation, meaning.queries
+        api, template, match = self.heads.api, self.template, self.match
+        meaning = template.meaning
+        operation, bodies = meaning.operation, meaning.bodies
         token = match[template.token]
         key = api.keys.find(sha256(token).digest()) if len(token) <= MAX_LENGTH else None
         if key is None or operation.scope not in key.scopes:
             return None
         body = data[match.end() :]
-        known = queries.get(body) or heads.parse(operation, body)
+        kept = bodies.get(body)
+        try:
+            known = kept or meaning.read(api, operation, key, body)
+        except InvalidFormat:
+            return None
         if known is None:
             return None
         limits = api.key_limiter.of(key)
-        if limits is not None and limits.acquire() is not None:
+        if limits is not None and limits.acquire(known.lookups) is not None:
             return None
         sent_id = template.request_id and match[template.request_id]
         request = LoggedRequest(
@@ -154,7 +162,7 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
             key.id,
             known.subject,
         )
-        result = answer(api, known.query, limits, request)
+        result = known.answer(api, known.query, limits, request)
         fields = self._echoed() + operation.fields if template.echoed else operation.fields
         if isinstance(result, PendingLookup):
             pending = PendingResponse(
@@ -162,10 +170,10 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
             )
             result.future.add_done_callback(pending.send)
             return pending
-        if body not in queries:
-            queries[body] = known
-            if len(queries) > _MAX_BODIES:
-                queries.popitem(last=False)
+        if kept is None and known.answer is answer:
+            bodies[body] = known
+            if len(bodies) > _MAX_BODIES:
+                bodies.popitem(last=False)
         fields += template.connection_field
         return _render(api, request, started_at, result, fields)
 
