@@ -18,7 +18,7 @@ from support.http.metrics import scrape
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, KEY, Client, serving
-from tornado_idv.admin import metrics
+from tornado_idv.keys import ring
 from tornado_idv.keys.token import issue
 from tornado_idv.service.service import Service
 
@@ -219,7 +219,7 @@ def test_event_loop_lag_is_the_longest_since_the_last_scrape(service: Service) -
 def test_keys_that_have_expired_give_way_to_those_that_expire_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_MAX_KEYS", 1)
+    monkeypatch.setattr(ring, "_MAX_SHOWN", 1)
     later = f"    - {{id: later, token: {issue('later')}, expires: 2100-01-01T00:00:00Z}}\n"
     with serving(WITH_ADMIN.replace("backends:\n", f"{later}backends:\n"), tmp_path) as service:
         value = scrape(service)

@@ -1,8 +1,11 @@
 """Tokens, keys and the key ring: only a key that is valid now authenticates."""
 
+import asyncio
 import hashlib
 import string
+import threading
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -245,12 +248,34 @@ def test_repr_contains_no_token_and_no_digest() -> None:
         assert TOKEN not in text
 
 
-def test_overview_of_the_keys_follows_their_replacement() -> None:
-    """It is computed once per change; a key with two tokens expires with the last of them."""
+async def test_overview_of_the_keys_follows_their_replacement_and_time() -> None:
+    """A key with two tokens expires with the last of them."""
+    clock = Clock(5.0)
     configured = [ApiKey("a", digest("1"), expires=30.0), ApiKey("b", digest("2"))]
-    ring = KeyRing(configured)
-    assert (ring.ids, ring.expirations()) == ({"a", "b"}, {"a": 30.0})
+    ring = KeyRing(configured, clock)
+    overview = await ring.overview()
+    assert (overview.count, overview.expirations) == (2, {"a": 30.0})
     stored = [ApiKey("c", digest("3"), expires=20.0), ApiKey("c", digest("4"), expires=10.0)]
     ring.replace(ring.merged(stored, configured))
-    assert ring.ids == {"a", "b", "c"}
-    assert list(ring.expirations().items()) == [("c", 20.0), ("a", 30.0)]
+    for now, ids in ((5.0, "ca"), (19.9, "ca"), (20.0, "ac"), (30.0, "ca")):
+        clock.now = now
+        overview = await ring.overview()
+        assert (overview.count, "".join(overview.expirations)) == (3, ids)
+
+
+async def test_overview_does_not_hold_up_the_event_loop() -> None:
+    """And that of keys that were replaced meanwhile is not kept."""
+    go_on = threading.Event()
+
+    class Waiting(dict[bytes, ApiKey]):
+        def values(self) -> Any:
+            assert go_on.wait(20)
+            return super().values()
+
+    ring = KeyRing([])
+    ring.replace(Waiting({digest("1"): ApiKey("a", digest("1"))}))
+    overview = asyncio.create_task(ring.overview())
+    await asyncio.sleep(0)
+    ring.replace({})
+    go_on.set()
+    assert [(await overview).count, (await ring.overview()).count] == [1, 0]

@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread, main_thread
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.service import keys as service_keys
@@ -225,6 +227,30 @@ async def test_store_that_responds_leaves_no_key_undetermined(
         while polls < 5:
             assert keys.ring.is_complete
             await asyncio.sleep(0)
+
+
+async def test_reload_reads_many_keys_beside_the_event_loop(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And undoes no change of the store meanwhile."""
+    make_store(store, "shop")
+    merge, threads = KeyRing.merged, set()
+
+    def merged(ring: KeyRing, stored: Sequence[ApiKey], configured: Sequence[ApiKey]) -> Any:
+        threads.update({current_thread()} if stored else ())
+        return merge(ring, stored, configured)
+
+    monkeypatch.setattr(KeyRing, "merged", merged)
+    keys, settings = service_keys.Keys(Kinds()), AuthSettings.model_construct(store=store)
+    (await keys.prepare(settings)).commit()
+    prepared = await keys.prepare(settings)
+    assert keys.store is not None
+    assert len(threads - {main_thread()}) == len(threads) > 0
+    add(store, record("new", "token-of-new"))
+    await keys.store.in_thread(keys.store.read)
+    prepared.commit()
+    assert keys.ring.ids == {"shop", "new"}
+    await keys.close()
 
 
 def test_unexpected_error_does_not_end_the_following(

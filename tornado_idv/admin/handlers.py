@@ -49,7 +49,7 @@ class MetricsHandler(AdminHandler):
     async def get(self) -> None:
         report = await self.operations.report(take_lag=True)
         accept = self.request.headers.get("Accept", "")
-        text, content_type = render(report, self.operations.keys, accept)
+        text, content_type = render(report, await self.operations.keys.overview(), accept)
         self.set_header("Content-Type", content_type)
         self.finish(text)
 
@@ -58,7 +58,7 @@ class StatusHandler(AdminHandler):
     """Responds with the status of the service in JSON."""
 
     async def get(self) -> None:
-        self.send(status(await self.operations.report(), self.operations.keys))
+        self.send(status(await self.operations.report(), await self.operations.keys.overview()))
 
 
 class PurgeHandler(AdminHandler):

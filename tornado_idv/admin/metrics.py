@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 import platform
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -26,7 +24,7 @@ from tornado_idv.admin.report import Report
 from tornado_idv.admin.status import FAILURES, cache_lookups, operation_of
 from tornado_idv.features import FEATURES
 from tornado_idv.http.connection_table import State
-from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.ring import KeyOverview
 from tornado_idv.metrics.counters import BOUNDS, Durations, sum_buckets
 
 _RESULTS = {"ok": "found", "not_found": "not_found"}
@@ -34,12 +32,10 @@ _BREAKER = {"closed": 0, "half_open": 1, "open": 2}
 _CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "cancelled")
 _LIMITS = ("requests", "misses", "failed_auth")
 _REASONS = ("missing", "malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
-_MAX_KEYS = 1000
-"""Maximum number of keys with a metric for their expiry. The next to expire come first."""
 LabelsT = TypeVar("LabelsT", bound=str | tuple[str, ...])
 
 
-def render(report: Report, keys: KeyRing, accept: str) -> tuple[bytes, str]:
+def render(report: Report, keys: KeyOverview, accept: str) -> tuple[bytes, str]:
     """Return the metrics in a format for the ``Accept`` header, and their content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ReportCollector(report, keys))
@@ -50,7 +46,7 @@ def render(report: Report, keys: KeyRing, accept: str) -> tuple[bytes, str]:
 class _ReportCollector(Collector):
     """Reads one report of a service."""
 
-    def __init__(self, report: Report, keys: KeyRing) -> None:
+    def __init__(self, report: Report, keys: KeyOverview) -> None:
         self._report = report
         self._process = report.process
         self._counters = report.counters
@@ -130,11 +126,8 @@ class _ReportCollector(Collector):
 
     def _service(self) -> Iterator[core.Metric]:
         report, counters = self._report, self._counters
-        now = time.time()
-        times = self._expirations().items()
-        shown = heapq.nsmallest(_MAX_KEYS, times, key=lambda each: (each[1] <= now, each[1]))
         text = "When a key expires, in Unix time."
-        yield gauge("idv_key_expiry_timestamp_seconds", text, dict(shown), "key")
+        yield gauge("idv_key_expiry_timestamp_seconds", text, self._expirations, "key")
         text = "Longest delay of the event loop since the last scrape."
         yield gauge("idv_event_loop_lag_seconds", text, {(): self._process.max_lag})
         states = {each.name.lower(): self._process.connections.get(each.name, 0) for each in State}

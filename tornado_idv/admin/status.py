@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from tornado_idv.admin.operations import Record
 from tornado_idv.admin.report import BackendReport, PartReport, Report
 from tornado_idv.features import FEATURES
-from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.ring import KeyOverview
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
 
@@ -41,7 +41,7 @@ def health(report: Report, *, verbose: bool = False) -> Record:
     return record
 
 
-def status(report: Report, keys: KeyRing) -> Record:
+def status(report: Report, keys: KeyOverview) -> Record:
     """Return an overview for the operator."""
     counters, now, last = report.counters, time.time(), report.last_reload
     record = {
@@ -120,11 +120,11 @@ def part_record(part: PartReport | None) -> Record | None:
     return {"error": part.error, "since": format_time(part.since)} if part else None
 
 
-def _keys(keys: KeyRing, now: float) -> Record:
-    coming = (each for each in keys.expirations().items() if each[1] > now)
+def _keys(keys: KeyOverview, now: float) -> Record:
+    coming = (each for each in keys.expirations.items() if each[1] > now)
     expiring = list(islice(coming, _MAX_EXPIRING))
     return {
-        "count": len(keys.ids),
+        "count": keys.count,
         "next_expiry": _time_or_none(expiring[0][1] if expiring else None),
         "expiring": [
             {"id": key_id, "expires": format_time(at)}

@@ -72,21 +72,24 @@ class Keys:
         elif store is None or store.location.setting != auth.store:
             store = await _open(auth.store, self._kinds)
         configured = tuple(each.api_key for each in auth.keys)
+        stored: Sequence[ApiKey] = () if store is None else store.keys
 
         async def abort() -> None:
             if store is not None and store is not before:
                 await _close(store, {})
 
+        merged = self.ring.merged((), configured)
         if store is not None:
-            _, conflicts = await store.in_thread(self._merge, store, configured, store.keys)
+            merged, conflicts = await store.in_thread(self._merge, store, configured, stored)
             for conflict in conflicts:
                 await abort()
                 raise conflict
 
         def commit() -> None:
             self.store, self._configured = store, configured
-            self._stored = () if store is None else store.keys  # it may have changed since
-            self.ring.replace(self.ring.merged(self._stored, configured))
+            self._stored = () if store is None else store.keys
+            changed = self._stored is not stored
+            self.ring.replace(self.ring.merged(self._stored, configured) if changed else merged)
             self.ring.is_complete = store is None or store.error is None
             if before is not None and before is not store:
                 leaving = asyncio.create_task(_close(before, self._last_used()))
