@@ -27,7 +27,7 @@ from tornado_idv import StartError, StoredRow, Unavailable, User, UserStore, Use
 _BUSY_TIMEOUT = 10.0
 """Seconds to wait for another writer, or for a reader at the commit."""
 _ROWS_AT_ONCE = 1000
-_CACHE = -64 * 1024
+_CACHE = -40 * 1024
 """Size of the page cache; negative numbers are KiB."""
 _MOUNTED = (errno.EBUSY, errno.EXDEV)
 _NOT_DURABLE = (
