@@ -398,6 +398,28 @@ async def test_a_purge_of_one_backend_keeps_what_another_answered(cache: AnswerC
     assert cache.get(ALICE) is None
 
 
+async def test_what_a_purge_of_a_backend_drops_takes_no_place(cache: AnswerCache) -> None:
+    await remember(cache, ALICE, ELSEWHERE)
+    await remember(cache, BOB, FOUND_BOB)
+    cache.apply(Purge(("members",)))
+    assert cache.sizes == {"found": 1, "negative": 0}
+    cache.apply(Purge(("crm",)))
+    assert cache.sizes == {"found": 0, "negative": 0}
+
+
+@pytest.mark.parametrize("purge", [Purge(("members",)), Purge(queries=(BOB,))])
+async def test_user_of_no_backend_is_kept_by_a_purge_of_another(
+    cache: AnswerCache, purge: Purge
+) -> None:
+    """As a plugin may answer."""
+    answer = structs.replace(FOUND, backend=None)
+    await remember(cache, ALICE, answer)
+    await remember(cache, BOB, FOUND_BOB)
+    cache.apply(purge)
+    assert cache.get(ALICE) is answer
+    assert cache.get(BOB) is None
+
+
 @each_purge
 async def test_a_purge_drops_failures_too(
     cache: AnswerCache, purge: Callable[[AnswerCache], None]

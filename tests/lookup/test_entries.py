@@ -1,23 +1,54 @@
-"""The index by which a purge of a user finds the entries to drop."""
+"""Many entries: which are dropped, and how much is done at a time."""
 
 from __future__ import annotations
 
+import asyncio
 import random
+import sys
 import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
 
-from tornado_idv.lookup.entries import Entries, Entry, Epoch
+import pytest
+
+from tornado_idv.lookup import entries as module
+from tornado_idv.lookup.entries import Entries, Entry, Epoch, Table
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, User
 
+MANY = 5000
+"""More than one dictionary of a table has."""
 
-def entry(user: User | None) -> Entry:
-    return Entry(Answer(user, "members"), Epoch(), 1.0, 1.0, 1.0, 1.0)
+
+def entry(user: User | None, epoch: Epoch | None = None) -> Entry:
+    return Entry(Answer(user, "members"), epoch or Epoch(), 1.0, 1.0, 1.0, 1.0)
+
+
+@pytest.fixture
+def _slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading of the clock is a millisecond later."""
+    milliseconds = count()
+    monkeypatch.setattr(module, "monotonic", lambda: next(milliseconds) / 1000)
+
+
+def texts(table: Table[Any]) -> set[str]:
+    return {text for part in table.parts() for text, _ in part}
+
+
+async def turns_until(is_done: Callable[[], bool]) -> int:
+    """Return the number of iterations of the loop, in each of which others have their turn."""
+    for turns in range(10 * MANY):
+        if is_done():
+            return turns
+        await asyncio.sleep(0)
+    raise TimeoutError
 
 
 def texts_of(entries: Entries, text: str) -> set[str]:
     """Return what a purge has to drop, from a scan of all entries."""
     named: set[str] = set()
-    for each in entries:
+    for each in texts(entries):
         kept = entries.find(each)
         user = kept.answer.user if kept is not None else None
         if each == text or (user and text in {user.card_number, f"@{user.nickname}"}):
@@ -34,38 +65,95 @@ def test_a_purge_of_a_user_drops_what_a_scan_finds() -> None:
         text = chooser.choice([f"@{name}", card, "@alias"])
         user = chooser.choice([User("Free", card, name), None])
         if chooser.random() < 0.8:
-            entries[text] = entry(user)
+            entries.put(text, entry(user))
             continue
-        expected = set(entries) - texts_of(entries, text)
+        expected = texts(entries) - texts_of(entries, text)
         entries.drop_user(text)
-        assert set(entries) == expected
-    while entries:
-        entries.popitem()
-    assert entries._same_user == {}
+        assert texts(entries) == expected
+    for text in texts(entries):
+        entries.pop(text)
+    assert entries._same_user == [{}]
 
 
-def test_nothing_is_left_of_entries_that_were_cleared() -> None:
+async def test_nothing_is_left_of_entries_that_were_cleared() -> None:
     entries = Entries(8, counters := Counters())
-    entries["@a"] = entry(User("Free", "1", "a"))
+    entries.put("@a", entry(User("Free", "1", "a")))
     entries.clear()
     assert not entries
-    assert entries._same_user == {}
+    assert not texts(entries)
+    assert entries._same_user == [{}]
     assert counters.evictions == 0
 
 
 def test_index_of_one_entry_of_a_user_has_no_set() -> None:
     """It would take 20 MB for 100,000 entries."""
     entries = Entries(8, Counters())
-    entries["@a"] = entry(User("Free", "1", "a"))
-    assert entries._same_user == {"1": "@a"}
+    entries.put("@a", entry(User("Free", "1", "a")))
+    assert entries._same_user == [{"1": "@a"}]
 
 
 def test_purges_of_users_take_no_longer_among_many_entries() -> None:
-    entries = Entries(5000, Counters())
-    for number in range(5000):
-        entries[str(number)] = entry(User("Free", str(number), f"user{number}"))
+    entries = Entries(MANY, Counters())
+    for number in range(MANY):
+        entries.put(str(number), entry(User("Free", str(number), f"user{number}")))
     started = time.process_time()
     for number in range(400):
         entries.drop_user(f"@user{number}")
     assert time.process_time() - started < 0.2  # a scan for each takes 2 s
-    assert len(entries) == 4600
+    assert len(entries) == MANY - 400
+
+
+@pytest.mark.usefixtures("_slow_clock")
+async def test_many_values_are_gone_at_once_and_freed_in_steps() -> None:
+    """Requests are answered between the steps."""
+    value = object()
+    held = sys.getrefcount(value)
+    table = Table[object](MANY, Counters())
+    for number in range(MANY):
+        table.put(str(number), value)
+    table.clear()
+    assert len(table) == 0
+    assert not any(table.find(str(number)) for number in range(MANY))
+    table.put("new", value)
+    assert await turns_until(lambda: sys.getrefcount(value) == held + 1) > MANY / 10
+    assert texts(table) == {"new"}
+
+
+@pytest.mark.usefixtures("_slow_clock")
+async def test_entries_of_expired_epochs_are_removed_in_steps_and_no_other() -> None:
+    """Also if another epoch expires meanwhile, and if a user is looked up again meanwhile."""
+    entries, epochs = Entries(3 * MANY, Counters()), [Epoch(), Epoch(), Epoch()]
+    for number in range(3 * MANY):
+        user = User("Free", str(number), f"user{number}")
+        entries.put(f"@user{number}", entry(user, epochs[number % 3]))
+    epochs[0].expired = True
+    entries.sweep()
+    assert await turns_until(lambda: len(entries) < 3 * MANY) < MANY / 10
+    epochs[1].expired = True
+    entries.sweep()
+    for number in range(3):
+        entries.put(f"@user{number}", entry(User("Pro", str(number), f"user{number}")))
+    assert await turns_until(lambda: len(entries) == MANY + 2) > MANY / module._PART
+    assert texts(entries) == {"@user0", "@user1", *(f"@user{n}" for n in range(2, 3 * MANY, 3))}
+    assert sum(map(len, entries._same_user)) == MANY + 2
+
+
+def test_full_table_has_its_number_of_values_and_those_in_use() -> None:
+    counters = Counters()
+    entries = Entries(MANY, counters)
+    for number in range(4 * MANY):
+        entries.put(str(number), entry(None))
+        entries.touch("0")
+    assert len(entries) == len(texts(entries)) == MANY
+    assert counters.evictions == 3 * MANY
+    assert entries.find("0") is not None
+    kept = sum(number >= 3 * MANY for number in map(int, texts(entries)))
+    assert kept > 0.9 * MANY
+
+
+def test_no_store_rebuilds_more_than_a_small_part_of_a_table() -> None:
+    """Python rebuilds a dictionary that has had many new keys, whatever was removed from it."""
+    table = Table[int](20 * MANY, Counters())
+    for number in range(40 * MANY):
+        table.put(str(number), number)
+    assert max(map(len, table._parts)) < 2 * module._PART

@@ -44,6 +44,7 @@ async def test_found_answers_of_kept_backends_alone_are_taken(
     assert new.get(BOB) is FOUND_BOB
     assert [new.describe(each) for each in (ALICE, ByCard("77"))] == ["absent"] * 2
     assert new.get_stale(ALICE) is None
+    assert new.sizes["found"] == 1
 
 
 async def test_what_the_old_cache_still_stores_is_not_in_the_new_one(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from pydantic import Field
 
 from tornado_idv.errors import LookupFailed
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.lookup.entries import Entries, Entry, Epoch, Failures
+from tornado_idv.lookup.entries import Entries, Entry, Epoch, Table
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
 from tornado_idv.options import Duration, Options, WholeNumber
@@ -27,6 +27,8 @@ _Fraction = Annotated[float, Field(ge=0, le=1)]
 
 _LRU_TOUCH_INTERVAL = 10.0
 """A hit updates the entry's LRU position at most this often (seconds)."""
+_OF_ABSENCES = Epoch()
+"""The epoch of all "not found" answers. Each purge drops them, so it never expires."""
 
 
 CacheState = Literal["found", "not_found", "stale", "failure", "absent"]
@@ -82,13 +84,13 @@ class AnswerCache:
         self._chance = chance
         self._found = Entries(limits.max_entries, self.counters)
         self._negative = Entries(limits.max_negative_entries, self.counters)
-        self._failures = Failures(limits.max_negative_entries, limits.failure_memo, timer)
+        self._failures = Table[tuple[float, LookupFailed]](limits.max_negative_entries, Counters())
         self._epochs: defaultdict[str | None, Epoch] = defaultdict(Epoch)
         self.on_late_hit: Callable[[Query], object] = lambda _: None
         """Called with the query of an entry due for a refresh, once for each entry."""
         self.on_purge: Callable[[], object] = lambda: None
         """Called after each purge."""
-        self.persisted: set[str] = set()
+        self.persisted: Sequence[set[str]] = ()
         """Queries for the users in a snapshot, as text.
 
         A "not found" or unstorable answer to one of them calls `on_purge`, too.
@@ -116,11 +118,12 @@ class AnswerCache:
 
     def get_failure(self, query: Query) -> LookupFailed | None:
         """Return the failure of a recent lookup or ``None``."""
-        return self._failures.find(query.text)
+        failed = self._failures.find(query.text)
+        return failed[1] if failed is not None and self.timer() < failed[0] else None
 
     def get_stale(self, query: Query) -> Answer | None:
         """Return a found answer that may be served while the backends fail, or ``None``."""
-        entry = self._found.get(query.text)
+        entry = self._found.find(query.text)
         if entry is None or entry.epoch.expired:
             return None
         now = self.timer()
@@ -141,17 +144,15 @@ class AnswerCache:
         if before is None or before.epoch.expired or before.stale_until < now + seconds:
             epoch = self._epochs[answer.backend]
             # Fresh until now: `get` never returns it.
-            self._found[query.text] = Entry(answer, epoch, now, now, now + seconds, now)
+            self._found.put(query.text, Entry(answer, epoch, now, now, now + seconds, now))
 
-    def found_entries(self) -> Iterator[tuple[str, Entry]]:
-        """Yield the entries of found users by the text of their query.
+    def found_entries(self) -> Iterator[Iterable[tuple[str, Entry]]]:
+        """Yield some entries of found users at a time, by the text of their query.
 
-        Lookups may run between two entries. Removed entries are left out; new ones may be.
+        Lookups may run before the next ones. Removed entries are left out; new ones may be.
         """
-        for text in list(self._found):
-            entry = self._found.find(text)
-            if entry is not None and not entry.epoch.expired:
-                yield text, entry
+        for part in self._found.parts():
+            yield (each for each in part if not each[1].epoch.expired)
 
     def take_found_answers(
         self, other: AnswerCache, backends: Collection[str], running: Iterable[Query]
@@ -165,13 +166,14 @@ class AnswerCache:
         for query in running:
             entry = other._found.find(query.text)
             if entry is not None and not entry.epoch.expired:
-                kept[query.text] = replace(entry, epoch=of_kept)
+                kept.put(query.text, replace(entry, epoch=of_kept))
         self._found, other._found = other._found, kept
         for backend, epoch in other._epochs.items():
             if backend in backends:
                 self._epochs[backend] = epoch
             else:
                 epoch.expired = True
+                self._found.sweep()
 
     def describe(self, query: Query) -> CacheState:
         """Return the cached state of a query."""
@@ -182,11 +184,12 @@ class AnswerCache:
                 return "found" if entry.answer.found else "not_found"
             if now < entry.stale_until:
                 return "stale"
-        return "failure" if self._failures.find(text) else "absent"
+        return "failure" if self.get_failure(query) else "absent"
 
     def store_failure(self, query: Query, error: LookupFailed) -> None:
         """Keep the failure of a lookup for ``failure_memo`` seconds."""
-        self._failures[query.text] = error.copy()  # without the frames of its traceback
+        error = error.copy()  # without the frames of its traceback
+        self._failures.put(query.text, (self.timer() + self.limits.failure_memo, error))
 
     def store(self, query: Query, answer: Answer) -> None:
         """Store the answer of a lookup if it can be served later; drop the entry it replaces."""
@@ -200,20 +203,20 @@ class AnswerCache:
             # What was cached before is out of date, and must not be served stale either. `get`
             # reads it first, so it would hide a newer not-found.
             self._found.drop_user(text)
-            if text in self.persisted:
-                self.on_purge()
+            for persisted in self.persisted:
+                if text in persisted:
+                    self.on_purge()
         if not is_kept:
             return
         now = self.timer()
         fresh_until = refresh_at = now + ttl
-        entries = self._negative
+        entries, epoch = self._negative, _OF_ABSENCES
         if answer.found:
-            self._negative.pop(text, None)
-            entries = self._found
+            self._negative.pop(text)
+            entries, epoch = self._found, self._epochs[answer.backend]
             refresh_at = now + ttl * limits.refresh_ahead
-        epoch = self._epochs[answer.backend]
         stale_until = fresh_until + stale_ttl
-        entries[text] = Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)
+        entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, stale_until, now))
 
     def apply(self, purge: Purge) -> None:
         """Drop what a purge names, and every not-found answer.
@@ -228,10 +231,13 @@ class AnswerCache:
             epoch = self._epochs.pop(backend, None)
             if epoch is not None:
                 epoch.expired = True
-        if not any(purge):
-            self._found.clear()
         self._negative.clear()
         self._failures.clear()
+        # Last: what is allocated while entries are freed keeps their memory from the system.
+        if not any(purge) or (purge.backends and not self._epochs):
+            self._found.clear()
+        elif purge.backends:
+            self._found.sweep()
         self.on_purge()
 
     def _on_hit(self, query: Query, entry: Entry, now: float) -> None:

@@ -7,7 +7,7 @@ ask and leave, operators purge. The callers' results are checked in `invariants`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -156,13 +156,13 @@ class Lookups(RuleBasedStateMachine):
     def purge(self, named: str | Query | None) -> None:
         """Purge a backend, a user, or everything."""
         if named is None:
-            self.cache.apply(Purge())
+            self._change(lambda: self.cache.apply(Purge()))
             self.record.barrier(lambda _user, _backend: True)
         elif isinstance(named, str):
-            self.cache.apply(Purge((named,)))
+            self._change(lambda: self.cache.apply(Purge((named,))))
             self.record.barrier(lambda _user, backend: backend == named)
         else:
-            self.cache.apply(Purge(queries=(named,)))
+            self._change(lambda: self.cache.apply(Purge(queries=(named,))))
             self.record.barrier(lambda user, _backend: named in _names(user))
 
     @rule()
@@ -226,8 +226,13 @@ class Lookups(RuleBasedStateMachine):
         """Report a data change, which may pre-empt the answers of later backends."""
         first = which % len(self.backends)
         names = {each.name for each in self.backends[first:]}
-        self.backends[first].notify_changed()
+        self._change(self.backends[first].notify_changed)
         self.record.barrier(lambda _user, backend: backend in names)
+
+    def _change(self, change: Callable[[], object]) -> None:
+        """Purge from within the loop, as a service does."""
+        self.loop.call_soon(change)
+        self.loop.turn()
 
     def _look_up(self, queries: Iterable[Query]) -> None:
         """Look up queries concurrently, each for its own caller."""

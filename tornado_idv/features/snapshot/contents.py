@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 
 import msgspec
 from msgspec import Struct
@@ -21,8 +20,6 @@ from tornado_idv.model import Answer, ByCard, ByNickname, User
 MARK = b"tornado-idv snapshot "
 """The first bytes of the file, equal in all versions."""
 _BEGINNING = MARK + b"1\n"
-_BATCH = 500
-"""Rows encoded between two iterations of the event loop. This takes 1 ms."""
 
 
 class SnapshotIgnored(IdvError):
@@ -62,19 +59,17 @@ def encode(snapshot: Snapshot, cache: AnswerCache, persisted: set[str]) -> Itera
     offset, limit = snapshot.written - cache.timer(), cache.limits.stale_if_error
     yield _ENCODER.encode_lines([snapshot])
 
-    def rows(batch: Iterable[tuple[str, Entry]]) -> Iterator[_Row]:
-        for text, entry in batch:
+    def rows(entries: Iterable[tuple[str, Entry]]) -> Iterator[_Row]:
+        for text, entry in entries:
             answer = entry.answer
             until = min(answer.since + limit, entry.stale_until) + offset
             if answer.user and answer.backend and not answer.degraded and until > snapshot.written:
                 row = _Row(text, answer.user, answer.backend, until)
                 persisted.update(row.texts)
-                cache.persisted.update(row.texts)
                 yield row
 
-    entries = cache.found_entries()
-    while batch := list(islice(entries, _BATCH)):
-        yield _ENCODER.encode_lines(rows(batch))
+    for entries in cache.found_entries():
+        yield _ENCODER.encode_lines(rows(entries))
 
 
 def to_file(parts: Iterable[bytes]) -> bytes:

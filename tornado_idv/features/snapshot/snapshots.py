@@ -90,7 +90,7 @@ class Snapshots(Part):
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)
-        directory.cache.persisted = self._persisted
+        directory.cache.persisted = [self._persisted]
         self._use(settings)
         # Synchronous: a backend must not report a change between the reads of its revision and of
         # its answers. After a purge the file may have purged users: it is removed, not used.
@@ -192,12 +192,15 @@ class Snapshots(Part):
             revisions = _revisions(directory)
             scope = await self._in_thread(sealed, self._scope)
             header, parts = Snapshot(scope, self._clock(), revisions), []
-            for part in encode(header, directory.cache, persisted := set[str]()):
+            persisted = set[str]()
+            directory.cache.persisted = [self._persisted, persisted]
+            for part in encode(header, directory.cache, persisted):
                 parts.append(part)
                 await asyncio.sleep(0)  # lets requests run after each part
             if changes == self._changes:  # a purge from here on removes the written file
                 await self._in_thread(lambda: files.write(to_file(parts)))
-                self._persisted = directory.cache.persisted = persisted
+                self._persisted = persisted
+                directory.cache.persisted = [persisted]
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._fail(files, "cannot be written", error)
             return True
@@ -215,7 +218,8 @@ class Snapshots(Part):
     async def _remove(self, files: SnapshotFiles) -> bool:
         try:
             await self._in_thread(files.remove)
-            self._persisted = self._directory.cache.persisted = set()
+            self._persisted = set()
+            self._directory.cache.persisted = [self._persisted]
         except OSError as error:
             self._fail(files, "cannot be removed after a purge", error)
             return False
