@@ -19,7 +19,7 @@ FEATURES = PACKAGE / "features"
 BESIDE_THE_CORE = (FEATURES, PACKAGE / "client", PACKAGE / "double", PACKAGE / "kit")
 SIZES = {
     # Lines of Python, with docstrings and blank lines.
-    "core": 15_810,  # + 110: batches on the fast path; a thread that counts keys; a cache in parts
+    "core": 15_830,  # + 110: batches on the fast path; a thread that counts keys; a cache in parts
     # Beside it: for callers, for their tests, and for authors of plugins.
     "client": 880,
     "double": 256,  # + 47: the configuration of `serve --demo` is beside the core, too
@@ -50,7 +50,7 @@ SIZES = {
     "soak": 3_720,
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others.
-    "product": 36_370,
+    "product": 36_390,
     "tests": 73_810,  # + 700: bugs that were seeded and not found have tests
     # In hundredths of a line.
     "tests per line of product": 203,

@@ -283,7 +283,8 @@ async def test_lookups_go_back_to_a_standby_only_when_it_follows(
     cluster: Cluster, database: Database, run: Run
 ) -> None:
     primary, standby = address(cluster.primary.port), address(cluster.standby.port)
-    async with run("prefer-standby") as backend:
+    # A primary that does not respond in time is left, too.
+    async with run("prefer-standby", timeout="30s") as backend:
         assert backend.servers == [(standby, "standby")]
         with replay_paused(cluster):
             add(database, "new")
