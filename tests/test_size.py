@@ -51,7 +51,7 @@ SIZES = {
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others.
     "product": 36_390,
-    "tests": 73_810,  # + 700: bugs that were seeded and not found have tests
+    "tests": 73_820,  # + 700: bugs that were seeded and not found have tests
     # In hundredths of a line.
     "tests per line of product": 203,
     # Words of Markdown outside of tests and examples.

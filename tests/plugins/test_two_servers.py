@@ -214,7 +214,8 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
             checks = both.first.accepted
             await until(lambda: both.first.accepted > checks + 3)
             assert await both.becomes(None, "nobody")
-            assert backend.servers == promoted
+            # It may have left for a moment: a server on a busy machine does not always respond.
+            await until(lambda: backend.servers == promoted)
             both.second.bar(ALL)
             assert await both.becomes(ALICE, "alice")
 
