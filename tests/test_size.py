@@ -35,7 +35,7 @@ SIZES = {
     "features/reconcile": 838,
     "features/shadow": 1_076,  # + 3: comparisons that are dropped during a write count
     "features/shared_cache": 486,  # + 21: calls with a time limit, from the core
-    "features/snapshot": 542,
+    "features/snapshot": 545,
     "features/status_page": 306,
     "features/systemd": 73,
     "features/users": 1_468,
@@ -51,7 +51,7 @@ SIZES = {
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others.
     "product": 36_390,
-    "tests": 73_820,  # + 700: bugs that were seeded and not found have tests
+    "tests": 73_850,  # + 700: bugs that were seeded and not found have tests
     # In hundredths of a line.
     "tests per line of product": 203,
     # Words of Markdown outside of tests and examples.

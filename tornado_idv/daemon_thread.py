@@ -28,7 +28,6 @@ class DaemonThread:
         done: Future[Any] = Future()
         done.set_running_or_notify_cancel()  # after this, `cancel` has no effect
         earlier, ended = self._ended, Event()
-        self._ended = ended
 
         def run() -> None:
             earlier.wait()
@@ -40,4 +39,5 @@ class DaemonThread:
                 ended.set()
 
         Thread(target=run, name=self._name, daemon=True).start()
+        self._ended = ended  # after a failed start, later calls do not wait for this call
         return asyncio.wrap_future(done)

@@ -5,7 +5,6 @@ The backend checks the file every second. A check has one of three results:
 - The file was written through SQLite: every connection sees the new rows; the cache is purged.
 - The file was replaced, or changed without SQLite's knowledge (a copy over it): the backend opens
   and checks the new file, switches lookups to it, purges the cache, and closes the old connections.
-  Meanwhile users of a replaced file are *found*; all other lookups wait for the check.
 - The file is missing or invalid. If the old file was deleted, or another was renamed over it, the
   open connections still read the old users: these are *found*, and all others raise `Unavailable`
   or `Broken`. If the file was damaged in place, it is closed, and every lookup raises. The next
@@ -103,9 +102,6 @@ class SqliteBackend(Backend[SqliteOptions]):
             # Without its sidecars, a found user is one of the last check; a miss is uncertain.
             is_current = file.is_unmodified() and (user is not None or not file.has_lost_sidecar())
             if not is_current and (self._error is None or not file.is_intact()):
-                if user is not None and self._file is file and file.is_intact():
-                    self._begin_check()
-                    return user
                 await self.check()
                 if self._closed:
                     raise Unavailable("the backend is closed")
@@ -137,15 +133,11 @@ class SqliteBackend(Backend[SqliteOptions]):
         backend checks nothing.
         """
         # A running check may have read the file's status before the caller's query: start another.
-        if self._check_task is not None:
+        if self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
-        await asyncio.shield(self._begin_check())
-
-    def _begin_check(self) -> asyncio.Task[None]:
-        """Return the running check, or a new one."""
         if self._check_task is None or self._check_task.done():
             self._check_task = asyncio.create_task(self._run_check())
-        return self._check_task
+        await asyncio.shield(self._check_task)
 
     async def _watch(self) -> None:
         while True:

@@ -440,38 +440,6 @@ async def test_a_lookup_that_has_its_rows_opens_nothing_after_the_close(
         assert (type(outcome), str(outcome)) == (Unavailable, "the backend is closed")
 
 
-async def test_users_of_a_replaced_file_are_found_while_the_new_one_is_checked(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All others wait: they may be in the new file."""
-    async with serving(path) as backend:
-        changes = changes_of(backend)
-        held = Held(OpenFile.open)
-        monkeypatch.setattr(OpenFile, "open", held)
-        write(path.with_name("new.db"), BOB).replace(path)
-        asked = [asyncio.create_task(backend.find(query)) for query in (ByNickname("bob"), ABSENT)]
-        for _ in range(3):
-            assert await asyncio.wait_for(backend.find(KNOWN), timeout=5) == ALICE
-        await asyncio.wait_for(held.has_result.wait(), timeout=5)
-        assert await asyncio.wait_for(backend.find(ByCard(ALICE.card_number)), timeout=5) == ALICE
-        assert not any(each.done() for each in asked)
-        assert changes == []
-        held.let_go.set()
-        assert await asyncio.wait_for(asyncio.gather(*asked), timeout=5) == [BOB, None]
-        assert changes == ["changed"]
-        assert await backend.find(KNOWN) is None
-
-
-async def test_lookup_of_a_user_alone_begins_the_check_of_a_replaced_file(path: Path) -> None:
-    async with serving(path) as backend:
-        reported = asyncio.Event()
-        backend.on_change(reported.set)
-        write(path.with_name("new.db"), BOB).replace(path)
-        await backend.find(KNOWN)
-        await asyncio.wait_for(reported.wait(), timeout=5)
-        assert await backend.find(KNOWN) is None
-
-
 async def test_closing_waits_for_the_check_that_reopens_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,12 @@ class AnswerCache:
             self._on_hit(query, entry, now)
         return entry.answer
 
+    def peek(self, query: Query) -> Answer | None:
+        """Return the answer as `get` does, without counting as a use of the entry."""
+        entry = self._found.find(query.text) or self._negative.find(query.text)
+        is_fresh = entry and not entry.epoch.expired and self.timer() < entry.fresh_until
+        return entry.answer if entry and is_fresh else None
+
     def get_failure(self, query: Query) -> LookupFailed | None:
         """Return the failure of a recent lookup or ``None``."""
         failed = self._failures.find(query.text)

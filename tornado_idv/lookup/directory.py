@@ -104,12 +104,8 @@ class Directory:
         """Return the cached answer if it is fresh, else ``None``, without I/O."""
         answer = self.cache.get(query)
         if answer is not None and self._of_hits:
-            self.on_hit(query, answer)
+            _notify(self._of_hits, query, answer, cached=True)
         return answer
-
-    def on_hit(self, query: Query, answer: Answer) -> None:
-        """Call the observers of cache hits."""
-        _notify(self._of_hits, query, answer, cached=True)
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
         """Start a lookup past the cache; the future has the result of `find`."""

@@ -448,3 +448,12 @@ def test_fast_path_charges_the_items_of_a_batch(
     ]
     assert statuses[0] == statuses[1]
     assert 3 < statuses[0].count(200) < 9
+
+
+def test_batch_over_a_limit_refreshes_no_entry(make: Callable[..., Harness]) -> None:
+    harness = make(requests="6/hour")
+    assert harness.ask(*[request(ALICE, ABSENT)] * 3).statuses == [200] * 3
+    harness.loop.forward(250)  # alice's entry is due for a refresh
+    before = harness.users.asked
+    assert harness.ask(request(ALICE)).statuses == [429]
+    assert harness.users.asked == before

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -198,6 +199,30 @@ async def test_reload_while_it_is_written_leaves_none_with_answers_of_both(
     await asyncio.sleep(0)
     process.snapshots.follow(settings_of(path, ttl=1), directory(Source()))
     await writing
+    assert not path.exists()
+
+
+async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_the_file(
+    path: Path, wall: Ticker
+) -> None:
+    process = Process(path, wall, Source())
+    await process.directory.find(QUERY)
+    begun, may_write, write = Event(), Event(), process.file.write
+
+    def write_later(*arguments: Any) -> None:
+        begun.set()
+        may_write.wait(30)
+        write(*arguments)
+
+    process.file.write = write_later  # type: ignore[method-assign] - a test's spy
+    writing = asyncio.create_task(process.write())
+    await asyncio.to_thread(begun.wait, 30)
+    reloaded = directory(Source())
+    process.snapshots.follow(process.settings, reloaded)
+    may_write.set()
+    await writing
+    reloaded.cache.store(QUERY, Answer(None))
+    await process.snapshots.purged()
     assert not path.exists()
 
 

@@ -144,8 +144,8 @@ def _read_cached(api: ApiContext, _: Operation, key: ApiKey, body: bytes) -> Kno
     cached: list[tuple[Query, Answer]] = []
     for operation, record in parse_items(body):
         query = operation.parse(api.identifiers, text_member(record, operation.field))
-        answer = api.directory.cache.get(query)
-        if answer is None or operation.scope not in key.scopes:
+        answer = api.directory.cache.peek(query) if operation.scope in key.scopes else None
+        if answer is None:
             return None
         cached.append((query, answer))
     return KnownBody(cached, None, len(cached), _answer_cached)
@@ -154,8 +154,8 @@ def _read_cached(api: ApiContext, _: Operation, key: ApiKey, body: bytes) -> Kno
 def _answer_cached(
     api: ApiContext, cached: list[tuple[Query, Answer]], limits: KeyLimits | None, _: RequestContext
 ) -> Result:
-    for query, answer in cached:
-        api.directory.on_hit(query, answer)
+    for each in cached:
+        api.directory.get_cached(each[0])  # no hit before the limit was charged
     return _combine(api, [result_of(answer, limits, "hit") for _, answer in cached])
 
 

@@ -72,7 +72,11 @@ class Snapshots(Part):
         self._files: SnapshotFiles | None = None
         self._changes = 0
         """Number of purges and changes of the directory. A write checks it to detect either."""
-        self._persisted: set[str] = set()
+        self._persisted: list[set[str]] = [set()]
+        """Queries for the users in the file, and in the file that is being written.
+
+        All directories have this list: a reload during a write must not miss a deleted user.
+        """
         self._removal: asyncio.Task[bool] | None = None
         self._found: list[Snapshot] = []
         self._use(settings)
@@ -90,7 +94,7 @@ class Snapshots(Part):
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)
-        directory.cache.persisted = [self._persisted]
+        directory.cache.persisted = self._persisted
         self._use(settings)
         # Synchronous: a backend must not report a change between the reads of its revision and of
         # its answers. After a purge the file may have purged users: it is removed, not used.
@@ -116,7 +120,7 @@ class Snapshots(Part):
                 try:
                     snapshot = decode(files.read(path), sealed(scope), self._clock())
                     for row in snapshot.rows:
-                        self._persisted.update(row.texts)
+                        self._persisted[0].update(row.texts)
                     yield snapshot
                 except (SnapshotIgnored, OSError) as error:
                     reason = getattr(error, "strerror", None) or str(error)
@@ -185,6 +189,7 @@ class Snapshots(Part):
         files, directory, changes = self._files, self._directory, self._changes
         if files is None:
             return True
+        self._persisted[1:] = [persisted := set[str]()]
         try:
             await self._in_thread(files.acquire)
             # Read before the answers. Answers stored meanwhile may have a later revision, and then
@@ -192,16 +197,14 @@ class Snapshots(Part):
             revisions = _revisions(directory)
             scope = await self._in_thread(sealed, self._scope)
             header, parts = Snapshot(scope, self._clock(), revisions), []
-            persisted = set[str]()
-            directory.cache.persisted = [self._persisted, persisted]
             for part in encode(header, directory.cache, persisted):
                 parts.append(part)
                 await asyncio.sleep(0)  # lets requests run after each part
             if changes == self._changes:  # a purge from here on removes the written file
                 await self._in_thread(lambda: files.write(to_file(parts)))
-                self._persisted = persisted
-                directory.cache.persisted = [persisted]
+                self._persisted[:] = [persisted]
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
+            self._persisted[0] |= persisted  # it may have been written
             self._fail(files, "cannot be written", error)
             return True
         if self.error is not None:
@@ -218,8 +221,7 @@ class Snapshots(Part):
     async def _remove(self, files: SnapshotFiles) -> bool:
         try:
             await self._in_thread(files.remove)
-            self._persisted = set()
-            self._directory.cache.persisted = [self._persisted]
+            self._persisted[:] = [set()]
         except OSError as error:
             self._fail(files, "cannot be removed after a purge", error)
             return False
