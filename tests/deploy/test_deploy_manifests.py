@@ -19,7 +19,7 @@ from support.pages import ROOT, code_blocks, page
 from support.processes.process import Invoke
 from support.processes.proxies import find_tool, not_installed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 DEPLOY = ROOT / "deploy"
 TOOLS = ROOT / ".venv-tools" / "bin"
@@ -255,7 +255,6 @@ def manifests(request: pytest.FixtureRequest, built: dict[str, Manifests]) -> Ma
     return built[request.param]
 
 
-@pytest.mark.ci
 def test_manifests_pass_the_schemas_of_kubernetes(
     built: dict[str, Manifests], tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ from support.processes.socket_activation import held_sockets, serving_activated
 from tornado_idv.client import Unexpected
 from tornado_idv.web.errors import ApiError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNUSED = 1

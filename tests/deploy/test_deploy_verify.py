@@ -28,7 +28,7 @@ from support.processes.proxies import (
 from support.processes.service import CARDS_ONLY_KEY, CONFIG, EXPIRED_KEY, KEY, serving
 from tornado_idv.web.errors import ApiError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROFILE = "https://profiles.example/m/"

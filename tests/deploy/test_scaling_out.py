@@ -28,7 +28,7 @@ from support.processes.shell_commands import ShellCommands, shell_commands
 from tornado_idv.features.users.commands import generated_users
 from tornado_idv.keys.token import issue
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 PAGE = page("docs/tutorial/three-replicas.md")
 SITE = "/etc/nginx/sites-available/tornado-idv.conf"
