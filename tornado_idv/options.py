@@ -72,7 +72,7 @@ def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
 
 
 def checked_by(check: Callable[[Any], object]) -> AfterValidator:
-    """Return a validator that calls ``check``, which may raise `ValueError`, for each value."""
+    """Return a validator that calls ``check`` for each value. ``check`` may raise `ValueError`."""
 
     def checked(value: Any) -> Any:
         check(value)

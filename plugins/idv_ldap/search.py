@@ -29,8 +29,7 @@ class Search:
         self.template = FilterTemplate(filter_)
         self._attributes = attributes
         self._witness: str | None = None
-        """A value that found an entry. ``None`` means that no entry was found so far, and an empty
-        text that an entry was found, but no value of it is known."""
+        """A value that found an entry. ``None``: no entry was found yet. Empty: it is not known."""
         self._seen_at: WeakKeyDictionary[BoundConnection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 

@@ -92,7 +92,7 @@ class AnswerCache:
         self.on_purge: Callable[[], object] = lambda: None
         """Called after each purge."""
         self.persisted: Sequence[set[str]] = ()
-        """Queries for the users in a snapshot, as text.
+        """The queries for the users in the files of a snapshot, as text, in a set for each file.
 
         A "not found" or unstorable answer to one of them calls `on_purge`, too.
         """

@@ -29,7 +29,7 @@ _SPELLINGS = {
     "boolean": ("true", "false"),
     "null": ("",),
 }
-"""Texts that have a type other than string in an editor, of lengths that patterns may demand."""
+"""Unquoted texts, by the type other than string that an editor reads them as."""
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",

@@ -235,7 +235,7 @@ class Shadow:
             return comparison
         # The user may have changed during the comparison. If the source returns the same user
         # before and after the lookup in the shadow, it had this user during the lookup. The second
-        # lookup also detects a source that has recovered since the first, which found no user.
+        # lookup also detects a recovered source whose first answer was "not found".
         again = await self._ask_source(query, source)
         if again is None:
             return None

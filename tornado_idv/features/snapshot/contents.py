@@ -55,7 +55,7 @@ _HEADER = msgspec.json.Decoder(Snapshot)
 
 
 def encode(snapshot: Snapshot, cache: AnswerCache, persisted: set[str]) -> Iterator[bytes]:
-    """Yield a snapshot of a cache in parts of whole lines. Each part takes about 1 ms."""
+    """Yield a snapshot in parts of whole lines. Add the queries for its users to ``persisted``."""
     offset, limit = snapshot.written - cache.timer(), cache.limits.stale_if_error
     yield _ENCODER.encode_lines([snapshot])
 
