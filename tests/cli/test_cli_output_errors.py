@@ -30,13 +30,13 @@ pytestmark = pytest.mark.slow
 USERS = [User("Free", "4000", "alice"), User("Pro", "4001", "bob")]
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
-server: {{port: 0}}
+server: {{port: 0, request_timeout: 60s}}
 admin: {{port: ADMIN}}
 auth: {{store: keys.db, keys: [{{id: caller, token: {KEY}}}]}}
 backends:
-  - {{name: one, kind: sqlite, path: one.db}}
-  - {{name: other, kind: sqlite, path: other.db}}
-  - {{name: imported, kind: sqlite, path: imported.db}}
+  - {{name: one, kind: sqlite, path: one.db, timeout: 60s}}
+  - {{name: other, kind: sqlite, path: other.db, timeout: 60s}}
+  - {{name: imported, kind: sqlite, path: imported.db, timeout: 60s}}
   - {{name: new, kind: sqlite, path: one.db, shadow: {{sample: 100%, state: shadow.db}}}}
 """
 POSTGRES = """\
