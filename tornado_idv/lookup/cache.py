@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from msgspec.structs import replace
@@ -91,8 +91,8 @@ class AnswerCache:
         """Called with the query of an entry due for a refresh, once for each entry."""
         self.on_purge: Callable[[], object] = lambda: None
         """Called after each purge."""
-        self.persisted: Sequence[set[str]] = ()
-        """The queries for the users in the files of a snapshot, as text, in a set for each file.
+        self.persisted: Sequence[Container[str]] = ()
+        """The queries for the users in the files of a snapshot, as text, in one for each file.
 
         A "not found" or unstorable answer to one of them calls `on_purge`, too.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from support.fakes.clock_and_backends import Ticker, steady_cache
 from support.fakes.directories import ALICE, QUERY, encode
 from tornado_idv.errors import Unavailable
 from tornado_idv.features.snapshot import contents as snapshot
-from tornado_idv.features.snapshot.contents import Snapshot, SnapshotIgnored
+from tornado_idv.features.snapshot.contents import Snapshot, SnapshotIgnored, Texts
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -21,6 +21,10 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 LIMITS = CacheLimits(ttl=300, stale_if_error=3600)
 CARD = ByCard("4000")
 NOW = 1_800_000_000.0
+
+
+def content(parts: Iterable[bytes]) -> bytes:
+    return b"".join(snapshot.to_file([*parts]))
 
 
 class Process:
@@ -43,7 +47,7 @@ class Process:
     def stop(self, **fields: Any) -> bytes:
         revisions = fields.pop("revisions", {"crm": None})
         header = Snapshot("scope", fields.pop("written", self.clock), revisions)
-        return snapshot.to_file(snapshot.encode(header, self.cache, set()))
+        return content(snapshot.encode(header, self.cache, Texts()))
 
     def load(
         self,
@@ -248,7 +252,7 @@ def test_no_flipped_or_missing_byte_is_ever_accepted() -> None:
 @given(st.lists(st.binary(max_size=30), max_size=4))
 def test_content_with_a_right_checksum_that_is_not_ours_is_ignored(parts: list[bytes]) -> None:
     with pytest.raises(SnapshotIgnored):
-        Process().load(snapshot.to_file(parts))
+        Process().load(content(parts))
 
 
 def test_lookups_may_go_on_while_it_is_written() -> None:
@@ -258,24 +262,24 @@ def test_lookups_may_go_on_while_it_is_written() -> None:
         process.store(User("Free", name[5:], name), ByNickname(name))
     parts = []
     header = Snapshot("scope", process.clock, {"crm": None})
-    for part in snapshot.encode(header, process.cache, set()):
+    for part in snapshot.encode(header, process.cache, Texts()):
         parts.append(part)
         process.store(User("Free", "7777", "late"), ByNickname(f"late-{len(parts)}"))
         process.cache.apply(Purge(queries=(ByNickname(names[-1]),)))
     after = Process(process.clock)
-    after.load(snapshot.to_file(parts))
+    after.load(content(parts))
     assert [each for each in names if not after.is_stale(ByNickname(each))] == [names[-1]]
 
 
 def test_answer_that_is_stored_while_it_is_written_keeps_its_time() -> None:
     before = Process()
     before.store()
-    parts = snapshot.encode(Snapshot("scope", before.clock, {"crm": None}), before.cache, set())
+    parts = snapshot.encode(Snapshot("scope", before.clock, {"crm": None}), before.cache, Texts())
     header = next(parts)
     before.ticker.now += 100
     before.store(query=CARD)
     after = Process(before.clock)
-    assert after.load(snapshot.to_file([header, *parts])) == 2
+    assert after.load(content([header, *parts])) == 2
     after.ticker.now += 3499
     assert after.is_stale()
     after.ticker.now += 1

@@ -32,7 +32,7 @@ def names(path: Path) -> set[str]:
 def test_is_readable_for_its_owner_alone_and_replaced_as_a_whole(path: Path) -> None:
     file = SnapshotFiles(path)
     for content in (OLD, NEW):
-        file.write(content)
+        file.write([content])
         assert file.read(path) == content
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert names(path) == {path.name}
@@ -40,14 +40,14 @@ def test_is_readable_for_its_owner_alone_and_replaced_as_a_whole(path: Path) -> 
 
 @pytest.mark.parametrize("length", range(0, len(NEW), 7))
 def test_process_that_is_killed_while_it_writes_leaves_the_old_one(path: Path, length: int) -> None:
-    SnapshotFiles(path).write(OLD)
+    SnapshotFiles(path).write([OLD])
     pid = os.fork()
     if pid == 0:
         try:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_FSIZE, (length, length))
-            SnapshotFiles(path).write(NEW)
+            SnapshotFiles(path).write([NEW])
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGXFSZ
@@ -55,7 +55,7 @@ def test_process_that_is_killed_while_it_writes_leaves_the_old_one(path: Path, l
     file = SnapshotFiles(path)
     assert file.read(path) == OLD
     file.acquire()
-    file.write(NEW)
+    file.write([NEW])
     assert file.read(path) == NEW
     assert names(path) == {path.name}
 
@@ -64,14 +64,14 @@ def test_failure_while_it_is_written_leaves_the_old_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = SnapshotFiles(path)
-    file.write(OLD)
+    file.write([OLD])
 
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
-        file.write(NEW)
+        file.write([NEW])
     assert file.read(path) == OLD
     assert names(path) == {path.name}
 
@@ -83,8 +83,8 @@ def test_each_worker_has_a_file_and_a_successor_takes_one_over(path: Path) -> No
         one.acquire()
         two.acquire()
         assert (one.own, two.own) == (first, second)
-    one.write(OLD)
-    two.write(NEW)
+    one.write([OLD])
+    two.write([NEW])
     assert [three.read(each) for each in three.existing] == [OLD, NEW]
     one.release()
     three.acquire()
@@ -130,7 +130,7 @@ def test_file_that_another_worker_removes_is_no_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = SnapshotFiles(path)
-    file.write(OLD)
+    file.write([OLD])
     monkeypatch.setattr(Path, "is_file", lambda each: each.unlink(missing_ok=True) or True)
     file.remove()
     assert file.existing == []
@@ -170,7 +170,7 @@ def test_what_is_not_a_snapshot_is_neither_read_replaced_nor_removed(path: Path,
         else:
             assert len(file.read(path)) < 100
         with pytest.raises(OSError, match="not a snapshot"):
-            file.write(NEW)
+            file.write([NEW])
         file.remove()
 
     async def wait() -> None:
@@ -183,7 +183,7 @@ def test_what_is_not_a_snapshot_is_neither_read_replaced_nor_removed(path: Path,
 
 def test_file_that_others_may_have_written_is_ignored(path: Path) -> None:
     file = SnapshotFiles(path)
-    file.write(NEW)
+    file.write([NEW])
     path.chmod(0o602)
     with pytest.raises(SnapshotIgnored, match="another user"):
         file.read(path)
@@ -201,14 +201,14 @@ def test_file_that_others_may_have_written_is_ignored(path: Path) -> None:
 def test_file_that_a_volume_gives_to_our_group_is_read(path: Path) -> None:
     """As Kubernetes does with `fsGroup`."""
     file = SnapshotFiles(path)
-    file.write(NEW)
+    file.write([NEW])
     path.chmod(0o660)
     assert file.read(path) == NEW
 
 
 def test_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     file = SnapshotFiles(tmp_path / "missing" / "answers.snapshot")
-    for use in (lambda: file.read(file.own), file.acquire, lambda: file.write(NEW)):
+    for use in (lambda: file.read(file.own), file.acquire, lambda: file.write([NEW])):
         with pytest.raises(FileNotFoundError):
             use()
     file.remove()

@@ -202,11 +202,19 @@ async def test_reload_while_it_is_written_leaves_none_with_answers_of_both(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("before", ["nothing", "a purge that removes the file", "a failed write"])
+@pytest.mark.parametrize("during", [False, True])
 async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_the_file(
-    path: Path, wall: Ticker
+    path: Path, wall: Ticker, before: str, *, during: bool
 ) -> None:
     process = Process(path, wall, Source())
     await process.directory.find(QUERY)
+    if before == "a failed write":
+        path.mkdir()
+        await process.write()
+        path.rmdir()
+    elif before == "a purge that removes the file":
+        process.directory.purge(Purge(queries=(ByNickname("nobody"),)))
     begun, may_write, write = Event(), Event(), process.file.write
 
     def write_later(*arguments: Any) -> None:
@@ -219,9 +227,12 @@ async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_t
     await asyncio.to_thread(begun.wait, 30)
     reloaded = directory(Source())
     process.snapshots.follow(process.settings, reloaded)
+    if during:
+        reloaded.cache.store(QUERY, Answer(None))
     may_write.set()
     await writing
-    reloaded.cache.store(QUERY, Answer(None))
+    if not during:
+        reloaded.cache.store(QUERY, Answer(None))
     await process.snapshots.purged()
     assert not path.exists()
 

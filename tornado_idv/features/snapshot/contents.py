@@ -7,7 +7,7 @@ and no restart extends it. Times are in seconds of the wall clock.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -15,10 +15,13 @@ from msgspec import Struct
 from tornado_idv.errors import IdvError
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.entries import Entry
+from tornado_idv.lookup.table import take
 from tornado_idv.model import Answer, ByCard, ByNickname, User
 
 MARK = b"tornado-idv snapshot "
 """The first bytes of the file, equal in all versions."""
+_SET = 20_000
+"""Texts in a set of `Texts`, about. To free them takes about a millisecond."""
 _BEGINNING = MARK + b"1\n"
 
 
@@ -49,12 +52,32 @@ class Snapshot(Struct):
     rows: list[_Row] = []
 
 
+class Texts:
+    """The texts of queries, in sets of limited size: a large set takes long to grow and to free."""
+
+    def __init__(self) -> None:
+        self._sets: list[set[str]] = [set()]
+
+    def add(self, texts: Iterable[str]) -> None:
+        if len(self._sets[-1]) >= _SET:
+            self._sets.append(set())
+        self._sets[-1].update(texts)
+
+    def __contains__(self, text: object) -> bool:
+        return any(text in each for each in self._sets)
+
+    def clear(self) -> None:
+        """Remove all texts. Their memory is freed in steps."""
+        sets, self._sets = self._sets, [set()]
+        take(map(set.clear, sets))
+
+
 _ENCODER = msgspec.json.Encoder()
 _ROWS = msgspec.json.Decoder(_Row)
 _HEADER = msgspec.json.Decoder(Snapshot)
 
 
-def encode(snapshot: Snapshot, cache: AnswerCache, persisted: set[str]) -> Iterator[bytes]:
+def encode(snapshot: Snapshot, cache: AnswerCache, persisted: Texts) -> Iterator[bytes]:
     """Yield a snapshot in parts of whole lines. Add the queries for its users to ``persisted``."""
     offset, limit = snapshot.written - cache.timer(), cache.limits.stale_if_error
     yield _ENCODER.encode_lines([snapshot])
@@ -65,17 +88,19 @@ def encode(snapshot: Snapshot, cache: AnswerCache, persisted: set[str]) -> Itera
             until = min(answer.since + limit, entry.stale_until) + offset
             if answer.user and answer.backend and not answer.degraded and until > snapshot.written:
                 row = _Row(text, answer.user, answer.backend, until)
-                persisted.update(row.texts)
+                persisted.add(row.texts)
                 yield row
 
     for entries in cache.found_entries():
         yield _ENCODER.encode_lines(rows(entries))
 
 
-def to_file(parts: Iterable[bytes]) -> bytes:
-    """Return the content of the file."""
-    lines = b"".join(parts)
-    return b"".join([_BEGINNING, hashlib.sha256(lines).hexdigest().encode(), b"\n", lines])
+def to_file(parts: Sequence[bytes]) -> list[bytes]:
+    """Return the content of the file in parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return [_BEGINNING, digest.hexdigest().encode(), b"\n", *parts]
 
 
 def decode(content: bytes, scope: str, now: float) -> Snapshot:
@@ -86,7 +111,7 @@ def decode(content: bytes, scope: str, now: float) -> Snapshot:
     if not content.startswith(_BEGINNING):
         raise SnapshotIgnored("not a snapshot of this format")
     _, _, lines = content.removeprefix(_BEGINNING).partition(b"\n")
-    if content != to_file([lines]):
+    if content != b"".join(to_file([lines])):
         raise SnapshotIgnored("truncated or damaged")
     header, _, rows = lines.partition(b"\n")
     try:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 from tornado_idv.features.snapshot.contents import MARK, SnapshotIgnored
@@ -75,8 +76,8 @@ class SnapshotFiles:
             os.close(self._lock)
             self._lock = None
 
-    def write(self, content: bytes) -> None:
-        """Replace the file of this process."""
+    def write(self, content: Iterable[bytes]) -> None:
+        """Replace the file of this process, by content in parts."""
         path = self.own
         if os.path.lexists(path) and not _is_snapshot(path):
             raise OSError(errno.EEXIST, "the file there is not a snapshot", str(path))
@@ -84,7 +85,7 @@ class SnapshotFiles:
         draft.unlink(missing_ok=True)  # left by a killed process
         try:
             with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-                file.write(content)
+                file.writelines(content)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)

@@ -26,6 +26,7 @@ from tornado_idv.errors import format_traceback
 from tornado_idv.features.snapshot.contents import (
     Snapshot,
     SnapshotIgnored,
+    Texts,
     decode,
     encode,
     restore,
@@ -72,7 +73,7 @@ class Snapshots(Part):
         self._files: SnapshotFiles | None = None
         self._changes = 0
         """Number of purges and changes of the directory. A write checks it to detect either."""
-        self._persisted: list[set[str]] = [set()]
+        self._persisted: list[Texts] = [Texts()]
         """Queries for the users in the file, and in the file that is being written.
 
         All directories have this list: a reload during a write must not miss a deleted user.
@@ -120,7 +121,7 @@ class Snapshots(Part):
                 try:
                     snapshot = decode(files.read(path), sealed(scope), self._clock())
                     for row in snapshot.rows:
-                        self._persisted[0].update(row.texts)
+                        self._persisted[0].add(row.texts)
                     yield snapshot
                 except (SnapshotIgnored, OSError) as error:
                     reason = getattr(error, "strerror", None) or str(error)
@@ -189,7 +190,9 @@ class Snapshots(Part):
         files, directory, changes = self._files, self._directory, self._changes
         if files is None:
             return True
-        self._persisted[1:] = [persisted := set[str]()]
+        if len(self._persisted) == 1:
+            self._persisted.append(Texts())  # kept after a failed write: the file may be written
+        before, persisted = self._persisted
         try:
             await self._in_thread(files.acquire)
             # Read before the answers. Answers stored meanwhile may have a later revision, and then
@@ -202,9 +205,9 @@ class Snapshots(Part):
                 await asyncio.sleep(0)  # lets requests run after each part
             if changes == self._changes:  # a purge from here on removes the written file
                 await self._in_thread(lambda: files.write(to_file(parts)))
-                self._persisted[:] = [persisted]
+                self._persisted.remove(before)
+                before.clear()
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
-            self._persisted[0] |= persisted  # it may have been written
             self._fail(files, "cannot be written", error)
             return True
         if self.error is not None:
@@ -221,7 +224,7 @@ class Snapshots(Part):
     async def _remove(self, files: SnapshotFiles) -> bool:
         try:
             await self._in_thread(files.remove)
-            self._persisted[:] = [set()]
+            self._persisted[0].clear()
         except OSError as error:
             self._fail(files, "cannot be removed after a purge", error)
             return False
